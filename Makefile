@@ -1,0 +1,51 @@
+# make swarm   a coordinator and three nodes on this machine, with a live view and a summary
+# make test    lint and tests
+# make lint    ruff, mypy --strict, the import rules, generated code up to date
+# make bench   how fast and how small, beside honest baselines
+# make proto   write the gRPC stubs anew
+PYTHON ?= python3
+NODES  ?= 3
+ROUNDS ?= 200
+PRESET ?= byte-1m
+
+VENV := .venv
+BIN  := $(VENV)/bin
+STUBS := proto/thinwire_proto/service_pb2.py
+
+.PHONY: swarm test lint bench proto clean
+
+swarm: $(VENV)/.run
+	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET)
+
+test: lint
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy deploy tests
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m deploy.stubs --check
+
+bench: $(VENV)/.run
+	$(BIN)/python -m deploy.bench
+
+proto: $(VENV)/.dev
+	$(BIN)/python -m deploy.stubs
+
+clean:
+	rm -rf $(VENV) runs
+
+$(VENV)/.venv: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "thinwire needs Python 3.10 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 …" or 0)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,129 @@
+"""The command `thinwire-coordinator`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from thinwire_coordinator.config import check_address, read_run
+from thinwire_coordinator.coordinator import Coordinator, Settings
+from thinwire_coordinator.evaluation import sample
+from thinwire_coordinator.state import open_state, replay, replica_at_head
+from thinwire_coordinator.verify import verify
+from thinwire_proto.errors import ConfigError, ThinwireError
+from thinwire_proto.replica import Replica
+
+DEFAULT_LISTEN = "127.0.0.1:7700"
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    logging.basicConfig(
+        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=arguments.log_level.upper(), stream=sys.stderr
+    )
+    try:
+        arguments.command(arguments)
+    except ThinwireError as error:
+        print(f"thinwire-coordinator: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    settings = Settings(
+        state_dir=arguments.state_dir,
+        listen=check_address(arguments.listen),
+        run=read_run(arguments.run) if arguments.run else None,
+        wait_for=arguments.wait_for,
+        evaluate_every=arguments.evaluate_every,
+    )
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await Coordinator(settings).run(stop)
+
+    import uvloop  # noqa: PLC0415 - not there on Windows, where the other commands work
+
+    uvloop.run(serve())
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    verify(arguments.state_dir, print)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    replica = _replica(arguments.state_dir, arguments.step)
+    try:
+        replica.save(arguments.out)
+    except OSError as error:
+        raise ConfigError(f"{arguments.out}: cannot be written: {error.strerror}") from None
+    print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {arguments.out}")
+
+
+def _sample(arguments: argparse.Namespace) -> None:
+    replica = _replica(arguments.state_dir, None)
+    text = sample(replica, arguments.prompt, arguments.length, arguments.temperature, arguments.seed)
+    print(arguments.prompt + text)
+
+
+def _replica(folder: Path, step: int | None) -> Replica:
+    """The replica of a step (the head, if None), replayed from the newest snapshot before it."""
+    state = open_state(folder)
+    if step is None:
+        return replica_at_head(state)
+    if not 0 <= step <= state.ledger.step:
+        raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
+    replica = state.load_snapshot(max(snapshot for snapshot in state.snapshot_steps() if snapshot <= step))
+    for _ in replay(state, replica, step):
+        pass
+    return replica
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("thinwire-coordinator", description=__doc__)
+    parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the swarm")
+    serve.add_argument("--run", type=Path, metavar="RUN.toml", help="the run; without it, the byte model")
+    serve.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help=f"default {DEFAULT_LISTEN}")
+    serve.add_argument("--wait-for", type=_positive, default=1, metavar="N", help="nodes before the first round")
+    serve.add_argument(
+        "--evaluate-every", type=_positive, default=20, metavar="STEPS", help="held-out loss; default 20"
+    )
+    serve.set_defaults(command=_serve)
+
+    check = commands.add_parser("verify", help="replay the ledger and check every hash and fingerprint")
+    check.set_defaults(command=_verify)
+
+    export = commands.add_parser("export", help="write the parameters of a step as safetensors")
+    export.add_argument("--step", type=int, metavar="S", help="default: the newest")
+    export.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    export.set_defaults(command=_export)
+
+    write = commands.add_parser("sample", help="what the model writes by now")
+    write.add_argument("--prompt", default="def ", metavar="TEXT")
+    write.add_argument("--length", type=_positive, default=300, metavar="BYTES")
+    write.add_argument("--temperature", type=float, default=0.8)
+    write.add_argument("--seed", type=int, default=1)
+    write.set_defaults(command=_sample)
+
+    for command in (serve, check, export, write):
+        command.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""RUN.toml and the addresses: bad input ends here, with an error that says what was wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from thinwire_proto.contract import RunSpec, parse_run
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.models import PRESETS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DERIVED = ("corpus_hash", "corpus_bytes", "train_bytes")
+
+
+def read_run(path: Path) -> RunSpec:
+    """A run file, checked. `model.preset` names a size; other keys of [model] override it. Raises ConfigError."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    _expand_preset(document, str(path))
+    data = document.get("data")
+    for key in DERIVED:
+        if isinstance(data, dict) and key in data:
+            raise ConfigError(f"{path}: data.{key}: the coordinator works this out; leave it away")
+    return parse_run(document, str(path))
+
+
+def _expand_preset(document: dict[str, Any], source: str) -> None:
+    model = document.get("model")
+    if not isinstance(model, dict) or "preset" not in model:
+        return
+    name = model.pop("preset")
+    if name not in PRESETS:
+        raise ConfigError(f"{source}: model.preset: there is no {name!r}; there are {', '.join(PRESETS)}")
+    document["model"] = PRESETS[name].model_dump() | model
+
+
+def check_address(address: str) -> str:
+    """HOST:PORT with a port of 0 … 65535. Raises ConfigError."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) <= 65535):
+        raise ConfigError(f"{address!r} is not HOST:PORT, as in 127.0.0.1:7700")
+    return address

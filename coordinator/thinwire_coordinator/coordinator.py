@@ -1,0 +1,187 @@
+"""One life of a coordinator: startup, main loop, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from filelock import FileLock
+
+from thinwire_coordinator.evaluation import HeldOut
+from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.service import Service
+from thinwire_coordinator.state import (
+    State,
+    check_run,
+    create_state,
+    is_state,
+    lock_state,
+    open_state,
+    replica_at_head,
+)
+from thinwire_coordinator.swarm import Swarm
+from thinwire_coordinator.workers import Workers
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.parts import MESSAGE_BYTES_MAX
+from thinwire_proto.replica import Replica
+from thinwire_proto.service_pb2_grpc import add_SwarmServicer_to_server
+
+log = logging.getLogger("thinwire.coordinator")
+
+CALLS_A_NODE = 8
+SHUTDOWN_GRACE_S = 2.0
+SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # or two coordinators could share a port without noticing
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # HTTP/2 pings are the heartbeat: a node whose machine is gone is noticed within 15 s
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one coordinator process is told; the run itself is in the contract."""
+
+    state_dir: Path
+    listen: str
+    run: RunSpec | None
+    wait_for: int
+    evaluate_every: int
+
+
+class Coordinator:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._workers = Workers()
+        self._lock: FileLock | None = None
+        self._state: State | None = None
+        self._server: grpc.aio.Server | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Raises LocalError if it cannot start, or cannot go on."""
+        try:
+            await self._startup()
+            await self._main_loop(stop)
+        finally:
+            await self._shutdown()
+
+    async def _startup(self) -> None:
+        folder = self._settings.state_dir
+        self._lock = lock_state(folder)
+        if not is_state(folder):
+            log.info("new run in %s: making its corpus and its first state", folder)
+            await self._workers.disk.submit(create_state, folder, self._settings.run or RunSpec())
+        self._state = state = await self._workers.disk.submit(open_state, folder)
+        if self._settings.run is not None:
+            check_run(state, self._settings.run)
+        replica = await self._workers.disk.submit(replica_at_head, state)
+        if replica.step:
+            log.info("replayed the ledger: step %d, every fingerprint as sealed", replica.step)
+        epoch = await self._workers.disk.submit(state.ledger.begin_epoch)
+
+        async def read(step: int) -> SealedUpdate:
+            return await self._workers.disk.submit(_sealed_update, state, step)
+
+        feed = Feed(read, replica.step)
+        self._swarm = Swarm(state, replica, epoch, self._workers, feed, self._settings.wait_for)
+        self._replica = replica
+        self._held_out = HeldOut(state.contract, state.corpus)
+        await self._listen()
+
+    async def _listen(self) -> None:
+        listen = self._settings.listen
+        calls = CALLS_A_NODE * self._swarm.contract.round.nodes_max
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
+        add_SwarmServicer_to_server(Service(self._swarm), self._server)
+        host, _, _ = listen.rpartition(":")
+        try:
+            bound = self._server.add_insecure_port(listen)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise ConfigError(
+                f"cannot listen on {listen}: the port is in use, or the address is not of this machine; "
+                "give another with --listen HOST:PORT"
+            )
+        await self._server.start()
+        contract = self._swarm.contract
+        log.info(
+            "contract %s: %s parameters, %d steps, pace %s",
+            contract.hash.hex()[:16],
+            f"{self._swarm.layout.parameters:,}",
+            contract.schedule.steps,
+            contract.round.pace,
+        )
+        if host not in ("127.0.0.1", "localhost", "[::1]"):
+            log.warning("%s is open to the network, and nothing is encrypted or signed yet", listen)
+        log.info("epoch %d, listening on %s:%d", self._swarm.epoch.number, host, bound)
+
+    async def _main_loop(self, stop: asyncio.Event) -> None:
+        """Look after the run at every sealed step, until told to stop or unable to go on."""
+        loop = asyncio.get_running_loop()
+        stopped = loop.create_task(stop.wait())
+        watch = loop.create_task(self._look_after())
+        try:
+            ends: tuple[asyncio.Future[Any], ...] = (stopped, watch, self._swarm.failed)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._swarm.failed.done() and (error := self._swarm.failed.exception()):
+                raise LocalError(f"a round cannot be sealed: {error}; nothing that was sealed is lost") from error
+            if watch.done():
+                watch.result()
+        finally:
+            stopped.cancel()
+            watch.cancel()
+
+    async def _look_after(self) -> None:
+        """Measure the held-out loss every so many steps, and write a snapshot when updates have come to weigh one."""
+        assert self._state is not None
+        state, every = self._state, self._settings.evaluate_every
+        measured = {step for step, _ in state.ledger.losses()}
+        while True:
+            # a copy, so that neither a measurement nor a disk delays the replica
+            copy = await self._workers.replica.submit(self._replica.clone)
+            complete = copy.step == state.contract.schedule.steps
+            if copy.step not in measured and (copy.step == 0 or complete or copy.step - max(measured) >= every):
+                measured.add(copy.step)
+                await self._measure(copy)
+            newest = state.snapshot_steps()[-1]
+            due = complete or await self._workers.disk.submit(self._snapshot_is_due, newest)
+            if due and newest < copy.step:
+                await self._workers.disk.submit(state.save_snapshot, copy)
+                log.info("step %d: snapshot written", copy.step)
+            await self._swarm.sealed.wait()
+            self._swarm.sealed.clear()
+
+    def _snapshot_is_due(self, newest: int) -> bool:
+        """When the bodies since the newest one weigh as much as it does: catching up never costs more than twice."""
+        assert self._state is not None
+        return self._state.ledger.body_bytes_since(newest) > self._state.snapshot_path(newest).stat().st_size
+
+    async def _measure(self, replica: Replica) -> None:
+        assert self._state is not None
+        self._held_out.take(replica)
+        loss = await self._workers.evaluation.submit(self._held_out.measure)
+        await self._workers.disk.submit(self._state.ledger.record_loss, replica.step, loss)
+        log.info("step %d: held-out loss %.3f nats a token", replica.step, loss)
+
+    async def _shutdown(self) -> None:
+        if self._server is not None:
+            await self._server.stop(SHUTDOWN_GRACE_S)
+        await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
+        if self._state is not None:
+            self._state.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _sealed_update(state: State, step: int) -> SealedUpdate:
+    row = state.ledger.row(step)
+    return SealedUpdate(row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))

@@ -1,0 +1,52 @@
+"""Held-out loss, on a copy of the parameters, so that the replica need not stand still."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from thinwire_proto.contract import Contract
+from thinwire_proto.corpus import Corpus, windows
+from thinwire_proto.models import build
+from thinwire_proto.models.decoder import Decoder
+from thinwire_proto.replica import Replica
+
+WINDOWS_MAX = 64
+BATCH = 16
+
+
+class HeldOut:
+    """Up to 64 windows, evenly spread over the text that nobody trains on."""
+
+    def __init__(self, contract: Contract, corpus: Corpus) -> None:
+        every = windows(corpus.held_out, contract.model.context)
+        chosen = np.linspace(0, len(every) - 1, min(WINDOWS_MAX, len(every)), dtype=np.int64)
+        self._windows = torch.from_numpy(every[chosen].astype(np.int64))  # [windows, context + 1]
+        self._model = build(contract.model)
+
+    def take(self, replica: Replica) -> None:
+        """Copy the parameters; to be called where the replica lives."""
+        fill(self._model, replica)
+
+    @torch.no_grad()
+    def measure(self) -> float:
+        """Mean loss of the copied parameters, nats a token."""
+        total = 0.0
+        for start in range(0, len(self._windows), BATCH):
+            total += float(self._model.loss(self._windows[start : start + BATCH], reduction="sum"))
+        return total / (self._windows.shape[0] * (self._windows.shape[1] - 1))
+
+
+@torch.no_grad()
+def fill(model: Decoder, replica: Replica) -> None:
+    for name, tensor in model.named_parameters():
+        tensor.copy_(replica.tensors[name])
+
+
+def sample(replica: Replica, prompt: str, length: int, temperature: float, seed: int) -> str:
+    """What the model writes after a prompt: `length` bytes, drawn at `temperature`, as text."""
+    model = build(replica.contract.model)
+    fill(model, replica)
+    tokens = torch.tensor(list(prompt.encode() or b"\n"), dtype=torch.int64)
+    drawn = model.generate(tokens, length, temperature, torch.Generator().manual_seed(seed))
+    return bytes(token for token in drawn.tolist() if token < 256).decode(errors="replace")

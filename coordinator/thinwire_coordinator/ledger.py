@@ -1,0 +1,180 @@
+"""The ledger: rows in SQLite (WAL, synchronous=FULL). A row is in it only after its body is on disk (`bodies`).
+
+All calls block, so they are made from the coordinator's disk thread. Only the newest epoch writes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack
+
+from thinwire_proto.errors import LedgerError
+from thinwire_proto.rows import Counted, Row
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS rows (
+    step INTEGER PRIMARY KEY, round INTEGER NOT NULL, epoch INTEGER NOT NULL, nonce BLOB NOT NULL,
+    fingerprint BLOB NOT NULL, body_hash BLOB NOT NULL, body_bytes INTEGER NOT NULL, counted BLOB NOT NULL,
+    previous BLOB NOT NULL, hash BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS contributions (hash BLOB PRIMARY KEY, step INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS voids (
+    first_round INTEGER NOT NULL, last_round INTEGER NOT NULL, epoch INTEGER NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS epochs (epoch INTEGER PRIMARY KEY, first_round INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS losses (step INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+"""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One life of the coordinator process."""
+
+    number: int
+    first_round: int
+
+
+class Ledger:
+    """Opens or creates the database at `path`. Raises LedgerError if it is none of ours, or broken."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # one thread at a time uses it, but not always the thread that opened it
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise LedgerError(f"{path} cannot be opened as a ledger: {error}") from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def begin_epoch(self) -> Epoch:
+        """Record a new life of the coordinator: its rounds begin after the last one recorded; down time makes none."""
+        (last,) = self._db.execute(
+            "SELECT max(coalesce((SELECT max(round) FROM rows), -1), coalesce((SELECT max(last_round) FROM voids), -1))"
+        ).fetchone()
+        (epoch,) = self._db.execute("SELECT coalesce(max(epoch), 0) + 1 FROM epochs").fetchone()
+        self._db.execute("INSERT INTO epochs VALUES (?, ?)", (epoch, last + 1))
+        return Epoch(epoch, last + 1)
+
+    def append(self, row: Row, lease_cursor: int) -> None:
+        """Seal a row: it is on disk when this returns."""
+        fields = (
+            row.step,
+            row.round,
+            row.epoch,
+            row.nonce.to_bytes(8, "big"),
+            row.fingerprint.to_bytes(8, "big"),
+            row.body_hash,
+            row.body_bytes,
+            msgpack.packb([[c.node, c.contribution, c.weight, c.samples] for c in row.counted], use_bin_type=True),
+            row.previous,
+            row.hash,
+        )
+        with self._transaction():
+            self._db.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", fields)
+            contributions = [(entry.contribution, row.step) for entry in row.counted]
+            self._db.executemany("INSERT INTO contributions VALUES (?, ?)", contributions)
+            self._db.execute("INSERT OR REPLACE INTO numbers VALUES ('lease_cursor', ?)", (lease_cursor,))
+
+    def record_void(self, epoch: int, round_number: int, reason: str) -> None:
+        """Voids in a row share one record; it keeps the newest reason."""
+        with self._transaction():
+            longer = self._db.execute(
+                "UPDATE voids SET last_round = ?, reason = ? WHERE epoch = ? AND last_round = ?",
+                (round_number, reason, epoch, round_number - 1),
+            )
+            if longer.rowcount == 0:
+                self._db.execute("INSERT INTO voids VALUES (?, ?, ?, ?)", (round_number, round_number, epoch, reason))
+
+    def record_loss(self, step: int, loss: float) -> None:
+        self._db.execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (step, loss))
+
+    @property
+    def step(self) -> int:
+        """The number of updates sealed."""
+        return int(self._db.execute("SELECT count(*) FROM rows").fetchone()[0])
+
+    @property
+    def lease_cursor(self) -> int:
+        found = self._db.execute("SELECT value FROM numbers WHERE name = 'lease_cursor'").fetchone()
+        return int(found[0]) if found else 0
+
+    @property
+    def rounds_void(self) -> int:
+        return int(self._db.execute("SELECT coalesce(sum(last_round - first_round + 1), 0) FROM voids").fetchone()[0])
+
+    def losses(self) -> list[tuple[int, float]]:
+        """Held-out losses by step, oldest first."""
+        return list(self._db.execute("SELECT step, loss FROM losses ORDER BY step"))
+
+    def step_of_contribution(self, contribution: bytes) -> int | None:
+        """The step whose update holds a contribution, if one does."""
+        found = self._db.execute("SELECT step FROM contributions WHERE hash = ?", (contribution,)).fetchone()
+        return int(found[0]) if found else None
+
+    def body_bytes_since(self, step: int) -> int:
+        """What the bodies of the updates from `step` on weigh."""
+        found = self._db.execute("SELECT coalesce(sum(body_bytes), 0) FROM rows WHERE step >= ?", (step,))
+        return int(found.fetchone()[0])
+
+    def row(self, step: int) -> Row:
+        """Raises LedgerError if it is not there or does not have the hash that was sealed."""
+        for row in self.rows(step, step + 1):
+            return row
+        raise LedgerError(f"step {step}: its row is missing", step)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+        """Rows in order, each checked against its own hash; the chain between them is the caller's to check."""
+        query = "SELECT * FROM rows WHERE step >= ? AND step < ? ORDER BY step"
+        try:
+            for fields in self._db.execute(query, (start, stop if stop is not None else 1 << 62)):
+                yield _row(fields)
+        except sqlite3.DatabaseError as error:
+            raise LedgerError(f"{self._path} cannot be read: {error}") from None
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+
+class _Transaction:
+    """All or nothing; the connection is in autocommit mode otherwise."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, failed: type[BaseException] | None, *rest: object) -> None:
+        self._db.execute("ROLLBACK" if failed else "COMMIT")
+
+
+def _row(fields: tuple[int, int, int, bytes, bytes, bytes, int, bytes, bytes, bytes]) -> Row:
+    step, round_number, epoch, nonce, fingerprint, body_hash, body_bytes, packed, previous, sealed_hash = fields
+    try:
+        row = Row(
+            step=step,
+            round=round_number,
+            epoch=epoch,
+            nonce=int.from_bytes(nonce, "big"),
+            fingerprint=int.from_bytes(fingerprint, "big"),
+            body_hash=body_hash,
+            body_bytes=body_bytes,
+            counted=tuple(Counted(*entry) for entry in msgpack.unpackb(packed, raw=False)),
+            previous=previous,
+        )
+        found = row.hash
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise LedgerError(f"step {step}: its row cannot be read: {error}", step) from None
+    if found != sealed_hash:
+        raise LedgerError(f"step {step}: its row does not have the hash that was sealed", step)
+    return row

@@ -1,0 +1,208 @@
+"""The gRPC service: the door. Takes messages in and gives messages out, and decides nothing but who may pass."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from grpc.aio import ServicerContext as Context
+
+from thinwire_coordinator.members import NODE_ID, Member
+from thinwire_coordinator.swarm import Swarm
+from thinwire_proto import service_pb2 as pb
+from thinwire_proto.contract import differences, parse_contract
+from thinwire_proto.errors import ContractError, LedgerError
+from thinwire_proto.parts import PART_BYTES_MAX, split
+from thinwire_proto.service_pb2_grpc import SwarmServicer
+
+PROTOCOL = 1
+Part = TypeVar("Part", pb.UpdatePart, pb.FilePart)
+
+
+class Service(SwarmServicer):
+    """See service.proto for what each call means."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+        self._started = time.monotonic()
+
+    async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
+        if request.protocol != PROTOCOL:
+            await _refuse(
+                context, f"this coordinator speaks protocol {PROTOCOL}, the node {request.protocol}: update it"
+            )
+        if not NODE_ID.fullmatch(request.node_id):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
+        await self._compare_contracts(request, context)
+        await self._compare_heads(request, context)
+        member = self._swarm.members.join(request.node_id, request.name)
+        if member is None:
+            limit = self._swarm.contract.round.nodes_max
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full: its contract allows {limit} nodes"
+            )
+        take_snapshot = not request.HasField("replica_step") or await self._swarm.workers.disk.submit(
+            self._swarm.state.snapshot_is_lighter, request.replica_step
+        )
+        return pb.JoinReply(
+            contract=self._swarm.contract.canonical(),
+            session=member.session,
+            step=self._swarm.feed.step,
+            take_snapshot=take_snapshot,
+        )
+
+    async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
+        member = await self._member(request.session, context)
+        announcements = self._swarm.attend(member)
+        try:
+            async for announcement in announcements:
+                yield announcement
+        finally:
+            await announcements.aclose()
+
+    async def Contribute(
+        self, request_iterator: AsyncIterator[pb.ContributionPart], context: Context[Any, Any]
+    ) -> pb.Receipt:
+        parts = aiter(request_iterator)
+        first = await anext(parts, pb.ContributionPart())
+        member = await self._member(first.header.session, context)
+        return await self._swarm.contribute(member, first.header, self._counted_up(member, first, parts))
+
+    async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
+        await self._member(request.session, context)
+        return await self._swarm.ask_receipt(request.contribution)
+
+    async def Updates(self, request: pb.UpdatesRequest, context: Context[Any, Any]) -> AsyncIterator[pb.UpdatePart]:
+        member = await self._member(request.session, context)
+        step = request.from_step
+        if step > self._swarm.feed.step:
+            await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
+        while True:
+            update = await self._swarm.feed.get(step)
+            row = update.row
+            for data in split(update.body):
+                yield self._counted_down(member, pb.UpdatePart(row=row, data=data))
+                row = b""
+            step += 1
+
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        member = await self._member(request.session, context)
+        path = self._swarm.state.snapshot_path(self._swarm.state.snapshot_steps()[-1])
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            while data := await asyncio.to_thread(file.read, PART_BYTES_MAX):
+                yield self._counted_down(member, pb.FilePart(size=size, data=data))
+                size = 0
+
+    async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        member = await self._member(request.session, context)
+        packed = await asyncio.to_thread((self._swarm.state.folder / "corpus.zst").read_bytes)
+        size = len(packed)
+        for data in split(packed):
+            yield self._counted_down(member, pb.FilePart(size=size, data=data))
+            size = 0
+
+    async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
+        swarm, tally = self._swarm, self._swarm.tally
+        step, fingerprint = await swarm.own_fingerprint()
+        losses = await swarm.workers.disk.submit(swarm.state.ledger.losses)
+        reply = pb.StatusReply(
+            state=swarm.condition,
+            epoch=swarm.epoch.number,
+            round=swarm.round_number,
+            step=step,
+            steps=swarm.contract.schedule.steps,
+            rounds_void=await swarm.workers.disk.submit(lambda: swarm.state.ledger.rounds_void),
+            loss_first=losses[0][1] if losses else None,
+            loss_newest=losses[-1][1] if losses else None,
+            loss_newest_step=losses[-1][0] if losses else 0,
+            loss_training=tally.loss_training,
+            tokens=tally.tokens,
+            seconds=time.monotonic() - self._started,
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down,
+            fingerprint=fingerprint,
+            fingerprints_compared=tally.fingerprints_compared,
+            fingerprints_different=tally.fingerprints_different,
+            parameters=swarm.layout.parameters,
+        )
+        reply.nodes.extend(_node_status(member) for member in swarm.members.by_id.values())
+        return reply
+
+    async def _member(self, session: str, context: Context[Any, Any]) -> Member:
+        member = self._swarm.members.by_session.get(session)
+        if member is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
+        return member
+
+    async def _compare_contracts(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
+        if not request.contract:
+            return
+        try:
+            theirs = parse_contract(request.contract)
+        except ContractError as error:
+            await _refuse(context, str(error))
+        found = differences(self._swarm.contract, theirs)
+        if found:
+            await _refuse(context, f"the contracts differ ('here' is the coordinator): {'; '.join(found)}")
+
+    async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
+        """A node that saw a row which this ledger does not have finds out a coordinator that lost something."""
+        if request.head_step == 0:
+            return
+        sealed = self._swarm.feed.step
+        if request.head_step > sealed:
+            await _refuse(
+                context,
+                f"this coordinator's ledger ends at step {sealed}, but the node has seen step {request.head_step} "
+                "sealed: the ledger has lost rows, and has to be restored from its newest copy",
+            )
+        try:
+            row = await self._swarm.workers.disk.submit(self._swarm.state.ledger.row, request.head_step - 1)
+        except LedgerError as error:
+            await _refuse(context, str(error))
+        if row.hash != request.head_hash:
+            await _refuse(
+                context,
+                f"the node has seen another row lead to step {request.head_step} than the one in this ledger: "
+                "they are two lineages; start the node with another --state-dir to take part in this one",
+            )
+
+    async def _counted_up(
+        self, member: Member, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
+    ) -> AsyncIterator[pb.ContributionPart]:
+        """All parts, the first one included; each is counted as it is taken in."""
+        part: pb.ContributionPart | None = first
+        while part is not None:
+            size = part.ByteSize()
+            member.bytes_up += size
+            self._swarm.tally.bytes_up += size
+            yield part
+            part = await anext(parts, None)
+
+    def _counted_down(self, member: Member, part: Part) -> Part:
+        size = part.ByteSize()
+        member.bytes_down += size
+        self._swarm.tally.bytes_down += size
+        return part
+
+
+async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+
+
+def _node_status(member: Member) -> pb.NodeStatus:
+    return pb.NodeStatus(
+        node_id=member.node_id,
+        name=member.name,
+        active=member.announcements is not None,
+        counted=member.counted,
+        not_counted=member.not_counted,
+        tokens=member.tokens,
+        bytes_up=member.bytes_up,
+        bytes_down=member.bytes_down,
+        replica_equal=member.replica_equal,
+    )

@@ -1,0 +1,189 @@
+"""The coordinator's state directory: what is in it, how it is made, and how a replica is brought to the head.
+
+contract.json             the contract, canonical
+corpus.zst                the corpus that it names
+ledger.sqlite             rows, voids, epochs, losses
+updates/HASH              bodies
+snapshots/STEP.safetensors
+lock                      held by the coordinator that runs on this directory
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from thinwire_coordinator.bodies import Bodies, rename_synced, replace_synced
+from thinwire_coordinator.ledger import Ledger
+from thinwire_coordinator.stdlib_corpus import make_corpus
+from thinwire_proto.codec import Update, decode_update
+from thinwire_proto.contract import Contract, RunSpec, differences, parse_contract
+from thinwire_proto.corpus import Corpus, unpack_corpus
+from thinwire_proto.errors import ConfigError, LedgerError, PayloadError, ReplicaError
+from thinwire_proto.models import build, check_manifest, initial_state, manifest
+from thinwire_proto.replica import Replica, load_replica
+from thinwire_proto.rows import Row, genesis
+from thinwire_proto.tiles import TileLayout
+
+
+@dataclass(frozen=True)
+class State:
+    """An open state directory."""
+
+    folder: Path
+    contract: Contract
+    corpus: Corpus
+    ledger: Ledger
+    bodies: Bodies
+
+    def snapshot_path(self, step: int) -> Path:
+        return self.folder / "snapshots" / f"{step}.safetensors"
+
+    def snapshot_steps(self) -> list[int]:
+        """Ascending."""
+        found = (self.folder / "snapshots").glob("*.safetensors")
+        return sorted(int(path.stem) for path in found if path.stem.isdigit())
+
+    def save_snapshot(self, replica: Replica) -> Path:
+        path = self.snapshot_path(replica.step)
+        passing = path.with_name(path.name + ".part")
+        replica.save(passing)
+        rename_synced(passing, path)
+        return path
+
+    def load_snapshot(self, step: int) -> Replica:
+        return load_replica(self.contract, self.snapshot_path(step))
+
+    def snapshot_is_lighter(self, step: int) -> bool:
+        """Whether the newest snapshot, and the updates since it, weigh less than the updates since `step`."""
+        newest = self.snapshot_steps()[-1]
+        size = self.snapshot_path(newest).stat().st_size
+        return newest > step and size + self.ledger.body_bytes_since(newest) < self.ledger.body_bytes_since(step)
+
+    def update(self, row: Row) -> Update:
+        """The update that a row names, read and checked. Raises LedgerError, which names the step."""
+        try:
+            update = decode_update(self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters))
+        except (LedgerError, PayloadError, OSError) as error:
+            raise LedgerError(f"step {row.step}: {error}", row.step) from None
+        if update.step != row.step:
+            raise LedgerError(f"step {row.step}: its body is the update of step {update.step}", row.step)
+        return update
+
+    def close(self) -> None:
+        self.ledger.close()
+
+
+def lock_state(folder: Path) -> FileLock:
+    """Keep any other coordinator off a state directory. Raises ConfigError if one is on it already."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock")
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ConfigError(
+            f"{folder}: another coordinator runs on this state directory; end it, or give another"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be used as a state directory: {error.strerror or error}") from None
+    return lock
+
+
+def create_state(folder: Path, run: RunSpec) -> None:
+    """Make a new run: its corpus, contract and first state. What exists when `contract.json` does is whole."""
+    corpus = make_corpus()
+    if run.data.corpus_hash not in ("", corpus.hash):
+        raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
+    data = run.data.model_copy(
+        update={"corpus_hash": corpus.hash, "corpus_bytes": corpus.size, "train_bytes": len(corpus.train)}
+    )
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
+    contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
+    replace_synced(folder / "corpus.zst", corpus.pack())
+    (folder / "snapshots").mkdir(exist_ok=True)
+    first = Replica(contract, initial_state(run.model, int.from_bytes(os.urandom(7), "big")), 0, b"")
+    first.head = genesis(contract.hash, first.state_hash())
+    passing = folder / "snapshots" / "0.part"
+    first.save(passing)
+    rename_synced(passing, folder / "snapshots" / "0.safetensors")
+    replace_synced(folder / "contract.json", contract.canonical())
+
+
+def is_state(folder: Path) -> bool:
+    return (folder / "contract.json").exists()
+
+
+def open_state(folder: Path) -> State:
+    """Open what `create_state` made. Raises ConfigError or LedgerError."""
+    try:
+        contract = parse_contract((folder / "contract.json").read_bytes())
+        check_manifest(contract)
+        corpus = unpack_corpus((folder / "corpus.zst").read_bytes(), contract.data)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
+    except PayloadError as error:
+        raise LedgerError(f"{folder / 'corpus.zst'}: {error}") from None
+    return State(folder, contract, corpus, Ledger(folder / "ledger.sqlite"), Bodies(str(folder / "updates")))
+
+
+def check_run(state: State, run: RunSpec) -> None:
+    """Raise ConfigError, naming the fields, if a run file asks for something else than the run that is there."""
+    asked = run.model_dump()
+    asked["data"] |= {key: getattr(state.contract.data, key) for key in ("corpus_hash", "corpus_bytes", "train_bytes")}
+    wanted = Contract.model_validate(asked | {"parameters": state.contract.parameters})
+    found = differences(state.contract, wanted)
+    if found:
+        raise ConfigError(
+            f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); "
+            "give another --state-dir for a new run, or leave --run out to go on with this one"
+        )
+
+
+def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[Row]:
+    """Bring a replica from its step to `stop` (the head, if None), and yield each row after it was checked and applied.
+
+    Checks the row's own hash, the chain, the body's hash, and the fingerprint of the state before. Raises LedgerError,
+    which names the step, and leaves the replica at that step.
+    """
+    for row in state.ledger.rows(replica.step, stop):
+        if row.step != replica.step:
+            raise LedgerError(
+                f"step {replica.step}: its row is missing; the next is that of step {row.step}", replica.step
+            )
+        if row.previous != replica.head:
+            raise LedgerError(f"step {row.step}: its row does not follow the row before", row.step)
+        if replica.fingerprint(row.nonce) != row.fingerprint:
+            raise LedgerError(f"step {row.step}: the parameters do not have the fingerprint that was sealed", row.step)
+        replica.apply(state.update(row), row.hash)
+        yield row
+
+
+def replica_at_head(state: State) -> Replica:
+    """From the newest snapshot that can be read, by replay. Raises LedgerError."""
+    check_length(state)
+    problems = []
+    for step in reversed(state.snapshot_steps()):
+        try:
+            replica = state.load_snapshot(step)
+        except ReplicaError as error:
+            problems.append(str(error))
+            continue
+        for _ in replay(state, replica):
+            pass
+        return replica
+    raise LedgerError(f"{state.folder}: no snapshot can be used: {'; '.join(problems) or 'there is none'}")
+
+
+def check_length(state: State) -> None:
+    """Raise LedgerError if the ledger has lost its last rows, as far as the snapshots beside it can tell."""
+    step, newest = state.ledger.step, max(state.snapshot_steps(), default=0)
+    if newest > step:
+        raise LedgerError(
+            f"step {step}: the ledger ends here, but there is a snapshot of step {newest}: its last rows were lost; "
+            "restore ledger.sqlite from the newest copy that you have",
+            step,
+        )

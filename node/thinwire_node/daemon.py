@@ -1,0 +1,189 @@
+"""One life of a node: startup, main loop, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from thinwire_node.device import choose_apply_device, choose_device
+from thinwire_node.link import Link, LinkLost
+from thinwire_node.session import Habits, Record, Session
+from thinwire_node.state import Head, NodeState
+from thinwire_node.work import Work
+from thinwire_proto.contract import Contract
+from thinwire_proto.corpus import Corpus
+from thinwire_proto.errors import LocalError, PayloadError, RemoteError, ReplicaError
+from thinwire_proto.replica import Replica
+
+log = logging.getLogger("thinwire.node")
+
+BACKOFF_FIRST_S = 0.5
+BACKOFF_MAX_S = 10.0
+RECEIPT_WAIT_S = 2.0
+"""How long a leaving node waits for the receipt that is still out."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one node process is told."""
+
+    address: str
+    state_dir: Path
+    device: str
+    habits: Habits
+    give_up_after_s: float | None
+
+
+class GaveUp(LocalError):
+    """No coordinator was there for as long as the volunteer was willing to wait."""
+
+
+class Node:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.record = Record()
+        self.work: Work | None = None
+        self._state: NodeState | None = None
+        self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
+        self._head: Head | None = None
+        self._contract: Contract | None = None
+        self._corpus: Corpus | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take part until `stop` is set, the run is complete, or enough rounds are done. Raises ThinwireError."""
+        try:
+            self._startup()
+            await self._main_loop(stop)
+        finally:
+            await self._shutdown()
+
+    def _startup(self) -> None:
+        self._device = choose_device(self._settings.device)
+        self._state = NodeState(self._settings.state_dir)
+        self._contract = self._state.contract()
+        self._head = self._state.head()
+        if self._contract is not None:
+            self._replica = self._state.replica(self._contract)
+
+    async def _main_loop(self, stop: asyncio.Event) -> None:
+        """Sessions, one after the other: a lost one is followed by the next, after a pause."""
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            async for _ in self._attempts(stop):
+                session = asyncio.ensure_future(self._session())
+                await asyncio.wait({session, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if stop.is_set():
+                    await self._end(session)
+                    return
+                try:
+                    await session
+                    return
+                except LinkLost as error:
+                    log.warning("no coordinator at %s: %s", self._settings.address, error)
+                except (ReplicaError, PayloadError) as error:
+                    self._resync(error)
+        finally:
+            stopped.cancel()
+
+    async def _attempts(self, stop: asyncio.Event) -> AsyncIterator[None]:
+        """Yields when it is time to try; pauses longer from try to try while none gets through. Raises GaveUp."""
+        pause_s = BACKOFF_FIRST_S
+        patience_s = self._settings.give_up_after_s
+        self._last_contact = time.monotonic()
+        while True:
+            tried_at = time.monotonic()
+            yield
+            if self._last_contact > tried_at:
+                pause_s = BACKOFF_FIRST_S
+            alone_s = time.monotonic() - self._last_contact
+            if patience_s is not None and alone_s + pause_s > patience_s:
+                raise GaveUp(
+                    f"no coordinator at {self._settings.address} for {patience_s:g} s (--give-up-after): "
+                    "check the address, and that it runs"
+                )
+            log.info("trying again in %.1f s", pause_s)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_s * random.uniform(0.8, 1.2))
+                return
+            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    async def _session(self) -> None:
+        assert self._state is not None
+        link = Link(self._settings.address)
+        try:
+            session = Session(link, self._state, self.record, self._settings.habits)
+            held = self.work.replica if self.work and self.work.replica else self._replica
+            head = Head(held.step, held.head) if self.work and held and held.step else self._head
+            self._contract, take_snapshot = await session.join(self._contract, held, head)
+            self._last_contact = time.monotonic()
+            log.info("joined at %s as %s", self._settings.address, self._settings.habits.name)
+            if self._corpus is None:
+                self._corpus = await session.fetch_corpus(self._contract)
+            if take_snapshot or held is None:
+                held = await session.fetch_snapshot(self._contract)
+            await self._adopt(held)
+            assert self.work is not None
+            await session.run(self.work)
+        finally:
+            self.record.bytes_up += link.bytes_up
+            self.record.bytes_down += link.bytes_down
+            await link.close()
+
+    async def _adopt(self, replica: Replica) -> None:
+        assert self._contract is not None
+        assert self._corpus is not None
+        assert self._state is not None
+        if self.work is None:
+            apply_device, why = choose_apply_device(self._contract.demo.transform, self._device)
+            log.info("%s", why)
+            log.info("training on %s with %d threads", self._device, torch.get_num_threads())
+            work = Work(self._contract, self._device, apply_device)
+            await work.adopt(replica, self._corpus)
+            self.work = work
+            if await work.resume_momentum(self._state):
+                log.info("momentum of the last good leave taken up")
+        elif replica is not self.work.replica:
+            await self.work.adopt(replica, self._corpus)
+        self._replica = None
+
+    def _resync(self, error: RemoteError) -> None:
+        """The parameters are not the swarm's: fetch them anew."""
+        log.warning("%s; resyncing", error)
+        self.record.resyncs += 1
+        self._replica = None
+        if self.work is not None:
+            self.work.replica = None
+
+    async def _end(self, session: asyncio.Future[None]) -> None:
+        """Stop a session that runs; a receipt that is out is waited for, for a while."""
+        deadline = time.monotonic() + RECEIPT_WAIT_S
+        while self.record.pending is not None and not session.done() and time.monotonic() < deadline:
+            await asyncio.wait({session}, timeout=0.05)
+        session.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RemoteError):
+            await session
+
+    async def _shutdown(self) -> None:
+        if self.work is not None:
+            if self.work.replica is not None and self._state is not None:
+                await self.work.save(self._state, with_momentum=True)
+                step, fingerprint = self.work.replica.step, self.work.replica.fingerprint(0)
+                log.info("left at step %d, fingerprint %016x", step, fingerprint)
+            self.work.close()
+        if self._state is not None:
+            self._state.close()
+        record = self.record
+        log.info(
+            "counted %d times, not counted %d times, %s tokens, %s bytes up, %s bytes down",
+            record.counted,
+            record.not_counted,
+            *(f"{number:,}" for number in (record.tokens, record.bytes_up, record.bytes_down)),
+        )

@@ -1,0 +1,112 @@
+"""DeMo, decoupled momentum (arXiv 2411.19870): the node's own momentum, and what of it is sent.
+
+    m ← β·m + η·g             accumulate; g is the mean gradient since the last cut
+    C = T(m)                  transform of each tile, in float
+    keep the k of largest |C| a tile, zeros never
+    m ← m − α·T⁻¹(kept)       what was sent leaves the momentum, the rest stays at home
+
+With `values="vote"` a kept component counts as its sign times the tile's mean kept magnitude, since only its sign
+travels. With `values="float"` it counts as itself, as in the paper. Any arithmetic will do here: only its owner ever
+sees the momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.decode import TILE_BATCH
+from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.transform import forward, inverse
+from thinwire_proto.votes import Votes
+
+Values = Literal["vote", "float"]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a cut took out of the momentum, so that it can be sent, or put back.
+
+    components: int64 [n], flat in tile space, ascending. values: float32 [n], what each counts as.
+    """
+
+    components: Tensor
+    values: Tensor
+    cut: int
+
+    def votes(self) -> Votes:
+        return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy())
+
+
+class DeMo:
+    """The momentum of one node, as a flat float32 buffer in tile space."""
+
+    def __init__(self, layout: TileLayout, spec: DemoSpec, device: torch.device | str, values: Values = "vote") -> None:
+        self._layout = layout
+        self._spec = spec
+        self._values = values
+        self._cuts = 0
+        self.momentum = torch.zeros(layout.components, device=device)
+
+    @torch.no_grad()
+    def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float) -> None:
+        """m ← β·m + η·g, with gradients by the tensor's name, in its shape."""
+        self.momentum.mul_(self._spec.beta)
+        for tensor in self._layout.tensors:
+            self._layout.add_into(self.momentum, tensor, gradients[tensor.name] * learning_rate)
+        self._cuts += 1
+
+    @torch.no_grad()
+    def cut(self, k: int) -> Sent:
+        """Take the k largest components of each tile out of the momentum."""
+        parts = []
+        for tiles, first in self._batches():
+            parts.append(self._cut_batch(tiles, k, first))
+        components = torch.cat([part[0] for part in parts])
+        values = torch.cat([part[1] for part in parts])
+        return Sent(components, values, self._cuts)
+
+    def _cut_batch(self, tiles: Tensor, k: int, first: int) -> tuple[Tensor, Tensor]:
+        coefficients = forward(tiles, self._spec.transform).flatten(1)  # [n, c]
+        size = coefficients.shape[1]
+        kept = coefficients.abs().topk(min(k, size), dim=1, sorted=False)
+        index = kept.indices.sort(dim=1).values  # [n, k]
+        value = coefficients.gather(1, index)
+        if self._values == "vote":
+            count = (value != 0).sum(1, keepdim=True).clamp(min=1)
+            value = value.sign() * (value.abs().sum(1, keepdim=True) / count)
+        sent = torch.zeros_like(coefficients).scatter_(1, index, value).view(tiles.shape)
+        tiles.sub_(inverse(sent, self._spec.transform), alpha=self._spec.alpha)
+        flat = index + torch.arange(len(tiles), device=index.device)[:, None] * size + first
+        voted = value != 0
+        return flat[voted], value[voted]
+
+    @torch.no_grad()
+    def put_back(self, sent: Sent) -> None:
+        """It was not counted: m ← m + βʲ·α·q, for the j cuts since. Nothing that was learned is lost."""
+        share = self._spec.alpha * self._spec.beta ** (self._cuts - sent.cut)
+        dense = torch.zeros_like(self.momentum)
+        dense[sent.components] = sent.values * share
+        for tiles, first in self._batches():
+            size = tiles[0].numel()
+            part = dense[first : first + len(tiles) * size].view(tiles.shape)
+            tiles.add_(inverse(part, self._spec.transform))
+
+    def _batches(self) -> list[tuple[Tensor, int]]:
+        """Views of the momentum as tiles, matrices first: ([n, 64, 64] or [n, 64], first component)."""
+        batches: list[tuple[Tensor, int]] = []
+        start = 0
+        for tiles, size in (
+            (self._layout.matrices(self.momentum), MATRIX_COMPONENTS),
+            (self._layout.vectors(self.momentum), VECTOR_COMPONENTS),
+        ):
+            for place in range(0, len(tiles), TILE_BATCH):
+                batch = tiles[place : place + TILE_BATCH]
+                batches.append((batch, start))
+                start += len(batch) * size
+        return batches

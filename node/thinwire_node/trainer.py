@@ -1,0 +1,94 @@
+"""Forward and backward: from the samples of a lease to a mean gradient. One thread calls it; nothing here waits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire_node.demo import DeMo, Sent
+from thinwire_proto.contract import Contract
+from thinwire_proto.corpus import Corpus, sample_at, windows
+from thinwire_proto.models import build
+from thinwire_proto.replica import Replica
+from thinwire_proto.schedule import learning_rate
+
+
+class Trainer:
+    """The model on the compute device, with the gradient of all samples since the last cut.
+
+    Where the replica lives on the same device, the model's parameters are the replica's tensors themselves; else they
+    are copied after each update.
+    """
+
+    def __init__(self, contract: Contract, corpus: Corpus, replica: Replica, device: torch.device) -> None:
+        self.replica = replica
+        self.demo = DeMo(replica.layout, contract.demo, device)
+        self.samples = 0
+        self.dropped = 0
+        """Micro-batches thrown away since the last cut because their loss or gradient was not finite."""
+        self._contract = contract
+        self._device = device
+        self._windows = windows(corpus.train, contract.model.context)
+        self._loss_sum = 0.0
+        self._model = build(contract.model, device)
+        self._parameters = dict(self._model.named_parameters())
+        self._gradients = {name: torch.zeros_like(tensor) for name, tensor in self._parameters.items()}
+        self.adopt(replica)
+
+    @torch.no_grad()
+    def adopt(self, replica: Replica) -> None:
+        """Train on this replica from now on. The momentum stays."""
+        self.replica = replica
+        for name, parameter in self._parameters.items():
+            if replica.device == self._device:
+                parameter.data = replica.tensors[name]
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """The replica has changed: bring the model up to it, where the two do not share their tensors."""
+        if self.replica.device != self._device:
+            for name, parameter in self._parameters.items():
+                parameter.copy_(self.replica.tensors[name])
+
+    def micro_batch(self, positions: range) -> None:
+        """Forward and backward on the samples at these positions; dropped and counted if anything is not finite."""
+        seed, count = self._contract.data.seed, len(self._windows)
+        rows = np.stack([self._windows[sample_at(position, seed, count)] for position in positions])
+        tokens = torch.from_numpy(rows.astype(np.int64)).to(self._device)
+        # compute may be bfloat16; the master stays float32 (design section 3.6)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            loss = self._model.loss(tokens)
+        gradients = torch.autograd.grad(loss, list(self._parameters.values()))
+        if not self._finite(loss, gradients):
+            self.dropped += 1
+            return
+        for total, gradient in zip(self._gradients.values(), gradients, strict=True):
+            total.add_(gradient, alpha=len(positions))
+        self.samples += len(positions)
+        self._loss_sum += loss.item() * len(positions)
+
+    def _finite(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> bool:
+        return math.isfinite(loss.item()) and all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+    def cut(self, k: int) -> tuple[Sent, int, float]:
+        """Feed the mean gradient to the momentum and take the largest components out of it: what is sent, how many
+        samples it stands for, and their mean loss. Call it with one sample or more."""
+        samples, loss = self.samples, self._loss_sum / self.samples
+        for total in self._gradients.values():
+            total.div_(samples)
+        rate = learning_rate(self._contract.schedule, self.replica.step)
+        self.demo.accumulate(self._gradients, rate)
+        self.clear()
+        return self.demo.cut(k), samples, loss
+
+    def clear(self) -> None:
+        """Forget the gradient since the last cut."""
+        for total in self._gradients.values():
+            total.zero_()
+        self.samples = 0
+        self.dropped = 0
+        self._loss_sum = 0.0

@@ -1,0 +1,128 @@
+"""What a node holds while it takes part: replica, trainer and momentum, and the one thread that touches them.
+
+Every job runs whole on that thread, so an update is applied between two micro-batches and never within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from thinwire_node.demo import Sent
+from thinwire_node.link import SealedUpdate
+from thinwire_node.state import Head, NodeState
+from thinwire_node.trainer import Trainer
+from thinwire_proto.codec import encode_votes
+from thinwire_proto.contract import Contract
+from thinwire_proto.corpus import Corpus
+from thinwire_proto.errors import ReplicaError
+from thinwire_proto.replica import Replica
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A finished cut: what it is computed on, and the payload."""
+
+    step: int
+    fingerprint: int
+    samples: int
+    dropped: int
+    loss: float
+    payload: bytes
+    sent: Sent
+
+
+class Work:
+    def __init__(self, contract: Contract, compute_device: torch.device, apply_device: torch.device) -> None:
+        self.contract = contract
+        self._compute_device = compute_device
+        self._apply_device = apply_device
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._moved = asyncio.Condition()
+        self._trainer: Trainer | None = None
+        self.replica: Replica | None = None
+
+    @property
+    def trainer(self) -> Trainer:
+        assert self._trainer is not None
+        return self._trainer
+
+    def run(self, job: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+        """Queue a job for the compute thread."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, job, *arguments)
+
+    def close(self) -> None:
+        """Wait for the job that runs, drop those that are queued."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def adopt(self, replica: Replica, corpus: Corpus) -> None:
+        """Train on this replica from now on; momentum and gradient of before stay."""
+        self.replica = replica = replica.clone(self._apply_device)
+        if self._trainer is None:
+            self._trainer = await self.run(Trainer, self.contract, corpus, replica, self._compute_device)
+        else:
+            await self.run(self._trainer.adopt, replica)
+
+    async def apply(self, sealed: SealedUpdate) -> None:
+        """Check an update's row against the replica, and step. Raises ReplicaError; the replica is then untouched."""
+        await self.run(self._apply, sealed)
+        async with self._moved:
+            self._moved.notify_all()
+
+    def _apply(self, sealed: SealedUpdate) -> None:
+        replica, row = self.replica, sealed.row
+        assert replica is not None
+        if row.step != replica.step or row.previous != replica.head:
+            raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
+        if replica.fingerprint(row.nonce) != row.fingerprint:
+            raise ReplicaError(f"the parameters differ from those that were sealed at step {row.step}")
+        replica.apply(sealed.update, row.hash)
+        self.trainer.refresh()
+
+    async def reached(self, step: int) -> None:
+        """Wait until the replica is at `step` or beyond."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.replica is not None and self.replica.step >= step)
+
+    async def contribution(self, step: int, nonce: int, k: int) -> Contribution | None:
+        """Cut, and encode. None if the replica has left `step` behind: the gradient then waits for the next cut."""
+        return await self.run(self._contribution, step, nonce, k)
+
+    def _contribution(self, step: int, nonce: int, k: int) -> Contribution | None:
+        replica = self.replica
+        assert replica is not None
+        if replica.step != step:
+            return None
+        dropped = self.trainer.dropped
+        sent, samples, loss = self.trainer.cut(k)
+        return Contribution(step, replica.fingerprint(nonce), samples, dropped, loss, encode_votes(sent.votes()), sent)
+
+    async def save(self, state: NodeState, with_momentum: bool) -> None:
+        await self.run(self._save, state, with_momentum)
+
+    def _save(self, state: NodeState, with_momentum: bool) -> None:
+        if self.replica is None:
+            return
+        state.save_replica(self.replica)
+        state.save_head(Head(self.replica.step, self.replica.head))
+        if with_momentum and self._trainer is not None:
+            state.save_momentum(self._trainer.demo.momentum)
+
+    async def resume_momentum(self, state: NodeState) -> bool:
+        """Take up the momentum of the last good leave, if there is one."""
+        return await self.run(self._resume_momentum, state)
+
+    def _resume_momentum(self, state: NodeState) -> bool:
+        demo = self.trainer.demo
+        momentum = state.take_momentum(demo.momentum)
+        if momentum is None:
+            return False
+        demo.momentum.copy_(momentum)
+        return True

@@ -1,0 +1,232 @@
+"""The contract: everything that must be equal on both ends of a swarm, and nothing else.
+
+It is checked once, at the door, relations between fields included; written down in one canonical way (JSON, keys
+sorted, no white space); and named by the SHA-256 of that. Settings of one process (paths, addresses, device, size of a
+micro-batch) are not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from thinwire_proto.errors import ConfigError, ContractError
+
+CONTRACT_BYTES_MAX = 1 << 20
+WEIGHT_SUM_MAX = 32_767
+"""Bound on the sum of weights in a round, so that a merged vote is an int16 (design section 3.4)."""
+TILE_EDGE = 64
+TENSOR_ELEMENTS_MAX = 1 << 31
+"""The fingerprint keeps a parameter's position in 31 bits."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelSpec(Section):
+    """A decoder-only transformer; see `thinwire_proto.models`."""
+
+    family: Literal["decoder"] = "decoder"
+    vocabulary: int = Field(256, ge=2, le=1 << 20)
+    context: int = Field(256, ge=2, le=1 << 17, description="tokens a sample")
+    width: int = Field(128, ge=2, le=1 << 16)
+    layers: int = Field(4, ge=1, le=512)
+    heads: int = Field(4, ge=1, le=1024)
+    hidden: int = Field(384, ge=1, le=1 << 18, description="inner width of the SwiGLU")
+    tied: bool = Field(True, description="the output matrix is the embedding")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelSpec:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width must be a multiple of 2·heads; {self.width} is not one of {2 * self.heads}")
+        return self
+
+
+class DemoSpec(Section):
+    """Decoupled momentum (arXiv 2411.19870): how momentum is kept and compressed."""
+
+    transform: Literal["dct", "hadamard"] = "dct"
+    k: int = Field(32, ge=1, le=TILE_EDGE**2, description="components kept of a tile")
+    k_policy: Literal["fixed"] = Field("fixed", description="how the k that a round announces follows from k")
+    beta: float = Field(0.999, ge=0, lt=1, description="decay of the momentum in a step")
+    alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
+
+
+class ScheduleSpec(Section):
+    """Linear warm-up, then cosine to `floor` of the peak. Follows the step, not the round."""
+
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    warmup_steps: int = Field(10, ge=0)
+    steps: int = Field(200, ge=1, le=1 << 31, description="updates until the run is complete")
+    floor: float = Field(0.1, ge=0, le=1)
+    weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _relations(self) -> ScheduleSpec:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps must be less than steps; {self.warmup_steps} is not less than {self.steps}")
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError("learning_rate · weight_decay must be less than 1, or parameters change their sign")
+        return self
+
+
+class RoundSpec(Section):
+    """The clock and what a node may do within one beat of it."""
+
+    pace: Literal["quorum", "clock"] = "quorum"
+    length_ms: int = Field(30_000, ge=50, le=86_400_000, description="T: a round is over by then at the latest")
+    min_contributions: int = Field(1, ge=1)
+    samples: int = Field(8, ge=1, le=1 << 20, description="samples that a node leases for a round")
+    weight_max: int = Field(8, ge=1, le=WEIGHT_SUM_MAX)
+    nodes_max: int = Field(1024, ge=1, le=8192)
+
+    @model_validator(mode="after")
+    def _relations(self) -> RoundSpec:
+        if self.nodes_max * self.weight_max > WEIGHT_SUM_MAX:
+            raise ValueError(
+                f"nodes_max · weight_max must be at most {WEIGHT_SUM_MAX}, so that merged votes fit an int16; "
+                f"{self.nodes_max} · {self.weight_max} is {self.nodes_max * self.weight_max}"
+            )
+        if self.min_contributions > self.nodes_max:
+            raise ValueError(
+                f"min_contributions must be at most nodes_max; {self.min_contributions} is more than {self.nodes_max}"
+            )
+        return self
+
+
+class DataSpec(Section):
+    """Which text is trained on. `corpus_hash` and the sizes are empty in a run file: the coordinator works them out."""
+
+    tokenizer: Literal["bytes"] = "bytes"
+    seed: int = Field(1, ge=0, lt=1 << 63, description="of the order of samples")
+    corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the corpus, uncompressed")
+    corpus_bytes: int = Field(0, ge=0, le=1 << 40)
+    train_bytes: int = Field(0, ge=0, le=1 << 40)
+
+
+class Parameter(Section):
+    """One trained tensor; tied ones are listed once, those without gradient not at all."""
+
+    name: str = Field(min_length=1, max_length=256)
+    shape: tuple[int, ...] = Field(max_length=8)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Parameter:
+        elements = 1
+        for size in self.shape:
+            elements *= size
+            if size < 1 or elements >= TENSOR_ELEMENTS_MAX:
+                raise ValueError(f"{self.name}: shape {self.shape} must have 1 to 2³¹ − 1 elements")
+        return self
+
+
+class RunSpec(Section):
+    """What an organizer writes in RUN.toml; every field has a default."""
+
+    model: ModelSpec = ModelSpec()
+    demo: DemoSpec = DemoSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    round: RoundSpec = RoundSpec()
+    data: DataSpec = DataSpec()
+
+    @model_validator(mode="after")
+    def _relations(self) -> RunSpec:
+        if self.data.tokenizer == "bytes" and self.model.vocabulary < 256:
+            raise ValueError(
+                f"model.vocabulary must be at least 256 for data.tokenizer = bytes; it is {self.model.vocabulary}"
+            )
+        return self
+
+
+class Contract(RunSpec):
+    """A run's specification with what follows from it: the manifest of parameters and the identity of the data."""
+
+    version: Literal[1] = 1
+    parameters: tuple[Parameter, ...] = Field(min_length=1, max_length=1 << 16)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Contract:
+        if not self.data.corpus_hash:
+            raise ValueError("data.corpus_hash must name the corpus")
+        if self.data.train_bytes <= self.model.context:
+            raise ValueError(
+                f"data.train_bytes must be more than model.context; {self.data.train_bytes} holds no sample "
+                f"of {self.model.context} tokens"
+            )
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) != len(names):
+            raise ValueError("parameters must have different names")
+        return self
+
+    def canonical(self) -> bytes:
+        """The one way to write this contract down; `hash` is the SHA-256 of it."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    @property
+    def hash(self) -> bytes:
+        """32 bytes."""
+        return hashlib.sha256(self.canonical()).digest()
+
+
+def canonical_json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def parse_run(document: dict[str, Any], source: str) -> RunSpec:
+    """Check a run file's contents. `source` names it in the ConfigError that a bad one raises."""
+    try:
+        return RunSpec.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_plain(error)}") from None
+
+
+def parse_contract(data: bytes) -> Contract:
+    """Read a canonical contract. Raises ContractError if it is none, or is not written in the canonical way."""
+    if len(data) > CONTRACT_BYTES_MAX:
+        raise ContractError(f"a contract has at most {CONTRACT_BYTES_MAX} bytes; this has {len(data)}")
+    try:
+        contract = Contract.model_validate_json(data)
+    except ValidationError as error:
+        raise ContractError(f"this is not a contract that this version reads: {_plain(error)}") from None
+    if contract.canonical() != data:
+        raise ContractError("the contract is not written in the canonical way; the two ends run different versions")
+    return contract
+
+
+def differences(ours: Contract, theirs: Contract) -> list[str]:
+    """The fields in which two contracts differ, in words: `demo.k: 32 here, 64 there`."""
+    return _differences(ours.model_dump(mode="json"), theirs.model_dump(mode="json"), "")
+
+
+def _differences(ours: Any, theirs: Any, path: str) -> list[str]:
+    if ours == theirs:
+        return []
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        found: list[str] = []
+        for key in sorted(ours.keys() | theirs.keys()):
+            found += _differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
+        return found
+    if isinstance(ours, list) and isinstance(theirs, list) and path == "parameters":
+        by_name = [{entry["name"]: entry["shape"] for entry in side} for side in (ours, theirs)]
+        if by_name[0] != by_name[1]:
+            return _differences(by_name[0], by_name[1], path)
+    return [f"{path}: {ours} here, {theirs} there"]
+
+
+def _plain(error: ValidationError) -> str:
+    """pydantic's findings in one line: the field's dotted name, what is wrong, and what was given."""
+    found = []
+    for entry in error.errors():
+        field = ".".join(str(part) for part in entry["loc"])
+        given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r})"
+        if entry["type"] == "extra_forbidden":
+            found.append(f"{field}: there is no such key")
+        elif entry["type"] == "value_error":
+            found.append(f"{field + ': ' if field else ''}{entry['ctx']['error']}")
+        else:
+            found.append(f"{field}: {entry['msg'][0].lower()}{entry['msg'][1:]}{given}")
+    return "; ".join(found)

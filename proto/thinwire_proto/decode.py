@@ -1,0 +1,106 @@
+"""Merged votes to signs, with the same bits on every machine.
+
+The problem: everybody must step in the same direction everywhere, and the direction is the sign of an inverse
+transform. In float it hangs on the order of summation, so replicas drift (the published code of DeMo says so in a
+TODO). Rounding at the end does not help: some sum always lies next to the edge.
+
+The sketch: scale the votes of a tile to |V'| ≤ 127 in integers, and multiply with an integer basis (at most 127, column
+sums at most 5205). Pass one stays under 127·5205 = 661,035, is shifted to at most 1,292, and pass two stays under
+1,292·5205 < 2²⁴: each product and each partial sum is an integer that float32 holds. So any matrix product that
+multiplies whole float32 numbers and accumulates in float32 gives the same bits, in any order and on any device.
+
+What must not happen is that the library multiplies in TF32 or bfloat16 behind our back; so precision is pinned here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.errors import LocalError
+from thinwire_proto.transform import integer_basis
+
+VOTE_MAX = 127
+SHIFT = 512
+TILE_BATCH = 1024
+"""Matrix tiles decoded at a time: bounds the extra memory, not the result."""
+
+_pin_lock = threading.Lock()
+_pin_depth = 0
+_pin_saved: list[str] = []
+
+
+@contextmanager
+def pinned_precision() -> Iterator[None]:
+    """Whole float32 products inside, whatever the program has set globally, which comes back afterwards.
+
+    The setting is the process's and not the thread's, hence the count: it comes back when the last one leaves.
+    Raises LocalError under autocast, which would cast the operands in spite of it.
+    """
+    global _pin_depth  # noqa: PLW0603
+    for device_type in ("cpu", "cuda", "mps"):
+        if torch.is_autocast_enabled(device_type):
+            raise LocalError(f"the exact decode refuses to run under autocast ({device_type}): leave the block first")
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    with _pin_lock:
+        if _pin_depth == 0:
+            _pin_saved[:] = [backend.fp32_precision for backend in backends]
+            for backend in backends:
+                backend.fp32_precision = "ieee"
+        _pin_depth += 1
+    try:
+        yield
+    finally:
+        with _pin_lock:
+            _pin_depth -= 1
+            if _pin_depth == 0:
+                for backend, saved in zip(backends, _pin_saved, strict=True):
+                    backend.fp32_precision = saved
+
+
+def scale_votes(merged: Tensor) -> tuple[Tensor, Tensor]:
+    """V to V' = sign(V)·⌊(254·|V| + M) / 2M⌋ with M = max|V| of the tile, in integers.
+
+    merged: int16 [n, c], c components a tile. Returns int32 [n, c] with magnitudes up to 127, and bool [n]: whether
+    the tile has a vote at all.
+    """
+    votes = merged.to(torch.int32)
+    magnitude = votes.abs()
+    largest = magnitude.amax(1, keepdim=True)
+    divisor = largest.clamp(min=1)
+    scaled = torch.div(2 * VOTE_MAX * magnitude + divisor, 2 * divisor, rounding_mode="floor")
+    return votes.sign() * scaled, largest[:, 0] > 0
+
+
+def inverse_exact(scaled: Tensor, transform: str) -> Tensor:
+    """X = Aᵀ·V'·A of integers in float32: [n, 64, 64] or [n, 64] to the same shape. Call it with precision pinned."""
+    a = integer_basis(transform, scaled.device)
+    if scaled.dim() == 2:
+        return scaled @ a
+    first = a.T @ scaled
+    if transform == "dct":
+        first = torch.floor(first * (1 / SHIFT) + 0.5)  # exact: a power of two, and no more than 21 bits
+    return first @ a
+
+
+def positive_signs(x: Tensor, step: int) -> Tensor:
+    """Whether each parameter's sign is +; where X = 0, whether (position in the tile + step) is even. bool, as x."""
+    flat = x.flatten(1)
+    even = (torch.arange(flat.shape[1], device=x.device) + step) % 2 == 0
+    return ((flat > 0) | ((flat == 0) & even)).view(x.shape)
+
+
+def decode(merged: Tensor, transform: str, step: int) -> tuple[Tensor, Tensor]:
+    """Signs of the step that merged votes ask for, exactly.
+
+    merged: int16 [n, 64, 64] or [n, 64]. Returns bool of the same shape, True for +, and bool [n]: whether the tile is
+    stepped. Source: design section 3.5.
+    """
+    with pinned_precision():
+        scaled, stepped = scale_votes(merged.flatten(1))
+        x = inverse_exact(scaled.view(merged.shape).to(torch.float32), transform)
+        return positive_signs(x, step), stepped

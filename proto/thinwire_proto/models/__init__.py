@@ -1,0 +1,58 @@
+"""Model families that a contract can name. A family is built from its spec alone, the same on both ends."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from thinwire_proto.contract import Contract, ModelSpec, Parameter
+from thinwire_proto.errors import ContractError
+from thinwire_proto.models.decoder import Decoder
+
+PRESETS: dict[str, ModelSpec] = {
+    "byte-1m": ModelSpec(width=128, layers=4, heads=4, hidden=384, context=256),
+    "byte-10m": ModelSpec(width=384, layers=6, heads=6, hidden=1024, context=512),
+    "byte-30m": ModelSpec(width=512, layers=9, heads=8, hidden=1408, context=1024),
+    "byte-125m": ModelSpec(width=768, layers=18, heads=12, hidden=2048, context=1024),
+    "byte-350m": ModelSpec(width=1024, layers=28, heads=16, hidden=2752, context=2048),
+    "byte-1b": ModelSpec(width=2048, layers=20, heads=16, hidden=5504, context=2048),
+}
+"""Sizes by name, from about 1M to 1B parameters. Widths are multiples of 64, so that no tile is padded."""
+
+
+def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
+    """The model of `spec` with uninitialised parameters on `device` ("meta" allocates nothing)."""
+    with torch.device(device):
+        return Decoder(spec)
+
+
+def manifest(model: nn.Module) -> tuple[Parameter, ...]:
+    """The trained tensors of a model in its own order: tied ones once, those without gradient not at all."""
+    return tuple(
+        Parameter(name=name, shape=tuple(tensor.shape))
+        for name, tensor in model.named_parameters()
+        if tensor.requires_grad
+    )
+
+
+def check_manifest(contract: Contract) -> None:
+    """Raise ContractError, naming the tensor, if the model that we would build is not the contract's."""
+    ours = {parameter.name: parameter.shape for parameter in manifest(build(contract.model, "meta"))}
+    theirs = {parameter.name: parameter.shape for parameter in contract.parameters}
+    for name in [*theirs, *ours]:
+        if ours.get(name) != theirs.get(name):
+            raise ContractError(
+                f"parameters.{name}: shape {ours.get(name, 'none')} here, {theirs.get(name, 'none')} in the contract; "
+                "the two ends run different versions of the model family"
+            )
+    if list(ours) != list(theirs):
+        raise ContractError("parameters: the order of tensors differs; the two ends run different versions")
+
+
+def initial_state(spec: ModelSpec, seed: int) -> dict[str, torch.Tensor]:
+    """Freshly drawn parameters by name, float32 on the CPU. Only the maker of a run calls it: the first state of
+    everybody else is the snapshot, since generators differ between machines and versions."""
+    model = build(spec)
+    generator = torch.Generator().manual_seed(seed)
+    model.initialise(generator)
+    return {name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad}

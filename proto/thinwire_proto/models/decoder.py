@@ -1,0 +1,118 @@
+"""A decoder-only transformer of today's kind: RMSNorm before each block, rotary positions, SwiGLU, no biases."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from thinwire_proto.contract import ModelSpec
+
+ROTARY_BASE = 10_000.0  # arXiv 2104.09864
+INITIAL_STD = 0.02  # GPT-2
+NORM_EPSILON = 1e-5
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions (arXiv 2104.09864)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.heads = spec.heads
+        self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=False)
+        self.out = nn.Linear(spec.width, spec.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width / heads]
+        mixed = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))  # type: ignore[no-any-return]
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward (arXiv 2002.05202)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.gate = nn.Linear(spec.width, spec.hidden, bias=False)
+        self.up = nn.Linear(spec.width, spec.hidden, bias=False)
+        self.down = nn.Linear(spec.hidden, spec.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
+        self.attention = Attention(spec)
+        self.feed_norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
+        self.feed = SwiGLU(spec)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        return x + self.feed(self.feed_norm(x))  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Tokens [batch, length] to logits [batch, length, vocabulary]."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
+        self.norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
+        self.head = nn.Linear(spec.width, spec.vocabulary, bias=False)
+        if spec.tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        cos, sin = _rotary(tokens.shape[1], self.spec.width // self.spec.heads, tokens.device)
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor, reduction: str = "mean") -> Tensor:
+        """Next-token cross entropy in nats of `tokens` [batch, context + 1]."""
+        logits = self(tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction=reduction)
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Normal weights; the matrices that write into the residual stream are smaller by √(2·layers) (GPT-2)."""
+        for name, tensor in self.named_parameters():
+            if tensor.dim() == 1:
+                tensor.fill_(1.0)
+                continue
+            residual = name.endswith(("attention.out.weight", "feed.down.weight"))
+            std = INITIAL_STD / math.sqrt(2 * self.spec.layers) if residual else INITIAL_STD
+            tensor.normal_(0.0, std, generator=generator)
+
+    @torch.no_grad()
+    def generate(self, prompt: Tensor, count: int, temperature: float, generator: torch.Generator) -> Tensor:
+        """`count` tokens after `prompt` [length], drawn at `temperature`; returns [count]."""
+        tokens = prompt[None]
+        for _ in range(count):
+            logits = self(tokens[:, -self.spec.context :])[0, -1].float()
+            drawn = torch.multinomial(torch.softmax(logits / temperature, 0), 1, generator=generator)
+            tokens = torch.cat([tokens, drawn[None]], 1)
+        return tokens[0, len(prompt) :]
+
+
+def _rotary(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles, each [length, head_width / 2]."""
+    exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), ROTARY_BASE**-exponent)
+    return angles.cos(), angles.sin()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + half) of the last dimension of x [batch, heads, length, head_width]."""
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

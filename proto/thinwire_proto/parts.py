@@ -1,0 +1,43 @@
+"""Bytes in bounded parts, and together again. No part and no whole is taken in beyond its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from thinwire_proto.errors import PayloadError
+
+PART_BYTES_MAX = 1 << 20
+MESSAGE_BYTES_MAX = 2 * PART_BYTES_MAX
+"""What gRPC takes in as one message on either side, for a part with its envelope."""
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """At least one part, also of nothing."""
+    view = memoryview(data)
+    for start in range(0, max(1, len(data)), PART_BYTES_MAX):
+        yield bytes(view[start : start + PART_BYTES_MAX])
+
+
+class Assembly:
+    """Puts parts together up to the announced size, which was checked against `size_max` first."""
+
+    def __init__(self, size: int, size_max: int, what: str) -> None:
+        if not 0 <= size <= size_max:
+            raise PayloadError(f"{what}: {size} bytes announced; the contract allows {size_max}")
+        self._size = size
+        self._what = what
+        self._data = bytearray()
+
+    @property
+    def complete(self) -> bool:
+        return len(self._data) == self._size
+
+    def add(self, part: bytes) -> None:
+        if len(self._data) + len(part) > self._size:
+            raise PayloadError(f"{self._what}: more bytes came than the {self._size} announced")
+        self._data += part
+
+    def whole(self) -> bytes:
+        if not self.complete:
+            raise PayloadError(f"{self._what}: it ends after {len(self._data)} of {self._size} bytes")
+        return bytes(self._data)

@@ -1,0 +1,116 @@
+"""A replica: the parameters, the step they are at, and the exact application of updates (design section 3.6)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from thinwire_proto.codec import Update
+from thinwire_proto.contract import Contract
+from thinwire_proto.decode import TILE_BATCH, decode
+from thinwire_proto.errors import ReplicaError
+from thinwire_proto.fingerprint import fingerprint
+from thinwire_proto.tiles import TensorTiles, TileLayout, band_of, untile
+
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+SNAPSHOT_VERSION = "1"
+
+
+class Replica:
+    """θ_step, with the same bits on every machine that applied the same updates to the same first state.
+
+    `tensors`: float32 by name, in the manifest's order, contiguous, on one device, changed in place. `head`: the hash
+    of the row of step − 1, or the genesis.
+    """
+
+    def __init__(self, contract: Contract, tensors: dict[str, Tensor], step: int, head: bytes) -> None:
+        for parameter in contract.parameters:
+            tensor = tensors.get(parameter.name)
+            if tensor is None or tuple(tensor.shape) != parameter.shape or tensor.dtype != torch.float32:
+                raise ReplicaError(f"parameter {parameter.name} is missing, or is not float32 of {parameter.shape}")
+        self.contract = contract
+        self.layout = TileLayout(contract.parameters)
+        self.tensors = {p.name: tensors[p.name].contiguous() for p in contract.parameters}
+        self.step = step
+        self.head = head
+        for tensor in self.tensors.values():
+            flush_subnormals(tensor)
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.tensors.values())).device
+
+    def fingerprint(self, nonce: int) -> int:
+        """See `thinwire_proto.fingerprint`."""
+        return fingerprint(self.tensors.values(), nonce)
+
+    def state_hash(self) -> bytes:
+        """SHA-256 over the parameters' bytes (little-endian) in the manifest's order."""
+        digest = hashlib.sha256()
+        for tensor in self.tensors.values():
+            digest.update(tensor.cpu().numpy().astype("<f4", copy=False).tobytes())
+        return digest.digest()
+
+    @torch.no_grad()
+    def apply(self, update: Update, head: bytes) -> None:
+        """θ ← θ·c, then θ ← θ − η·sign(X): two operations, each rounded, never fused; subnormals become zero.
+
+        Raises ReplicaError if the update is for another step; the replica is then untouched.
+        """
+        if update.step != self.step:
+            raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
+        merged = torch.zeros(self.layout.components, dtype=torch.int16, device=self.device)
+        places = torch.from_numpy(update.merged.components).to(self.device)
+        merged[places] = torch.from_numpy(update.merged.values).to(self.device)
+        for tensor in self.layout.tensors:
+            tile_rows = max(1, TILE_BATCH // tensor.tile_columns)
+            for band, tiles in self.layout.bands(tensor, tile_rows):
+                kind = self.layout.matrices(merged) if tensor.is_matrix else self.layout.vectors(merged)
+                self._step_band(tensor, band, kind[tiles], update)
+        self.step += 1
+        self.head = head
+
+    def _step_band(self, tensor: TensorTiles, band: slice, votes: Tensor, update: Update) -> None:
+        theta = band_of(self.tensors[tensor.name], tensor, band)
+        if update.decay != 1.0:
+            theta.mul_(update.decay)
+            flush_subnormals(theta)
+        positive, stepped = decode(votes, self.contract.demo.transform, self.step)
+        rate = torch.tensor(update.learning_rate, dtype=torch.float32, device=theta.device)
+        change = torch.where(positive, rate, -rate)
+        change *= stepped.view(-1, *[1] * (votes.dim() - 1))
+        theta.sub_(untile(change, tensor, theta.shape[0]))
+        flush_subnormals(theta)
+
+    def clone(self, device: torch.device | str = "cpu") -> Replica:
+        copies = {name: tensor.to(device, copy=True) for name, tensor in self.tensors.items()}
+        return Replica(self.contract, copies, self.step, self.head)
+
+    def save(self, path: Path) -> None:
+        """Write a snapshot (safetensors) to `path`; syncing and renaming are the caller's."""
+        about = {"thinwire": SNAPSHOT_VERSION, "step": str(self.step), "head": self.head.hex()}
+        about["contract"] = self.contract.hash.hex()
+        save_file({name: tensor.cpu() for name, tensor in self.tensors.items()}, path, metadata=about)
+
+
+def load_replica(contract: Contract, path: Path) -> Replica:
+    """Read a snapshot of this contract, on the CPU. Raises ReplicaError if it is torn, or of another run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("contract") != contract.hash.hex():
+                raise ReplicaError(f"{path} is not a snapshot of this run's contract")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return Replica(contract, tensors, int(about["step"]), bytes.fromhex(about["head"]))
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
+
+
+def flush_subnormals(tensor: Tensor) -> None:
+    """Replace zeros of either sign and subnormals by +0, so that machines that flush them and others agree."""
+    tensor.masked_fill_(tensor.abs() < SMALLEST_NORMAL, 0.0)

@@ -1,0 +1,87 @@
+"""A row of the ledger, as the coordinator seals it and every node checks it.
+
+Rows form a hash chain. The row of step s names the body of the update that leads from θ_s to θ_{s+1}, who counted with
+what weight, and the fingerprint of θ_s (the state before it, so that nothing waits for a decode).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import msgpack
+
+from thinwire_proto.errors import PayloadError
+
+ROW_BYTES_MAX = 1 << 20
+HASH_BYTES = 32
+_GENESIS = b"thinwire genesis 1"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One contribution that is in an update."""
+
+    node: str
+    contribution: bytes  # 32, the contribution's hash
+    weight: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Row:
+    step: int
+    round: int
+    epoch: int
+    nonce: int
+    fingerprint: int  # of θ_step under nonce
+    body_hash: bytes  # 32
+    body_bytes: int
+    counted: tuple[Counted, ...]
+    previous: bytes  # 32, hash of the row before
+
+    def canonical(self) -> bytes:
+        """The one way to write this row down (a msgpack array)."""
+        return bytes(msgpack.packb(_plain(astuple(self)), use_bin_type=True))
+
+    @property
+    def hash(self) -> bytes:
+        """32 bytes; the `previous` of the next row, and the head of a replica at step + 1."""
+        return hashlib.sha256(self.canonical()).digest()
+
+
+def genesis(contract_hash: bytes, first_state_hash: bytes) -> bytes:
+    """What the first row has for its `previous`: the chain hangs on the contract and on the first state."""
+    return hashlib.sha256(_GENESIS + contract_hash + first_state_hash).digest()
+
+
+def contribution_hash(contract_hash: bytes, epoch: int, round_number: int, node: str, payload: bytes) -> bytes:
+    """The name of a contribution, by which its receipt can be asked for."""
+    head = msgpack.packb([contract_hash, epoch, round_number, node], use_bin_type=True)
+    return hashlib.sha256(head + hashlib.sha256(payload).digest()).digest()
+
+
+def parse_row(data: bytes) -> Row:
+    """Read a canonical row. Raises PayloadError."""
+    if len(data) > ROW_BYTES_MAX:
+        raise PayloadError(f"a row has at most {ROW_BYTES_MAX} bytes; this has {len(data)}")
+    try:
+        step, round_number, epoch, nonce, fingerprint, body_hash, body_bytes, counted, previous = msgpack.unpackb(
+            data, raw=False
+        )
+        entries = tuple(Counted(*entry) for entry in counted)
+        row = Row(step, round_number, epoch, nonce, fingerprint, body_hash, body_bytes, entries, previous)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise PayloadError(f"this is not a row: {error or type(error).__name__}") from None
+    numbers = (row.step, row.round, row.epoch, row.nonce, row.fingerprint, row.body_bytes)
+    hashes = (row.body_hash, row.previous, *(entry.contribution for entry in row.counted))
+    if not all(type(number) is int and number >= 0 for number in numbers) or not all(
+        type(value) is bytes and len(value) == HASH_BYTES for value in hashes
+    ):
+        raise PayloadError("this is not a row: a field has another type or length than a row's")
+    return row
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value

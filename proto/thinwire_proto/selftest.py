@@ -1,0 +1,128 @@
+"""Does this device decode and step exactly? Extreme tiles through the very code path that a replica will use.
+
+The expectation comes from plain int64 arithmetic in numpy. The test has a negative control, a decode in float, which
+must fail it: a test that cannot fail proves nothing (design section 3.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from thinwire_proto.codec import Update
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
+from thinwire_proto.decode import SHIFT, VOTE_MAX
+from thinwire_proto.replica import SMALLEST_NORMAL, Replica
+from thinwire_proto.transform import dct_table, hadamard_table, inverse
+from thinwire_proto.votes import Merged
+
+STEP = 7
+RATE = float(np.float32(1e-3))
+DECAY = float(np.float32(1 - 1e-5))
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """`exact`: every bit as expected. `control_differs`: the float decode was told apart, as it must be."""
+
+    exact: bool
+    control_differs: bool
+    detail: str
+
+    @property
+    def passed(self) -> bool:
+        return self.exact and self.control_differs
+
+
+def extreme_tiles(transform: str) -> Int64:
+    """Merged votes [n, 64, 64] at the bounds of the decode: all votes aligned with a basis column, single components,
+    checkerboards, and random ones from sparse to full."""
+    table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    tiles = [np.zeros((64, 64), np.int64)]
+    for row, column in ((0, 0), (1, 63), (31, 32), (63, 63)):
+        aligned = np.where(table[:, row] < 0, -1, 1)[:, None] * np.where(table[:, column] < 0, -1, 1)[None]
+        tiles += [aligned, WEIGHT_SUM_MAX * aligned]  # the largest sums there are, at this position
+        for value in (1, -WEIGHT_SUM_MAX):
+            single = np.zeros((64, 64), np.int64)
+            single[row, column] = value
+            tiles.append(single)
+    rng = np.random.default_rng(1)
+    for density, largest in ((0.008, 1), (0.03, 3), (0.1, 100), (1.0, WEIGHT_SUM_MAX), (1.0, 1)):
+        values = rng.integers(-largest, largest + 1, (8, 64, 64))
+        tiles += list(np.where(rng.random((8, 64, 64)) < density, values, 0))
+    return np.stack(tiles)
+
+
+def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
+    table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    flat = merged.reshape(len(merged), -1)
+    largest = np.abs(flat).max(1, keepdims=True)
+    scaled = np.sign(flat) * ((2 * VOTE_MAX * np.abs(flat) + largest) // np.maximum(2 * largest, 1))
+    scaled = scaled.reshape(merged.shape)
+    if merged.ndim == 2:
+        x = scaled @ table
+    else:
+        first = table.T @ scaled
+        x = (((first + SHIFT // 2) // SHIFT) if transform == "dct" else first) @ table
+    even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
+    return (x > 0) | ((x == 0) & even), largest[:, 0] > 0
+
+
+def run_selftest(transform: str, device: torch.device | str) -> SelfTest:
+    """Step a small replica on `device` through extreme tiles and compare each bit."""
+    matrix = extreme_tiles(transform)  # [n, 64, 64]
+    vector = matrix[:, :, 0].copy()  # [n, 64]
+    tiles = len(matrix)
+    contract = _contract(transform, tiles)
+    rng = np.random.default_rng(2)
+    start = {
+        "matrix": rng.normal(0, 0.02, (64, 64 * tiles)).astype(np.float32),
+        "vector": rng.normal(0, 0.02, 64 * tiles).astype(np.float32),
+    }
+    start["vector"][:32] = SMALLEST_NORMAL  # the decay makes these subnormal
+    votes = np.concatenate([matrix.reshape(-1), vector.reshape(-1)])
+    places = np.flatnonzero(votes)
+    update = Update(STEP, RATE, DECAY, Merged(places, votes[places].astype(np.int16)))
+    replica = Replica(contract, {n: torch.from_numpy(t.copy()).to(device) for n, t in start.items()}, STEP, b"")
+    replica.apply(update, b"")
+
+    side_by_side = matrix.transpose(1, 0, 2).reshape(64, -1)
+    different = 0
+    for name, merged in (("matrix", matrix), ("vector", vector)):
+        positive, stepped = reference_signs(merged, transform, STEP)
+        change = np.where(positive, np.float32(RATE), np.float32(-RATE))
+        change = change * stepped.reshape(-1, *[1] * (merged.ndim - 1))
+        change = change.transpose(1, 0, 2).reshape(side_by_side.shape) if merged.ndim == 3 else change.reshape(-1)
+        expected = _flushed(_flushed(start[name] * np.float32(DECAY)) - change.astype(np.float32))
+        found = replica.tensors[name].cpu().numpy()
+        different += int((expected.view(np.int32) != found.view(np.int32)).sum())
+    control = _control_differs(matrix, transform, device)
+    words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
+    if not control:
+        words += "; the float decode was not told apart, so the test proves nothing"
+    return SelfTest(different == 0, control, words)
+
+
+def _control_differs(matrix: Int64, transform: str, device: torch.device | str) -> bool:
+    """Whether a decode in float, the published way, is told apart from the exact one."""
+    coefficients = torch.from_numpy(matrix.astype(np.float32)).to(device)
+    x = inverse(coefficients, transform).cpu().numpy()
+    expected, _ = reference_signs(matrix, transform, STEP)
+    return bool((np.where(x == 0, expected, x > 0) != expected).any())
+
+
+def _flushed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.where(np.abs(values) < np.float32(SMALLEST_NORMAL), np.float32(0), values)
+
+
+def _contract(transform: str, tiles: int) -> Contract:
+    return Contract(
+        demo=DemoSpec.model_validate({"transform": transform}),
+        data=DataSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20),
+        parameters=(Parameter(name="matrix", shape=(64, 64 * tiles)), Parameter(name="vector", shape=(64 * tiles,))),
+    )

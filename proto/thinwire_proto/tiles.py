@@ -1,0 +1,150 @@
+"""Tile space: every trained parameter, cut into tiles, under one flat numbering.
+
+A matrix (first dimension × the rest) is padded with zeros to multiples of 64 and cut into 64×64 tiles; a vector is
+padded and cut into rows of 64 (design section 3.1). All matrix tiles come first, in the manifest's order and row by
+row, then all vector tiles. So a component (one transform coefficient of a tile) has one flat number, and the momentum
+is one flat buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import TILE_EDGE, Parameter
+
+MATRIX_COMPONENTS = TILE_EDGE * TILE_EDGE
+VECTOR_COMPONENTS = TILE_EDGE
+MATRIX_SHIFT = 12  # log2 of MATRIX_COMPONENTS
+VECTOR_SHIFT = 6
+
+
+def _tiles_across(size: int) -> int:
+    return -(-size // TILE_EDGE)
+
+
+@dataclass(frozen=True)
+class TensorTiles:
+    """Where one tensor lies in tile space."""
+
+    name: str
+    shape: tuple[int, ...]
+    rows: int  # of the tensor seen as a matrix; 1 for a vector
+    columns: int
+    is_matrix: bool
+    first_tile: int  # among the tiles of its kind
+
+    @property
+    def tile_rows(self) -> int:
+        return _tiles_across(self.rows) if self.is_matrix else 1
+
+    @property
+    def tile_columns(self) -> int:
+        return _tiles_across(self.columns)
+
+    @property
+    def tiles(self) -> int:
+        return self.tile_rows * self.tile_columns
+
+
+class TileLayout:
+    """The tile space of a manifest."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        tensors: list[TensorTiles] = []
+        counts = {True: 0, False: 0}
+        for parameter in parameters:
+            shape = parameter.shape
+            is_matrix = len(shape) > 1
+            rows = shape[0] if is_matrix else 1
+            columns = prod(shape[1:]) if is_matrix else prod(shape)
+            tensors.append(TensorTiles(parameter.name, shape, rows, columns, is_matrix, counts[is_matrix]))
+            counts[is_matrix] += tensors[-1].tiles
+        self.tensors: tuple[TensorTiles, ...] = tuple(tensors)
+        self.matrix_tiles: int = counts[True]
+        self.vector_tiles: int = counts[False]
+
+    @property
+    def tiles(self) -> int:
+        return self.matrix_tiles + self.vector_tiles
+
+    @property
+    def matrix_components(self) -> int:
+        return self.matrix_tiles * MATRIX_COMPONENTS
+
+    @property
+    def components(self) -> int:
+        """Size of the tile space, padding included."""
+        return self.matrix_components + self.vector_tiles * VECTOR_COMPONENTS
+
+    @cached_property
+    def parameters(self) -> int:
+        """Number of trained parameters, padding not included."""
+        return sum(prod(tensor.shape) for tensor in self.tensors)
+
+    def kept_max(self, k: int) -> int:
+        """The most components that one contribution can hold: k a tile, and never more than the tile has."""
+        return self.matrix_tiles * min(k, MATRIX_COMPONENTS) + self.vector_tiles * min(k, VECTOR_COMPONENTS)
+
+    def tile_of(self, components: np.ndarray) -> np.ndarray:
+        """The tile number (matrix tiles first) of each flat component; int64 to int64, same shape."""
+        return np.where(
+            components < self.matrix_components,
+            components >> MATRIX_SHIFT,
+            self.matrix_tiles + ((components - self.matrix_components) >> VECTOR_SHIFT),
+        )
+
+    def matrices(self, flat: Tensor) -> Tensor:
+        """The matrix tiles of a flat buffer [components], as a view [matrix_tiles, 64, 64]."""
+        return flat[: self.matrix_components].view(-1, TILE_EDGE, TILE_EDGE)
+
+    def vectors(self, flat: Tensor) -> Tensor:
+        """The vector tiles of a flat buffer [components], as a view [vector_tiles, 64]."""
+        return flat[self.matrix_components :].view(-1, TILE_EDGE)
+
+    def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor) -> None:
+        """Add a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left alone."""
+        for band, tiles in self.bands(tensor, tensor.tile_rows):
+            part = band_of(values, tensor, band)
+            if tensor.is_matrix:
+                # [tile rows, tile columns, 64, 64] seen as the padded matrix [tile rows, 64, tile columns, 64]
+                grid = self.matrices(flat)[tiles].view(-1, tensor.tile_columns, TILE_EDGE, TILE_EDGE).transpose(1, 2)
+                pad_rows, pad_columns = -part.shape[0] % TILE_EDGE, -part.shape[1] % TILE_EDGE
+                padded = torch.nn.functional.pad(part, (0, pad_columns, 0, pad_rows))
+                grid += padded.view(grid.shape)
+            else:
+                self.vectors(flat)[tiles].view(-1)[: tensor.columns] += part
+
+    def bands(self, tensor: TensorTiles, tile_rows_max: int) -> Iterator[tuple[slice, slice]]:
+        """Cut a tensor into bands of whole tile rows: (rows of the matrix, tiles of its kind) for each."""
+        if not tensor.is_matrix:
+            yield slice(0, 1), slice(tensor.first_tile, tensor.first_tile + tensor.tiles)
+            return
+        for first in range(0, tensor.tile_rows, tile_rows_max):
+            last = min(first + tile_rows_max, tensor.tile_rows)
+            start = tensor.first_tile
+            yield (
+                slice(first * TILE_EDGE, min(last * TILE_EDGE, tensor.rows)),
+                slice(start + first * tensor.tile_columns, start + last * tensor.tile_columns),
+            )
+
+
+def band_of(values: Tensor, tensor: TensorTiles, band: slice) -> Tensor:
+    """A band of a tensor of `tensor.shape`, as a view: [rows, columns] of a matrix, [columns] of a vector."""
+    if tensor.is_matrix:
+        return values.view(tensor.rows, tensor.columns)[band]
+    return values.view(tensor.columns)
+
+
+def untile(tiles: Tensor, tensor: TensorTiles, rows: int) -> Tensor:
+    """Put the tiles of a band together and drop the padding: [rows, columns] of a matrix, [columns] of a vector."""
+    if not tensor.is_matrix:
+        return tiles.reshape(-1)[: tensor.columns]
+    grid = tiles.view(-1, tensor.tile_columns, TILE_EDGE, TILE_EDGE).transpose(1, 2)
+    return grid.reshape(-1, tensor.tile_columns * TILE_EDGE)[:rows, : tensor.columns]
