@@ -42,6 +42,7 @@ class Member:
     tokens: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_fetched: int = 0
     replica_equal: bool | None = None
 
 

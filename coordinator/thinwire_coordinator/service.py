@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import grpc
 from grpc.aio import ServicerContext as Context
@@ -19,7 +19,6 @@ from thinwire_proto.parts import PART_BYTES_MAX, split
 from thinwire_proto.service_pb2_grpc import SwarmServicer
 
 PROTOCOL = 1
-Part = TypeVar("Part", pb.UpdatePart, pb.FilePart)
 
 
 class Service(SwarmServicer):
@@ -94,7 +93,7 @@ class Service(SwarmServicer):
         size = path.stat().st_size
         with path.open("rb") as file:
             while data := await asyncio.to_thread(file.read, PART_BYTES_MAX):
-                yield self._counted_down(member, pb.FilePart(size=size, data=data))
+                yield self._counted_fetched(member, pb.FilePart(size=size, data=data))
                 size = 0
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
@@ -102,7 +101,7 @@ class Service(SwarmServicer):
         packed = await asyncio.to_thread((self._swarm.state.folder / "corpus.zst").read_bytes)
         size = len(packed)
         for data in split(packed):
-            yield self._counted_down(member, pb.FilePart(size=size, data=data))
+            yield self._counted_fetched(member, pb.FilePart(size=size, data=data))
             size = 0
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
@@ -124,6 +123,7 @@ class Service(SwarmServicer):
             seconds=time.monotonic() - self._started,
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down,
+            bytes_fetched=tally.bytes_fetched,
             fingerprint=fingerprint,
             fingerprints_compared=tally.fingerprints_compared,
             fingerprints_different=tally.fingerprints_different,
@@ -183,10 +183,14 @@ class Service(SwarmServicer):
             yield part
             part = await anext(parts, None)
 
-    def _counted_down(self, member: Member, part: Part) -> Part:
-        size = part.ByteSize()
-        member.bytes_down += size
-        self._swarm.tally.bytes_down += size
+    def _counted_down(self, member: Member, part: pb.UpdatePart) -> pb.UpdatePart:
+        member.bytes_down += part.ByteSize()
+        self._swarm.tally.bytes_down += part.ByteSize()
+        return part
+
+    def _counted_fetched(self, member: Member, part: pb.FilePart) -> pb.FilePart:
+        member.bytes_fetched += part.ByteSize()
+        self._swarm.tally.bytes_fetched += part.ByteSize()
         return part
 
 
@@ -204,5 +208,6 @@ def _node_status(member: Member) -> pb.NodeStatus:
         tokens=member.tokens,
         bytes_up=member.bytes_up,
         bytes_down=member.bytes_down,
+        bytes_fetched=member.bytes_fetched,
         replica_equal=member.replica_equal,
     )

@@ -54,6 +54,7 @@ class Tally:
     tokens: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_fetched: int = 0
     fingerprints_compared: int = 0
     fingerprints_different: int = 0
     loss_training: float | None = None

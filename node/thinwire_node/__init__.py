@@ -1,1 +1,1 @@
-"""Runs forward and backward on a volunteer's machine, keeps its momentum there, and sends its largest parts as votes."""
+"""Runs forward and backward on a volunteer's machine, keeps its momentum there, and sends the largest of it."""

@@ -2,8 +2,8 @@
 
 Components go as gaps, in the manner of a run length: a gap g is ⌊g/255⌋ bytes of 255 and then one byte g mod 255, all
 of it through zstandard, whose entropy stage comes close to the floor because gaps are nearly geometric. The decoder is
-one cumulative sum; a component that repeats cannot be written at all. Everything else that is wrong (truncated, too long,
-too many components in a tile, …) raises PayloadError, before memory is taken beyond what the contract bounds.
+one cumulative sum; a component that repeats cannot be written at all. Everything else that is wrong (truncated, too
+long, too many components in a tile, …) raises PayloadError, before memory is taken beyond what the contract bounds.
 
 Layouts (msgpack arrays, `VERSION` first) are in docs/wire.md. A change of them is a change of the version.
 """

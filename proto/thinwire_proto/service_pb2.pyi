@@ -549,6 +549,7 @@ class StatusReply(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    BYTES_FETCHED_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     FINGERPRINTS_COMPARED_FIELD_NUMBER: _builtins.int
     FINGERPRINTS_DIFFERENT_FIELD_NUMBER: _builtins.int
@@ -571,8 +572,9 @@ class StatusReply(_message.Message):
     """Trained and counted since this process started."""
     seconds: _builtins.float
     bytes_up: _builtins.int
-    """Payload bytes since this process started: contributions in, updates out."""
+    """Payload bytes since this process started: contributions in, updates out, snapshots and corpus out."""
     bytes_down: _builtins.int
+    bytes_fetched: _builtins.int
     fingerprint: _builtins.int
     """The coordinator's own replica at `step`, under the nonce 0."""
     fingerprints_compared: _builtins.int
@@ -597,6 +599,7 @@ class StatusReply(_message.Message):
         seconds: _builtins.float = ...,
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
+        bytes_fetched: _builtins.int = ...,
         fingerprint: _builtins.int = ...,
         fingerprints_compared: _builtins.int = ...,
         fingerprints_different: _builtins.int = ...,
@@ -605,7 +608,7 @@ class StatusReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "epoch", b"epoch", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "seconds", b"seconds", "state", b"state", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "epoch", b"epoch", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "seconds", b"seconds", "state", b"state", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss_first: _TypeAlias = _typing.Literal["loss_first"]  # noqa: Y015
     _WhichOneofArgType__loss_first: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first"]  # noqa: Y015
@@ -634,6 +637,7 @@ class NodeStatus(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    BYTES_FETCHED_FIELD_NUMBER: _builtins.int
     REPLICA_EQUAL_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     name: _builtins.str
@@ -642,7 +646,10 @@ class NodeStatus(_message.Message):
     not_counted: _builtins.int
     tokens: _builtins.int
     bytes_up: _builtins.int
+    """Payload bytes in rounds: contributions in, updates out."""
     bytes_down: _builtins.int
+    bytes_fetched: _builtins.int
+    """Snapshots and corpus, which travel once."""
     replica_equal: _builtins.bool
     """Whether the base of its newest contribution equalled the coordinator's replica."""
     def __init__(
@@ -656,11 +663,12 @@ class NodeStatus(_message.Message):
         tokens: _builtins.int = ...,
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
+        bytes_fetched: _builtins.int = ...,
         replica_equal: _builtins.bool | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "replica_equal", b"replica_equal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "counted", b"counted", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "counted", b"counted", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_equal: _TypeAlias = _typing.Literal["replica_equal"]  # noqa: Y015
     _WhichOneofArgType__replica_equal: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal"]  # noqa: Y015

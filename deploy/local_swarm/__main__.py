@@ -1,0 +1,137 @@
+"""Start a coordinator and some nodes, watch them, and say at the end what it came to."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import grpc
+from rich.console import Console
+
+from deploy.local_swarm.processes import BIN, Processes, SwarmError, left_with
+from deploy.local_swarm.summary import Outcome, print_summary
+from deploy.local_swarm.view import View
+from thinwire_proto.models import PRESETS
+from thinwire_proto.service_pb2 import StatusReply, StatusRequest
+from thinwire_proto.service_pb2_grpc import SwarmStub
+
+POLL_S = 0.5
+STATUS_TIMEOUT_S = 10.0
+LAST_LOSS_S = 120.0
+PROMPT = "def "
+
+
+def main() -> None:
+    arguments = _arguments()
+    console = Console()
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs").absolute() / f"swarm-{stamp}"
+    folder.mkdir(parents=True)
+    run_file = folder / "run.toml"
+    warmup = min(10, arguments.rounds - 1)
+    run_file.write_text(
+        f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\nsteps = {arguments.rounds}\nwarmup_steps = {warmup}\n'
+    )
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        outcome = _run(folder, run_file, arguments.nodes, console)
+    except SwarmError as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        console.print(f"logs: {folder}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; everything that was started has ended. State and logs: {folder}", highlight=False)
+        sys.exit(130)
+    print_summary(outcome, console)
+    sys.exit(0 if outcome.passed else 1)
+
+
+def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
+    with Processes(folder, nodes) as processes:
+        console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}", highlight=False)
+        address = processes.start_coordinator(run_file)
+        processes.start_nodes(address)
+        with grpc.insecure_channel(address) as channel:
+            stub = SwarmStub(channel)
+            seconds = _watch(processes, stub, console)
+            status = _last_status(processes, stub)
+    left = {node.name: left_with(node) for node in processes.nodes}
+    if status.step < status.steps:
+        tails = "\n".join(f"{node.name}:\n{node.tail()}" for node in processes.nodes if not left[node.name])
+        raise SwarmError(f"the nodes ended at step {status.step} of {status.steps}\n{tails}")
+    verified, text = _coordinator_says("verify", processes)
+    _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
+    return Outcome(
+        status, left, verified, "verify: " + text.splitlines()[-2 if verified else -1], sample, folder, seconds
+    )
+
+
+def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
+    """Show the swarm until all nodes have left; returns the seconds since the first round."""
+    started: float | None = None
+    with View(console) as view:
+        while any(node.running for node in processes.nodes):
+            status = _status(processes, stub)
+            if status.tokens and started is None:
+                started = time.monotonic()
+            view.show(status)
+            time.sleep(POLL_S)
+    return time.monotonic() - (started or time.monotonic())
+
+
+def _status(processes: Processes, stub: SwarmStub) -> StatusReply:
+    try:
+        return stub.Status(StatusRequest(), timeout=STATUS_TIMEOUT_S)
+    except grpc.RpcError:
+        raise SwarmError(f"the coordinator does not answer any more:\n{processes.coordinator.tail()}") from None
+
+
+def _last_status(processes: Processes, stub: SwarmStub) -> StatusReply:
+    """The status once the held-out loss of the last step is in."""
+    deadline = time.monotonic() + LAST_LOSS_S
+    status = _status(processes, stub)
+    while status.step == status.steps and status.loss_newest_step < status.step and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        status = _status(processes, stub)
+    return status
+
+
+def _coordinator_says(command: str, processes: Processes, *more: str) -> tuple[bool, str]:
+    """Run a command of the coordinator on the state that is left: whether it succeeded, and what it printed."""
+    done = subprocess.run(
+        [BIN / "thinwire-coordinator", command, "--state-dir", processes.state_dir, *more],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.returncode == 0, (done.stdout if done.returncode == 0 else done.stderr).strip()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("make swarm", description=__doc__)
+    parser.add_argument("--nodes", type=_positive, default=3)
+    parser.add_argument("--rounds", type=_positive, default=200)
+    parser.add_argument("--preset", choices=tuple(PRESETS), default="byte-1m")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The processes of a local swarm: started in sessions of their own, logged to files, and all ended at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+BIN = Path(sys.executable).parent
+START_TIMEOUT_S = 60.0
+NODE_END_S = 8.0
+"""A node leaves within five seconds; after this it is killed."""
+COORDINATOR_END_S = 8.0
+LISTENING = re.compile(r"listening on (\S+:\d+)")
+LEFT = re.compile(r"left at step (\d+), fingerprint ([0-9a-f]{16})")
+
+
+class SwarmError(Exception):
+    """Something that was started ended when it should not have; the text holds the end of its log."""
+
+
+class Process:
+    """One program with its log file."""
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        with log.open("wb") as out:
+            # a session of its own: Ctrl-C reaches us alone, and we end the others in order
+            self.popen = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def tail(self, lines: int = 8) -> str:
+        return "\n".join(self.text().splitlines()[-lines:])
+
+    def tell(self, number: signal.Signals) -> None:
+        if self.running:
+            self.popen.send_signal(number)
+
+    def end(self, timeout_s: float) -> None:
+        """Ask it to end, wait, and kill it if it does not."""
+        self.tell(signal.SIGTERM)
+        try:
+            self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+
+
+class Processes:
+    """A coordinator and its nodes; leaving the `with` block ends all that still runs."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self._wanted = nodes
+        self.nodes: list[Process] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            node.tell(signal.SIGTERM)
+        for node in self.nodes:
+            node.end(NODE_END_S)
+        if hasattr(self, "coordinator"):
+            self.coordinator.end(COORDINATOR_END_S)
+
+    def start_coordinator(self, run_file: Path) -> str:
+        """Returns the address that it listens on."""
+        command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
+        command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted)]
+        self.coordinator = Process("coordinator", command, self.folder / "coordinator.log")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self.coordinator.running and time.monotonic() < deadline:
+            if found := LISTENING.search(self.coordinator.text()):
+                return found[1]
+            time.sleep(0.1)
+        raise SwarmError(f"the coordinator did not start:\n{self.coordinator.tail()}")
+
+    @property
+    def state_dir(self) -> Path:
+        return self.folder / "coordinator"
+
+    def start_nodes(self, address: str) -> None:
+        threads = max(1, (os.cpu_count() or 1) // self._wanted)
+        for number in range(1, self._wanted + 1):
+            name = f"node-{number}"
+            command = ["thinwire-node", "start", address, "--name", name, "--state-dir", str(self.folder / name)]
+            command += ["--threads", str(threads), "--give-up-after", "30"]
+            self.nodes.append(Process(name, command, self.folder / f"{name}.log"))
+
+
+def left_with(node: Process) -> tuple[int, int] | None:
+    """(step, fingerprint) that a node reported of its own replica when it left, if it did."""
+    found = LEFT.search(node.text())
+    return (int(found[1]), int(found[2], 16)) if found else None

@@ -1,0 +1,105 @@
+"""The end of a local swarm: what it came to, what it cost, and whether all replicas are the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from deploy.local_swarm.view import human_bytes
+from thinwire_proto.service_pb2 import StatusReply
+
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is left when all nodes have left. left: (step, fingerprint) by node, None where it left without a word."""
+
+    status: StatusReply
+    left: dict[str, tuple[int, int] | None]
+    verified: bool
+    verify_text: str
+    sample: str
+    folder: Path
+    seconds: float
+
+    @property
+    def replicas_equal(self) -> bool:
+        own = (self.status.step, self.status.fingerprint)
+        return not self.status.fingerprints_different and all(found == own for found in self.left.values())
+
+    @property
+    def loss_fell(self) -> bool:
+        has_both = self.status.HasField("loss_first") and self.status.loss_newest_step > 0
+        return has_both and self.status.loss_newest < self.status.loss_first
+
+    @property
+    def passed(self) -> bool:
+        return self.replicas_equal and self.loss_fell and self.verified
+
+
+def ring_bytes(nodes: int, parameters: int, rounds: int) -> float:
+    """What each node of a ring all-reduce in fp32 sends, and receives again as much: 2·(N−1)/N·4·P a round."""
+    return 2 * (nodes - 1) / nodes * FP32_BYTES * parameters * rounds
+
+
+def print_summary(outcome: Outcome, console: Console) -> None:
+    status = outcome.status
+    nodes = len(outcome.left)
+    console.print()
+    console.rule("summary", align="left")
+    table = Table.grid(padding=(0, 2))
+    newest = f"{status.loss_newest:.3f}" if outcome.loss_fell or status.loss_newest_step else "not measured"
+    table.add_row("held-out loss", f"{status.loss_first:.3f} → {newest} nats a byte")
+    rate = status.tokens / outcome.seconds if outcome.seconds else 0
+    table.add_row(
+        "trained", f"{status.step} steps, {status.tokens:,} tokens in {outcome.seconds:.0f} s, {rate:,.0f} tokens/s"
+    )
+    console.print(table, highlight=False)
+    _print_bytes(status, nodes, console)
+    fingerprints = Table(title="replicas, each by its own count", title_justify="left", box=None, padding=(0, 2))
+    fingerprints.add_column("replica")
+    fingerprints.add_column("step", justify="right")
+    fingerprints.add_column("fingerprint")
+    fingerprints.add_row("coordinator", str(status.step), f"{status.fingerprint:016x}")
+    for name, found in outcome.left.items():
+        step, number = (str(found[0]), f"{found[1]:016x}") if found else ("–", "left without a word, see its log")
+        fingerprints.add_row(name, step, number)
+    console.print(fingerprints, highlight=False)
+    if outcome.replicas_equal:
+        words = (
+            f"all {nodes + 1} replicas are equal to the bit, and were in all {status.fingerprints_compared} comparisons"
+        )
+        console.print(words, style="green", highlight=False)
+    else:
+        console.print("the replicas are NOT shown to be equal", style="bold red")
+    if not outcome.loss_fell:
+        console.print("the held-out loss did NOT fall", style="bold red")
+    console.print(outcome.verify_text, style=None if outcome.verified else "bold red", highlight=False, markup=False)
+    console.print("\na sample of what the model writes by now:", style="dim")
+    console.print(outcome.sample, highlight=False, markup=False)
+    console.print(f"\nstate and logs: {outcome.folder}", highlight=False)
+
+
+def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
+    ring = ring_bytes(nodes, status.parameters, status.step)
+    table = Table(title="bytes a node, over the whole run", title_justify="left", box=None, padding=(0, 2))
+    for title in ("", "sent", "received", "a parameter and round", "fewer"):
+        table.add_column(title, justify="left" if not title else "right")
+    per_round = max(1, status.parameters * status.step)
+    for node in status.nodes:
+        total = node.bytes_up + node.bytes_down
+        fewer = f"{2 * ring / total:,.0f}×" if total and ring else "–"
+        table.add_row(
+            node.name, human_bytes(node.bytes_up), human_bytes(node.bytes_down), f"{total / per_round:.4f} B", fewer
+        )
+    if ring:
+        table.add_row("fp32 ring all-reduce", human_bytes(ring), human_bytes(ring), f"{2 * ring / per_round:.4f} B", "")
+    console.print(table, highlight=False)
+    fetched = max((node.bytes_fetched for node in status.nodes), default=0)
+    console.print(
+        f"(and once, at the start, {human_bytes(fetched)} of corpus and snapshot)", style="dim", highlight=False
+    )
