@@ -130,7 +130,7 @@ class NodeState:
         """The momentum of the last good leave, once."""
         path = self.path("momentum.safetensors")
         try:
-            momentum = load_file(path)["momentum"]
+            momentum = load_file(path)["momentum"].clone()  # see replica.load_replica
         except (OSError, SafetensorError, KeyError):
             return None
         path.unlink()

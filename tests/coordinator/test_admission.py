@@ -1,0 +1,91 @@
+"""Which contribution is counted, by rule, and the reason that the receipt gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from thinwire_coordinator.admission import Claim, RoundFacts, at_the_door, weight
+from thinwire_coordinator.leases import Leases
+from thinwire_coordinator.members import Members, readable
+from thinwire_proto.service_pb2 import Receipt
+
+CLAIM = Claim(epoch=2, round=7, step=5, samples=8, payload_bytes=1000)
+FACTS = RoundFacts(round=7, step=5, leased_samples=8, contributed=False, payload_bytes_max=1000)
+
+
+def judge(claim: Claim, facts: RoundFacts | None = FACTS) -> int | None:
+    refusal = at_the_door(claim, 2, 8, facts)
+    return refusal.reason if refusal else None
+
+
+def test_one_that_is_in_order_passes() -> None:
+    assert judge(CLAIM) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"round": 8}, Receipt.REASON_FUTURE_ROUND),
+        ({"epoch": 3}, Receipt.REASON_FUTURE_ROUND),
+        ({"round": 6}, Receipt.REASON_LATE),
+        ({"epoch": 1}, Receipt.REASON_LATE),
+        ({"epoch": 1, "round": 900}, Receipt.REASON_LATE),
+        ({"step": 4}, Receipt.REASON_OTHER_BASE),
+        ({"step": 6}, Receipt.REASON_OTHER_BASE),
+        ({"samples": 0}, Receipt.REASON_NOTHING_TRAINED),
+        ({"samples": 9}, Receipt.REASON_OVER_LEASE),
+        ({"payload_bytes": 1001}, Receipt.REASON_MALFORMED),
+    ],
+)
+def test_claims_that_do_not_fit_the_round(changes: dict[str, int], reason: int) -> None:
+    assert judge(replace(CLAIM, **changes)) == reason
+
+
+def test_between_two_rounds_the_last_one_is_late_and_the_next_one_early() -> None:
+    assert judge(CLAIM, None) == Receipt.REASON_LATE
+    assert judge(replace(CLAIM, round=8), None) == Receipt.REASON_FUTURE_ROUND
+
+
+def test_without_a_lease_or_for_the_second_time_it_is_not_counted() -> None:
+    assert judge(CLAIM, replace(FACTS, leased_samples=None)) == Receipt.REASON_NO_LEASE
+    assert judge(CLAIM, replace(FACTS, contributed=True)) == Receipt.REASON_DUPLICATE
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(1, 1), (2, 1), (3, 2), (15, 8), (16, 8)])
+def test_weight_follows_the_samples_and_is_never_zero(samples: int, expected: int) -> None:
+    assert weight(samples, 16, 8) == expected
+
+
+def test_leases_are_disjoint_and_in_order() -> None:
+    leases = Leases(100)
+    a, b = leases.grant(8), leases.grant(4)
+    assert (a.start, a.count, b.start, b.count, leases.cursor) == (100, 8, 108, 4, 112)
+
+
+def test_a_node_that_joins_again_gets_a_session_in_place_of_its_old_one() -> None:
+    members = Members(2)
+    first = members.join("a" * 32, "ann")
+    assert first is not None
+    session = first.session
+    assert members.join("a" * 32, "ann") is first
+    assert session not in members.by_session
+    assert list(members.by_session) == [first.session]
+
+
+def test_a_full_swarm_forgets_those_who_are_away_and_refuses_the_rest() -> None:
+    members = Members(2)
+    for letter in "ab":
+        member = members.join(letter * 32, letter)
+        assert member is not None
+        member.announcements = object()  # type: ignore[assignment] # it attends
+    assert members.join("c" * 32, "c") is None
+    members.by_id["a" * 32].announcements = None
+    assert members.join("c" * 32, "c") is not None
+    assert sorted(members.by_id) == ["b" * 32, "c" * 32]
+
+
+def test_names_can_be_printed() -> None:
+    assert readable("\x1b[2Jann\n") == "[2Jann"
+    assert len(readable("x" * 1000)) == 64

@@ -1,0 +1,96 @@
+"""Run files and addresses at the door; updates out to quick and slow followers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from thinwire_coordinator import feed as feed_module
+from thinwire_coordinator.config import check_address, read_run
+from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.stdlib_corpus import MANUAL, make_corpus
+from thinwire_proto.errors import ConfigError
+
+
+def run_file(folder: Path, text: str) -> Path:
+    path = folder / "RUN.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_preset_is_a_start_that_other_keys_override(tmp_path: Path) -> None:
+    run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
+    assert (run.model.width, run.model.layers, run.round.pace) == (384, 2, "clock")
+
+
+def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
+    run = read_run(run_file(tmp_path, ""))
+    assert (run.model.width, run.demo.k, run.demo.beta, run.demo.alpha) == (128, 32, 0.999, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[model\n", "is not TOML"),
+        ('[model]\npreset = "huge"\n', "model.preset: there is no 'huge'; there are byte-1m, byte-10m"),
+        ("[data]\ncorpus_bytes = 5\n", "data.corpus_bytes: the coordinator works this out"),
+        ("[rounds]\n", "rounds: there is no such key"),
+        ("[schedule]\nsteps = 10\nwarmup_steps = 10\n", "warmup_steps must be less than steps"),
+        ("model = 5\n", "model: "),
+    ],
+)
+def test_a_bad_run_file_is_said(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"RUN\.toml") as error:
+        read_run(run_file(tmp_path, text))
+    assert said in str(error.value)
+
+
+def test_a_run_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_run(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("address", ["", "7700", "localhost", "localhost:", ":7700", "a:b", "a:70000"])
+def test_addresses_that_are_none_are_said(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+        check_address(address)
+
+
+def test_the_embedded_corpus_is_real_and_always_the_same() -> None:
+    corpus = make_corpus()
+    assert corpus.hash == make_corpus().hash
+    assert MANUAL in {file.name for file in corpus.files if not file.held_out}
+    assert len(corpus.train) > 4_000_000
+    assert 0.01 < len(corpus.held_out) / corpus.size < 0.15
+
+
+def update(step: int) -> SealedUpdate:
+    return SealedUpdate(b"row %d" % step, b"body %d" % step)
+
+
+async def test_a_follower_gets_each_update_as_it_is_sealed_and_a_slow_one_from_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "CACHE_BYTES_MAX", 12)  # two bodies
+    read_from_disk: list[int] = []
+
+    async def read(step: int) -> SealedUpdate:
+        read_from_disk.append(step)
+        return update(step)
+
+    feed = Feed(read, 0)
+
+    async def follow() -> list[SealedUpdate]:
+        return [await feed.get(step) for step in range(5)]
+
+    quick = asyncio.ensure_future(follow())
+    for step in range(5):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await feed.publish(update(step))
+    assert await quick == [update(step) for step in range(5)]
+    assert read_from_disk == []
+    assert await follow() == [update(step) for step in range(5)]
+    assert read_from_disk == [0, 1, 2]

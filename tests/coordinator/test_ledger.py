@@ -1,0 +1,183 @@
+"""What is sealed is on disk, in a chain; what is changed is found, with its step."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.sealed_run import COLUMNS, make_run
+from thinwire_coordinator.bodies import Bodies
+from thinwire_coordinator.ledger import Ledger
+from thinwire_coordinator.state import State, lock_state, open_state, replica_at_head
+from thinwire_coordinator.verify import verify
+from thinwire_proto.errors import ConfigError, LedgerError
+
+STEPS = 4
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of four steps, sealed by the code that seals."""
+    make_run(tmp_path, STEPS)
+    return tmp_path
+
+
+def said(folder: Path) -> str:
+    lines: list[str] = []
+    verify(folder, lines.append)
+    return "\n".join(lines)
+
+
+def test_verify_says_what_it_checked(folder: Path) -> None:
+    text = said(folder)
+    assert "replayed 4 updates from the first state" in text
+    assert "8 contributions" in text
+    assert "2 snapshots" in text
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("step", [0, 2, 3])
+def test_one_byte_changed_in_any_field_of_a_row_is_found_and_named(folder: Path, column: str, step: int) -> None:
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        (value,) = db.execute(f"SELECT {column} FROM rows WHERE step = ?", (step,)).fetchone()
+        changed = value ^ 64 if isinstance(value, int) else bytes([*value[:-1], value[-1] ^ 1])
+        db.execute(f"UPDATE rows SET {column} = ? WHERE step = ?", (changed, step))
+    db.close()
+    with pytest.raises(LedgerError) as error:
+        said(folder)
+    named = {step, step ^ 64} if column == "step" else {step}
+    assert error.value.step in named
+    assert f"step {error.value.step}" in str(error.value)
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+def test_one_byte_changed_in_any_body_is_found_and_named(folder: Path, step: int) -> None:
+    state = open_state(folder)
+    path = folder / "updates" / state.ledger.row(step).body_hash.hex()
+    state.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LedgerError, match=f"step {step}: body"):
+        said(folder)
+    path.unlink()
+    with pytest.raises(LedgerError, match=f"step {step}: body .* is missing"):
+        said(folder)
+
+
+@pytest.mark.parametrize("snapshot", [0, 2])
+def test_one_bit_changed_in_a_snapshot_is_found_and_named(folder: Path, snapshot: int) -> None:
+    path = folder / "snapshots" / f"{snapshot}.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LedgerError, match=f"step {snapshot}: the (first state|snapshot) is not"):
+        said(folder)
+
+
+def test_a_row_that_is_missing_in_the_middle_is_found(folder: Path) -> None:
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        db.execute("DELETE FROM rows WHERE step = 1")
+    db.close()
+    with pytest.raises(LedgerError, match="step 1: its row is missing"):
+        said(folder)
+
+
+def test_rows_lost_behind_the_newest_snapshot_are_found(folder: Path) -> None:
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        db.execute("DELETE FROM rows WHERE step >= 1")
+    db.close()
+    with pytest.raises(LedgerError, match="its last rows were lost"):
+        said(folder)
+    with pytest.raises(LedgerError, match="its last rows were lost"):
+        replica_at_head(open_state(folder))
+
+
+def test_a_ledger_that_is_none_is_said(folder: Path) -> None:
+    (folder / "ledger.sqlite").write_bytes(b"not a database" * 1000)
+    with pytest.raises(LedgerError, match="cannot be opened as a ledger"):
+        said(folder)
+
+
+def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
+    """The newest snapshot was torn by a crash: the one before it, and the updates since, lead to the same bits."""
+    whole = replica_at_head(open_state(folder))
+    path = folder / "snapshots" / "2.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    again = replica_at_head(open_state(folder))
+    assert (again.step, again.head, again.state_hash()) == (STEPS, whole.head, whole.state_hash())
+
+
+def test_epochs_begin_after_the_last_round_recorded(folder: Path) -> None:
+    state = open_state(folder)
+    assert (state.ledger.begin_epoch().number, state.ledger.begin_epoch().first_round) == (1, 4)
+    state.ledger.record_void(2, 4, "nobody came")
+    epoch = state.ledger.begin_epoch()
+    assert (epoch.number, epoch.first_round) == (3, 5)
+    state.close()
+
+
+def test_voids_in_a_row_share_one_record(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.sqlite")
+    for round_number in (3, 4, 5, 9):
+        ledger.record_void(1, round_number, f"reason {round_number}")
+    ledger.record_void(2, 10, "another epoch")
+    assert ledger.rounds_void == 5
+    with sqlite3.connect(tmp_path / "l.sqlite") as db:
+        rows = db.execute("SELECT first_round, last_round, epoch, reason FROM voids").fetchall()
+    db.close()
+    assert rows == [(3, 5, 1, "reason 5"), (9, 9, 1, "reason 9"), (10, 10, 2, "another epoch")]
+    ledger.close()
+
+
+def test_receipts_and_the_lease_cursor_survive(folder: Path) -> None:
+    state = open_state(folder)
+    row = state.ledger.row(2)
+    assert state.ledger.step_of_contribution(row.counted[1].contribution) == 2
+    assert state.ledger.step_of_contribution(b"x" * 32) is None
+    assert state.ledger.lease_cursor == 16 * STEPS
+    state.close()
+
+
+def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
+    """The second table refuses: then the first one has nothing either."""
+    state = open_state(folder)
+    row = state.ledger.row(STEPS - 1)
+    with pytest.raises(sqlite3.IntegrityError):
+        state.ledger.append(row, 0)
+    assert state.ledger.step == STEPS
+    assert state.ledger.lease_cursor == 16 * STEPS
+    state.close()
+
+
+def test_two_coordinators_do_not_share_a_state_directory(tmp_path: Path) -> None:
+    lock = lock_state(tmp_path)
+    with pytest.raises(ConfigError, match="another coordinator runs on this state directory"):
+        lock_state(tmp_path)
+    lock.release()
+
+
+def test_a_folder_that_is_no_state_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a coordinator's state directory"):
+        open_state(tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["local", "memory"])
+def test_bodies_are_named_by_their_hash_wherever_they_lie(scheme: str, tmp_path: Path) -> None:
+    bodies = Bodies(str(tmp_path / "bodies") if scheme == "local" else "memory://bodies")
+    body = np.random.default_rng(1).bytes(1000)
+    name = bodies.put(body)
+    assert bodies.put(body) == name
+    assert bodies.get(name, len(body)) == body
+    with pytest.raises(LedgerError, match="is missing"):
+        bodies.get(b"\0" * 32, 5)
+
+
+def test_catching_up_takes_whichever_is_lighter(folder: Path) -> None:
+    state: State = open_state(folder)
+    assert not state.snapshot_is_lighter(0)  # four small updates against a snapshot
+    assert not state.snapshot_is_lighter(3)
+    state.close()

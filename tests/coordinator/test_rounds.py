@@ -1,0 +1,225 @@
+"""The round machine, under made-up time: when a round opens, when it is over, and why."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thinwire_coordinator.rounds import TRANSITIONS, Action, Event, Gathered, Opened, Phase, RoundMachine, Voided
+from thinwire_proto.contract import RoundSpec
+
+T = 10.0
+
+
+def machine(pace: str = "quorum", minimum: int = 1, steps: int = 100, **more: int) -> RoundMachine:
+    spec = RoundSpec.model_validate({"pace": pace, "length_ms": int(T * 1000), "min_contributions": minimum})
+    return RoundMachine(spec, steps, more.get("first_round", 0), more.get("step", 0), more.get("wait_for", 1))
+
+
+def kinds(actions: list[Action]) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+def test_a_round_opens_with_the_first_node_and_ends_when_it_has_delivered() -> None:
+    m = machine()
+    (opened,) = m.attend("a", 1.0)
+    assert opened == Opened(0, 0, 11.0, ("a",))
+    assert m.deliver("a", 0, 2.0) == (True, [Gathered(0, 0, ("a",), "everybody has delivered")])
+    assert kinds(m.sealed(3.0)) == ["Opened"]
+    assert (m.step, m.next_round) == (1, 2)
+
+
+def test_a_newcomer_is_waited_for_from_the_next_round_on() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    assert m.attend("b", 1.0) == []
+    assert kinds(m.deliver("a", 0, 2.0)[1]) == ["Gathered"]
+    (opened,) = m.sealed(2.0)
+    assert isinstance(opened, Opened)
+    assert opened.nodes == ("a", "b")
+    assert m.deliver("a", 1, 3.0) == (True, [])
+    assert kinds(m.deliver("b", 1, 4.0)[1]) == ["Gathered"]
+
+
+def test_the_first_round_waits_for_as_many_as_the_organizer_wants() -> None:
+    m = machine(wait_for=3)
+    assert m.attend("a", 0.0) == m.attend("b", 0.0) == []
+    assert m.missing_nodes == 1
+    assert kinds(m.attend("c", 0.0)) == ["Opened"]
+    m.depart("b", 1.0)
+    m.depart("c", 1.0)
+    m.deliver("a", 0, 1.0)
+    assert kinds(m.sealed(1.0)) == ["Opened"]  # later rounds need only min_contributions
+
+
+@pytest.mark.parametrize(("now", "counted"), [(T, True), (T + 0.001, False)])
+def test_delivered_at_the_very_deadline_is_counted_and_after_it_is_not(now: float, counted: bool) -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    assert m.deliver("a", 0, now)[0] is counted
+
+
+def test_at_the_deadline_the_round_goes_on_with_those_who_delivered() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    m.deliver("a", 0, 1.0)
+    m.attend("b", 1.0)
+    m.sealed(2.0)
+    m.deliver("a", 1, 3.0)
+    assert m.tick(2.0 + T) == []
+    assert m.tick(2.0 + T + 0.01) == [Gathered(1, 1, ("a",), "time is up")]
+
+
+def test_a_node_that_let_a_round_pass_is_not_waited_for_until_it_delivers() -> None:
+    m = machine(wait_for=2)
+    m.attend("a", 0.0)
+    m.attend("b", 0.0)
+    m.deliver("a", 0, 1.0)
+    m.tick(T + 1)
+    (opened,) = m.sealed(12.0)
+    assert isinstance(opened, Opened)
+    assert opened.nodes == ("a", "b")  # it still gets a lease
+    assert kinds(m.deliver("a", 1, 13.0)[1]) == ["Gathered"]
+    assert m.deliver("b", 1, 13.5) == (False, [])  # late, but it lives
+    m.sealed(14.0)
+    assert m.deliver("a", 2, 15.0) == (True, [])  # so this round waits for it again
+    assert kinds(m.deliver("b", 2, 16.0)[1]) == ["Gathered"]
+
+
+def test_a_lost_node_is_not_waited_for_and_what_it_delivered_counts() -> None:
+    m = machine(wait_for=3)
+    for node in "abc":
+        m.attend(node, 0.0)
+    m.deliver("a", 0, 1.0)
+    assert m.depart("a", 2.0) == []
+    assert m.depart("b", 3.0) == []
+    (gathered,) = m.deliver("c", 0, 4.0)[1]
+    assert isinstance(gathered, Gathered)
+    assert gathered.nodes == ("a", "c")
+
+
+def test_too_few_contributions_make_a_void_and_the_schedule_does_not_move() -> None:
+    m = machine(minimum=2)
+    m.attend("a", 0.0)
+    (opened,) = m.attend("b", 0.0)
+    m.deliver("a", 0, 1.0)
+    void, reopened = m.tick(T + 0.01)
+    assert void == Voided(0, "time is up and 1 of 2 contributions came")
+    assert isinstance(reopened, Opened)
+    assert (reopened.round, reopened.step) == (1, 0)
+    assert isinstance(opened, Opened)
+
+
+def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_waits() -> None:
+    m = machine(minimum=2)
+    m.attend("a", 0.0)
+    m.attend("b", 0.0)
+    m.deliver("a", 0, 1.0)
+    assert m.depart("b", 2.0) == [Voided(0, "everybody has delivered and 1 of 2 contributions came")]
+    assert (m.phase, m.missing_nodes) == (Phase.WAITING, 1)
+    assert kinds(m.attend("b", 50.0)) == ["Opened"]
+
+
+def test_excused_nodes_hold_nobody_up() -> None:
+    m = machine(wait_for=2)
+    m.attend("a", 0.0)
+    m.attend("b", 0.0)
+    assert m.excuse("b", 1.0) == []
+    assert kinds(m.deliver("a", 0, 2.0)[1]) == ["Gathered"]
+
+
+def test_a_second_delivery_and_one_for_another_round_do_not_count() -> None:
+    m = machine(wait_for=2)
+    m.attend("a", 0.0)
+    m.attend("b", 0.0)
+    assert m.deliver("a", 0, 1.0)[0]
+    assert not m.deliver("a", 0, 1.1)[0]
+    assert not m.deliver("b", 1, 1.2)[0]
+    assert not m.deliver("b", -1, 1.2)[0]
+
+
+def test_on_the_clock_rounds_end_at_the_deadline_and_keep_the_beat() -> None:
+    m = machine(pace="clock")
+    (first,) = m.attend("a", 0.0)
+    assert isinstance(first, Opened)
+    assert m.deliver("a", 0, 1.0) == (True, [])  # everybody has delivered, but the beat is the beat
+    assert kinds(m.tick(T + 0.01)) == ["Gathered"]
+    (second,) = m.sealed(T + 3.0)
+    assert isinstance(second, Opened)
+    assert second.deadline == 2 * T  # sealing took three seconds of it
+    void, third = m.tick(2 * T + 0.01)
+    assert isinstance(void, Voided)
+    assert isinstance(third, Opened)
+    assert third.deadline == 3 * T
+
+
+def test_after_a_pause_longer_than_a_round_the_beat_begins_anew() -> None:
+    m = machine(pace="clock")
+    m.attend("a", 0.0)
+    m.deliver("a", 0, 1.0)
+    m.tick(T + 0.01)
+    (opened,) = m.sealed(5 * T)
+    assert isinstance(opened, Opened)
+    assert opened.deadline == 6 * T
+
+
+def test_the_run_ends_with_the_last_step() -> None:
+    m = machine(steps=2, step=1)
+    m.attend("a", 0.0)
+    m.deliver("a", 0, 1.0)
+    assert m.sealed(2.0) == []
+    assert (m.phase, m.step) == (Phase.COMPLETE, 2)
+    assert m.tick(100.0) == m.attend("b", 100.0) == []
+    assert machine(steps=2, step=2).phase is Phase.COMPLETE
+
+
+def test_an_event_that_cannot_be_raises_and_changes_nothing() -> None:
+    m = machine()
+    with pytest.raises(RuntimeError, match="SEALED cannot happen in phase WAITING"):
+        m.sealed(0.0)
+    assert (m.phase, m.step) == (Phase.WAITING, 0)
+    assert len(TRANSITIONS) == len(Event)
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["attend", "depart", "excuse", "deliver", "tick", "sealed"]),
+        st.sampled_from("abcd"),
+        st.integers(0, 2),
+        st.floats(0, 7),
+    ),
+    max_size=80,
+)
+
+
+@given(events, st.sampled_from(["quorum", "clock"]), st.integers(1, 3))
+@settings(max_examples=300, deadline=None)
+def test_whatever_happens_rounds_ascend_and_steps_follow_sealed_rounds(
+    happenings: list[tuple[str, str, int, float]], pace: str, minimum: int
+) -> None:
+    m = machine(pace=pace, minimum=minimum, steps=1000)
+    now, last_round, sealed = 0.0, -1, 0
+    for what, node, behind, pause in happenings:
+        now += pause
+        if what == "sealed":
+            if m.phase is not Phase.SEALING:
+                continue
+            actions, sealed = m.sealed(now), sealed + 1
+        elif what == "deliver":
+            _, actions = m.deliver(node, m.next_round - 1 - behind, now)
+        elif what == "tick":
+            actions = m.tick(now)
+        else:
+            actions = getattr(m, what)(node, now)
+        for action in actions:
+            if isinstance(action, Opened):
+                assert action.round == last_round + 1
+                assert action.deadline > now
+                last_round = action.round
+            elif isinstance(action, Gathered):
+                assert action.round == last_round
+                assert len(set(action.nodes)) == len(action.nodes) >= minimum
+        assert m.step == sealed
+        assert (m.phase is Phase.OPEN) == (m.deadline is not None)
+        assert m.deadline is None or m.deadline + 1e-9 >= now or what != "tick"

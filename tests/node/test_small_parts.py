@@ -1,0 +1,118 @@
+"""State directory, devices and the cut: what a node keeps, where it computes, and when it stops adding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.small import random_replica, small_contract, small_corpus
+from thinwire_node import device as device_module
+from thinwire_node.cut import Cut
+from thinwire_node.device import choose_apply_device, choose_device
+from thinwire_node.state import Head, NodeState
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.selftest import SelfTest
+
+
+def test_state_comes_back(tmp_path: Path) -> None:
+    contract = small_contract()
+    state = NodeState(tmp_path)
+    assert (state.contract(), state.corpus(contract), state.head(), state.replica(contract)) == (None,) * 4
+    replica = random_replica(contract, step=9)
+    state.write("contract.json", contract.canonical())
+    state.write("corpus.zst", small_corpus().pack())
+    state.save_head(Head(9, b"h" * 32))
+    state.save_replica(replica)
+    state.close()
+
+    again = NodeState(tmp_path)
+    assert again.node_id == state.node_id
+    assert again.contract() == contract
+    assert again.head() == Head(9, b"h" * 32)
+    corpus, found = again.corpus(contract), again.replica(contract)
+    assert corpus is not None
+    assert corpus.hash == contract.data.corpus_hash
+    assert found is not None
+    assert (found.step, found.state_hash()) == (9, replica.state_hash())
+    again.close()
+
+
+def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
+    contract = small_contract()
+    state = NodeState(tmp_path)
+    for name in ("corpus.zst", "head.json", "replica.safetensors", "momentum.safetensors"):
+        (tmp_path / name).write_bytes(b"\x00torn")
+    assert state.corpus(contract) is None
+    assert state.head() is None
+    assert state.replica(contract) is None
+    assert state.take_momentum(torch.zeros(3)) is None
+    (tmp_path / "contract.json").write_bytes(b"{}")
+    with pytest.raises(ConfigError, match="give another --state-dir"):
+        state.contract()
+    state.close()
+
+
+def test_momentum_is_taken_once_and_only_if_it_fits(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    state.save_momentum(torch.arange(3.0))
+    found = state.take_momentum(torch.zeros(3))
+    assert found is not None
+    assert found.tolist() == [0, 1, 2]
+    assert state.take_momentum(torch.zeros(3)) is None
+    for bad in (torch.zeros(4), torch.tensor([0.0, float("nan"), 0.0])):
+        state.save_momentum(bad)
+        assert state.take_momentum(torch.zeros(3)) is None
+    state.close()
+
+
+def test_two_nodes_do_not_share_a_state_directory(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    with pytest.raises(ConfigError, match="another node runs on this state directory"):
+        NodeState(tmp_path)
+    state.close()
+
+
+def test_a_state_directory_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be used as a state directory"):
+        NodeState(tmp_path / "file")
+
+
+@pytest.mark.parametrize("wanted", ["cuda:99", "quantum", "meta9"])
+def test_a_device_that_is_not_there_is_said(wanted: str) -> None:
+    with pytest.raises(ConfigError, match=f"--device {wanted}: cannot be used on this machine"):
+        choose_device(wanted)
+
+
+def test_auto_finds_a_device() -> None:
+    assert choose_device("auto").type in ("cuda", "mps", "cpu")
+
+
+def test_a_device_that_fails_the_self_test_applies_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_cpu(transform: str, device: torch.device) -> SelfTest:
+        return SelfTest(device.type == "cpu", True, "made up")
+
+    monkeypatch.setattr(device_module, "run_selftest", only_the_cpu)
+    device, why = choose_apply_device("dct", torch.device("meta"))
+    assert device.type == "cpu"
+    assert "self-test on cpu" in why
+    monkeypatch.setattr(device_module, "run_selftest", lambda *_: SelfTest(False, True, "all wrong"))
+    with pytest.raises(ConfigError, match="does not decode exactly"):
+        choose_apply_device("dct", torch.device("cpu"))
+
+
+def test_a_device_that_cannot_run_the_self_test_applies_on_the_cpu() -> None:
+    """Really run: the meta device holds no bits to compare."""
+    device, _ = choose_apply_device("dct", torch.device("meta"))
+    assert device.type == "cpu"
+
+
+def test_the_cut_leaves_time_for_what_comes_after_it() -> None:
+    cut = Cut()
+    assert cut.train_for_s(10.0) == pytest.approx(9.0)
+    assert cut.train_for_s(1.0) == pytest.approx(0.75)
+    cut.measured(1.5)
+    assert cut.train_for_s(10.0) == pytest.approx(6.0)
+    assert cut.train_for_s(2.0) < 0

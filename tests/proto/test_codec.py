@@ -1,0 +1,182 @@
+"""The codec returns what it was given, takes nothing that is not a payload, and comes close to the floor."""
+
+from __future__ import annotations
+
+import math
+
+import msgpack
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.small import random_votes, shapes_contract
+from thinwire_proto.codec import (
+    Update,
+    contribution_bytes_max,
+    decode_update,
+    decode_votes,
+    encode_update,
+    encode_votes,
+    update_bytes_max,
+)
+from thinwire_proto.contract import Parameter
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.votes import Merged, Votes, merge
+
+LAYOUT = TileLayout(shapes_contract().parameters)
+EMPTY = Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_))
+RATE = float(np.float32(1e-3))
+
+
+@given(st.integers(1, 4096), st.integers(0, 2), st.integers(1, 4), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_votes_come_back(k: int, matrices: int, vectors: int, seed: int) -> None:
+    parameters = [Parameter(name=f"m{n}", shape=(64, 64 * (n + 1))) for n in range(matrices)]
+    layout = TileLayout([*parameters, Parameter(name="v", shape=(64 * vectors,))])
+    votes = random_votes(layout, k, seed)
+    data = encode_votes(votes)
+    again = decode_votes(data, layout, k)
+    assert np.array_equal(again.components, votes.components)
+    assert np.array_equal(again.positive, votes.positive)
+    assert len(data) <= contribution_bytes_max(layout, k)
+
+
+@given(st.integers(1, 4096), st.lists(st.integers(1, 8000), min_size=1, max_size=4), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_updates_come_back(k: int, weights: list[int], seed: int) -> None:
+    merged = merge(((random_votes(LAYOUT, k, seed + n), w) for n, w in enumerate(weights)), LAYOUT.components)
+    data = encode_update(Update(seed, RATE, 1.0, merged))
+    again = decode_update(data, LAYOUT)
+    assert (again.step, again.learning_rate, again.decay) == (seed, RATE, 1.0)
+    assert np.array_equal(again.merged.components, merged.components)
+    assert np.array_equal(again.merged.values, merged.values)
+    assert len(data) <= update_bytes_max(LAYOUT)
+
+
+def test_no_votes_and_all_votes_come_back() -> None:
+    assert len(decode_votes(encode_votes(EMPTY), LAYOUT, 32)) == 0
+    everything = Votes(np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_))
+    assert len(decode_votes(encode_votes(everything), LAYOUT, 4096)) == LAYOUT.components
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_random_bytes_raise_the_typed_error_and_nothing_else(data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        decode_votes(data, LAYOUT, 32)
+    with pytest.raises(PayloadError):
+        decode_update(data, LAYOUT)
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_damaged_payloads_give_votes_of_the_contract_or_the_typed_error(data: st.DataObject) -> None:
+    merged = merge([(random_votes(LAYOUT, 32, 1), 3)], LAYOUT.components)
+    for whole in (encode_votes(random_votes(LAYOUT, 32, 1)), encode_update(Update(4, RATE, 1.0, merged))):
+        damaged = bytearray(whole)
+        for _ in range(data.draw(st.integers(1, 4))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        del damaged[data.draw(st.integers(0, len(damaged))) :]
+        try:
+            votes = decode_votes(bytes(damaged), LAYOUT, 32)
+        except PayloadError:
+            pass
+        else:
+            assert np.all(np.diff(votes.components) > 0)
+            assert votes.components.max(initial=0) < LAYOUT.components
+        try:
+            update = decode_update(bytes(damaged), LAYOUT)
+        except PayloadError:
+            pass
+        else:
+            assert np.all(update.merged.values != 0)
+
+
+def payload(*fields: object) -> bytes:
+    return bytes(msgpack.packb([1, *fields]))
+
+
+def packed(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+ONE_VOTE = packed(b"\x00")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a contribution"),
+        (msgpack.packb({"a": 1}), "not a contribution"),
+        (msgpack.packb([2, 0, b"", b""]), "not a contribution of version 1"),
+        (payload(1, ONE_VOTE), "other types"),
+        (payload(1.0, ONE_VOTE, b"\x01"), "other types"),
+        (payload(-1, ONE_VOTE, b"\x01"), "other types"),
+        (payload(True, ONE_VOTE, b"\x01"), "other types"),
+        (payload(2, ONE_VOTE, b"\x01"), "do not make up the 2 components"),
+        (payload(1, packed(b"\x00\xff"), b"\x01"), "do not make up the 1 components"),
+        (payload(10**9, ONE_VOTE, b"\x01"), "the payload announces 1000000000"),
+        (payload(1, ONE_VOTE, b""), "1 votes need 1 bytes of signs"),
+        (payload(1, ONE_VOTE, b"\x03"), "sign bits beyond the last vote"),
+        (payload(1, b"no frame", b"\x01"), "does not decompress"),
+        (payload(1, ONE_VOTE + b"x", b"\x01"), "does not decompress"),
+        (payload(1, ONE_VOTE[:-1], b"\x01"), "does not decompress"),
+        (payload(1, packed(b"\xff" * 400 + b"\x00"), b"\x01"), "must say its size, and be at most"),
+        (payload(33, packed(b"\x00" * 33), b"\xff" * 4 + b"\x01"), "tile 0 has 33 votes; k allows 32"),
+        (b"\0" * 1_000_000, "a contribution has at most"),
+    ],
+)
+def test_what_is_wrong_is_said(data: bytes, said: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        decode_votes(data, LAYOUT, 32)
+    assert said in str(error.value)
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    """A small payload that announces gigabytes is refused before memory is taken for them."""
+    bomb = zstandard.ZstdCompressor().compress(b"\0" * (1 << 28))
+    with pytest.raises(PayloadError, match="must say its size"):
+        decode_votes(payload(100, bomb, b"\0" * 13), LAYOUT, 4096)
+    stream = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    unsized = stream.compress(b"\0" * 100) + stream.flush()
+    with pytest.raises(PayloadError, match="must say its size"):
+        decode_votes(payload(100, unsized, b"\0" * 13), LAYOUT, 32)
+
+
+def test_a_component_beyond_the_tile_space_is_refused() -> None:
+    beyond = Votes(np.array([LAYOUT.components]), np.array([True]))
+    with pytest.raises(PayloadError, match="beyond the tile space"):
+        decode_votes(encode_votes(beyond), LAYOUT, 32)
+
+
+@pytest.mark.parametrize("value", [0, -32768])
+def test_merged_votes_outside_their_bounds_are_refused(value: int) -> None:
+    update = Update(0, RATE, 1.0, Merged(np.array([3]), np.array([value], np.int16)))
+    with pytest.raises(PayloadError, match="between 1 and 32767"):
+        decode_update(encode_update(update), LAYOUT)
+
+
+def test_rates_that_are_no_rates_are_refused() -> None:
+    nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
+    for rate, decay in ((float("nan"), 1.0), (-0.5, 1.0), (0.5, 1.5)):
+        data = msgpack.packb(
+            [1, 0, *(int(np.float32(v).view(np.uint32)) for v in (rate, decay)), 0, packed(b""), packed(b"")]
+        )
+        with pytest.raises(PayloadError, match="learning rate and decay"):
+            decode_update(data, LAYOUT)
+    with pytest.raises(ValueError, match="not a float32"):
+        encode_update(Update(0, 0.1, 1.0, nothing))
+
+
+@pytest.mark.parametrize("k", [32, 128])
+def test_a_component_costs_little_more_than_the_floor(k: int) -> None:
+    """Uniform components are the worst case; the floor is log2 C(4096, k)/k bits and one for the sign."""
+    layout = TileLayout([Parameter(name="m", shape=(640, 1280))])
+    rng = np.random.default_rng(1)
+    tiles = [tile * 4096 + np.sort(rng.choice(4096, k, replace=False)) for tile in range(layout.tiles)]
+    votes = Votes(np.concatenate(tiles), rng.random(k * layout.tiles) < 0.5)
+    floor = (math.lgamma(4097) - math.lgamma(k + 1) - math.lgamma(4097 - k)) / math.log(2) / k + 1
+    assert 8 * len(encode_votes(votes)) / len(votes) < 1.05 * floor

@@ -1,0 +1,83 @@
+"""The contract is checked at the door, written in one way, and its differences are named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.small import small_contract
+from thinwire_proto.contract import differences, parse_contract, parse_run
+from thinwire_proto.errors import ConfigError, ContractError
+from thinwire_proto.models import check_manifest
+
+
+def test_a_contract_reads_back_from_its_canonical_form() -> None:
+    contract = small_contract()
+    again = parse_contract(contract.canonical())
+    assert again == contract
+    assert again.hash == contract.hash
+    assert len(contract.hash) == 32
+
+
+def test_each_field_changes_the_hash() -> None:
+    contract = small_contract()
+    for changed in (
+        small_contract(demo={"k": 31}),
+        small_contract(demo={"transform": "hadamard"}),
+        small_contract(schedule={"learning_rate": 2e-3}),
+        small_contract(round={"length_ms": 1000}),
+    ):
+        assert changed.hash != contract.hash
+
+
+def test_differences_are_named_with_both_values() -> None:
+    ours, theirs = small_contract(demo={"k": 16}), small_contract(round={"pace": "clock"})
+    assert differences(ours, theirs) == ["demo.k: 16 here, 32 there", "round.pace: quorum here, clock there"]
+    assert differences(ours, ours) == []
+
+
+def test_a_parameter_of_another_shape_is_named() -> None:
+    ours, theirs = small_contract(), small_contract(model={"width": 128, "heads": 2, "layers": 1, "context": 32})
+    assert any(line.startswith("parameters.embedding.weight") for line in differences(ours, theirs))
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"demo": {"K": 32}}, "demo.K: there is no such key"),
+        ({"optimizer": {}}, "optimizer: there is no such key"),
+        ({"demo": {"k": 0}}, "demo.k: input should be greater than or equal to 1 (it is 0)"),
+        ({"demo": {"k": "32"}}, "demo.k: input should be a valid integer (it is '32')"),
+        ({"demo": {"transform": "fft"}}, "demo.transform: input should be 'dct' or 'hadamard'"),
+        ({"schedule": {"steps": 5, "warmup_steps": 5}}, "warmup_steps must be less than steps; 5 is not less than 5"),
+        ({"schedule": {"learning_rate": float("nan")}}, "schedule.learning_rate"),
+        ({"schedule": {"learning_rate": 0.5, "weight_decay": 2.0}}, "learning_rate · weight_decay must be less than 1"),
+        ({"round": {"nodes_max": 8000, "weight_max": 8}}, "nodes_max · weight_max must be at most 32767"),
+        ({"round": {"nodes_max": 2, "min_contributions": 3}}, "min_contributions must be at most nodes_max"),
+        ({"model": {"width": 100, "heads": 3}}, "width must be a multiple of 2·heads; 100 is not one of 6"),
+        ({"model": {"vocabulary": 255}}, "model.vocabulary must be at least 256"),
+    ],
+)
+def test_a_bad_run_file_names_the_field_and_the_relation(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=r"^RUN\.toml: ") as error:
+        parse_run(document, "RUN.toml")
+    assert said in str(error.value)
+
+
+def test_bytes_that_are_no_contract_are_refused() -> None:
+    contract = small_contract()
+    pretty = json.dumps(json.loads(contract.canonical()), indent=1).encode()
+    for data in (b"", b"{}", b"\xff\xfe", b"[" * 10_000, pretty, contract.canonical()[:-5], b" " * (2 << 20)):
+        with pytest.raises(ContractError):
+            parse_contract(data)
+
+
+def test_a_manifest_that_we_would_not_build_names_the_tensor() -> None:
+    contract = small_contract()
+    check_manifest(contract)
+    first, *rest = contract.parameters
+    other = contract.model_copy(update={"parameters": (first.model_copy(update={"shape": (256, 65)}), *rest)})
+    with pytest.raises(ContractError, match=r"parameters\.embedding\.weight"):
+        check_manifest(other)

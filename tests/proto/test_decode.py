@@ -1,0 +1,146 @@
+"""The decode gives the same bits, whatever the machine, the threads, the batches and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from support.small import random_replica, random_votes, shapes_contract
+from thinwire_proto import decode as decode_module
+from thinwire_proto import replica as replica_module
+from thinwire_proto.codec import Update
+from thinwire_proto.decode import decode, inverse_exact, pinned_precision, positive_signs, scale_votes
+from thinwire_proto.errors import LocalError
+from thinwire_proto.selftest import extreme_tiles, reference_signs, run_selftest
+from thinwire_proto.transform import integer_basis, inverse
+from thinwire_proto.votes import merge
+
+TRANSFORMS = ["dct", "hadamard"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Global settings of torch, as they were."""
+    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    yield
+    torch.set_float32_matmul_precision(precision)
+    torch.set_num_threads(threads)
+
+
+def tiles_of(transform: str) -> torch.Tensor:
+    return torch.from_numpy(extreme_tiles(transform).astype(np.int16))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_float32_equals_int64_on_tiles_at_the_bounds(transform: str, step: int, dimensions: int) -> None:
+    merged = extreme_tiles(transform)
+    merged = merged if dimensions == 2 else merged[:, :, 0]
+    positive, stepped = decode(torch.from_numpy(merged.astype(np.int16)), transform, step)
+    expected, expected_stepped = reference_signs(merged, transform, step)
+    assert np.array_equal(positive.numpy(), expected)
+    assert np.array_equal(stepped.numpy(), expected_stepped)
+    assert not stepped[0]  # the tile without votes
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_one_python_integer_at_a_time_gives_the_same(transform: str) -> None:
+    """The dumb twin: no matrices, no numpy, a few positions of a few tiles."""
+    table = [[int(v) for v in row] for row in integer_basis(transform, CPU).tolist()]
+    merged = extreme_tiles(transform)[[1, 2, 20, 30, 40]]
+    positive, _ = decode(torch.from_numpy(merged.astype(np.int16)), transform, 0)
+    for tile, votes in enumerate(merged.tolist()):
+        largest = max(abs(v) for row in votes for v in row)
+        sign = lambda v: (v > 0) - (v < 0)  # noqa: E731
+        scaled = [[sign(v) * ((254 * abs(v) + largest) // (2 * largest)) for v in row] for row in votes]
+        for i, j in ((0, 0), (0, 1), (13, 57), (63, 63)):
+            passes = [sum(table[k][i] * scaled[k][c] for k in range(64)) for c in range(64)]
+            if transform == "dct":
+                passes = [(value + 256) // 512 for value in passes]
+            x = sum(passes[c] * table[c][j] for c in range(64))
+            assert bool(positive[tile, i, j]) == (x > 0 or (x == 0 and (64 * i + j) % 2 == 0))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.usefixtures("restored")
+def test_threads_and_global_precision_have_no_say(transform: str, threads: int, precision: str) -> None:
+    expected, _ = reference_signs(extreme_tiles(transform), transform, 3)
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    positive, _ = decode(tiles_of(transform), transform, 3)
+    assert np.array_equal(positive.numpy(), expected)
+    assert torch.get_float32_matmul_precision() == precision  # and the program's setting is left as it was
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 1000])
+def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    contract = shapes_contract()
+    states = []
+    for size in (batch, 1024):
+        monkeypatch.setattr(replica_module, "TILE_BATCH", size)
+        replica = random_replica(contract)
+        votes = [(random_votes(replica.layout, 32, seed), 1 + seed) for seed in range(3)]
+        replica.apply(Update(0, float(np.float32(1e-3)), 1.0, merge(votes, replica.layout.components)), b"")
+        states.append(replica.state_hash())
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_permuted_order_of_summation_has_no_say(transform: str) -> None:
+    scaled, _ = scale_votes(tiles_of(transform).flatten(1))
+    tiles = scaled.view(-1, 64, 64).to(torch.float32)
+    basis = integer_basis(transform, CPU)
+    with pinned_precision():
+        expected = inverse_exact(tiles, transform)
+    for seed in range(5):
+        order = torch.randperm(64, generator=torch.Generator().manual_seed(seed))
+        with pinned_precision():
+            first = basis[order].T @ tiles[:, order]
+            if transform == "dct":
+                first = torch.floor(first / decode_module.SHIFT + 0.5)
+            second = first[:, :, order] @ basis[order]
+        assert torch.equal(second, expected)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_the_float_decode_is_told_apart(transform: str) -> None:
+    """The negative control: the published way, an inverse in float, does not give these signs."""
+    merged = extreme_tiles(transform)
+    x = inverse(torch.from_numpy(merged.astype(np.float32)), transform)
+    expected, stepped = reference_signs(merged, transform, 0)
+    assert bool((positive_signs(x, 0).numpy() != expected)[stepped].any())
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_the_self_test_passes_here_and_fails_a_float_decode(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_selftest(transform, "cpu").passed
+
+    def in_float(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return positive_signs(inverse(merged.float(), transform), step), merged.flatten(1).any(1)
+
+    monkeypatch.setattr(replica_module, "decode", in_float)
+    found = run_selftest(transform, "cpu")
+    assert not found.exact
+    assert found.control_differs
+    assert "differ from the integer reference" in found.detail
+
+
+def test_autocast_is_refused() -> None:
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(LocalError, match="autocast"):
+        decode(tiles_of("dct"), "dct", 0)
+
+
+def test_scaling_keeps_order_and_reaches_127() -> None:
+    merged = torch.tensor([[0, 1, -2, 3, -32767]], dtype=torch.int16)
+    scaled, stepped = scale_votes(merged)
+    assert scaled.tolist() == [[0, 0, 0, 0, -127]]
+    assert stepped.tolist() == [True]
+    scaled, _ = scale_votes(torch.tensor([[0, 1, -2, 3]], dtype=torch.int16))
+    assert scaled.tolist() == [[0, 42, -85, 127]]

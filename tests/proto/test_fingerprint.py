@@ -1,0 +1,69 @@
+"""A fingerprint stands for a replica's bits: same bits same number, one bit more another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thinwire_proto import fingerprint as module
+from thinwire_proto.fingerprint import GOLDEN, MASK, fingerprint, mix64
+
+
+def dumb(tensors: list[torch.Tensor], nonce: int) -> int:
+    """The formula, one Python integer at a time."""
+    total = 0
+    for number, tensor in enumerate(tensors):
+        key = mix64((nonce + (number + 1) * GOLDEN) & MASK)
+        for position, bits in enumerate(tensor.numpy().reshape(-1).view(np.uint32).tolist()):
+            total += mix64(((position << 32) | bits) ^ key)
+    return total & MASK
+
+
+def tensors_of(seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in ((7, 13), (1,), (50,))]
+
+
+@given(st.integers(0, MASK), st.integers(0, 100))
+@settings(max_examples=30, deadline=None)
+def test_it_is_what_the_formula_says(nonce: int, seed: int) -> None:
+    assert fingerprint(tensors_of(seed), nonce) == dumb(tensors_of(seed), nonce)
+
+
+@given(st.integers(0, 2), st.integers(0, 31), st.data())
+@settings(max_examples=50, deadline=None)
+def test_any_one_bit_changes_it(tensor: int, bit: int, data: st.DataObject) -> None:
+    tensors = tensors_of(1)
+    before = fingerprint(tensors, 9)
+    place = data.draw(st.integers(0, tensors[tensor].numel() - 1))
+    tensors[tensor].view(-1).view(torch.int32)[place] ^= torch.tensor(
+        np.uint32(1 << bit).view(np.int32).item(), dtype=torch.int32
+    )
+    assert fingerprint(tensors, 9) != before
+
+
+def test_chunks_and_threads_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [torch.randn(1000, 37)]
+    expected = fingerprint(tensors, 5)
+    threads = torch.get_num_threads()
+    for chunk in (1, 1000, 36_999):
+        if chunk > 1:
+            monkeypatch.setattr(module, "CHUNK", chunk)
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            assert fingerprint(tensors, 5) == expected
+    torch.set_num_threads(threads)
+
+
+def test_exchanged_values_tensors_and_nonces_are_told_apart() -> None:
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
+    numbers = {fingerprint(t, n) for t, n in (([a], 0), ([b], 0), ([a], 1), ([a, b], 0), ([b, a], 0))}
+    assert len(numbers) == 5
+
+
+def test_other_types_are_refused() -> None:
+    with pytest.raises(ValueError, match="float32"):
+        fingerprint([torch.zeros(3, dtype=torch.float64)], 0)

@@ -1,0 +1,70 @@
+"""The model family: sizes as named, causal, and about as wise as a coin at the start."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from support.small import small_contract
+from thinwire_proto.models import PRESETS, build, initial_state, manifest
+from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.tiles import TileLayout
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("byte-1m", 0.9), ("byte-10m", 10.7), ("byte-30m", 29), ("byte-125m", 127), ("byte-350m", 355), ("byte-1b", 1013)],
+)
+def test_presets_have_the_size_of_their_names(name: str, millions: float) -> None:
+    layout = TileLayout(manifest(build(PRESETS[name], "meta")))
+    assert layout.parameters == pytest.approx(millions * 1e6, rel=0.02)
+    assert layout.components == layout.parameters  # no tile is padded
+
+
+def test_a_token_does_not_see_those_after_it() -> None:
+    spec = small_contract().model
+    model = build(spec)
+    model.initialise(torch.Generator().manual_seed(1))
+    tokens = torch.randint(0, 256, (2, 20), generator=torch.Generator().manual_seed(2))
+    changed = tokens.clone()
+    changed[:, 12:] = (changed[:, 12:] + 1) % 256
+    before, after = model(tokens), model(changed)
+    assert torch.allclose(before[:, :12], after[:, :12], atol=1e-5)
+    assert not torch.allclose(before[:, 12:], after[:, 12:], atol=1e-3)
+
+
+def test_positions_matter() -> None:
+    model = build(small_contract().model)
+    model.initialise(torch.Generator().manual_seed(1))
+    a = model(torch.tensor([[1, 2, 3]]))[0, -1]
+    b = model(torch.tensor([[2, 1, 3]]))[0, -1]
+    assert not torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_first_loss_is_about_that_of_a_guess_and_tied_tensors_are_listed_once(tied: bool) -> None:
+    spec = small_contract(model={"width": 64, "heads": 2, "layers": 2, "hidden": 64, "context": 32, "tied": tied}).model
+    model = build(spec)
+    model.initialise(torch.Generator().manual_seed(1))
+    tokens = torch.randint(0, 256, (8, 33), generator=torch.Generator().manual_seed(2))
+    assert model.loss(tokens).item() == pytest.approx(math.log(256), abs=0.3)
+    names = [parameter.name for parameter in manifest(model)]
+    assert ("head.weight" in names) == (not tied)
+    assert list(initial_state(spec, 1)) == names
+
+
+def test_the_schedule_warms_up_and_ends_at_the_floor() -> None:
+    schedule = small_contract(
+        schedule={"steps": 100, "warmup_steps": 10, "learning_rate": 1e-2, "floor": 0.1, "weight_decay": 0.5}
+    ).schedule
+    rates = [learning_rate(schedule, step) for step in range(100)]
+    assert rates[0] == pytest.approx(1e-2 / 11)
+    assert max(rates) == rates[10] == pytest.approx(1e-2)
+    assert rates[:11] == sorted(rates[:11])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == pytest.approx(1e-3, rel=0.01)
+    assert learning_rate(schedule, 100) == pytest.approx(1e-3)
+    assert decay(schedule, 10) == pytest.approx(1 - 1e-2 * 0.5)
+    assert all(float(torch.tensor(rate, dtype=torch.float32)) == rate for rate in rates)

@@ -1,0 +1,117 @@
+"""Applying an update is two rounded operations and nothing else, and a snapshot holds the bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract
+from thinwire_proto.codec import Update
+from thinwire_proto.errors import ReplicaError
+from thinwire_proto.replica import SMALLEST_NORMAL, Replica, flush_subnormals, load_replica
+from thinwire_proto.selftest import reference_signs
+from thinwire_proto.votes import Merged, merge
+
+RATE = float(np.float32(3e-3))
+DECAY = float(np.float32(1 - 3e-5))
+
+
+def update_for(replica: Replica, decay: float = 1.0, seed: int = 0) -> Update:
+    votes = [(random_votes(replica.layout, 32, seed + n), n + 1) for n in range(3)]
+    return Update(replica.step, RATE, decay, merge(votes, replica.layout.components))
+
+
+@pytest.mark.parametrize("transform", ["dct", "hadamard"])
+@pytest.mark.parametrize("decay", [1.0, DECAY])
+def test_it_equals_numpy_tile_by_tile(transform: str, decay: float) -> None:
+    """The dumb twin: tiles cut and put together with numpy, decoded in int64, stepped in float32."""
+    replica = random_replica(shapes_contract(demo={"transform": transform}), step=5)
+    before = {name: tensor.numpy().copy() for name, tensor in replica.tensors.items()}
+    update = update_for(replica, decay)
+    dense = np.zeros(replica.layout.components, np.int64)
+    dense[update.merged.components] = update.merged.values
+    replica.apply(update, b"\1" * 32)
+    assert (replica.step, replica.head) == (6, b"\1" * 32)
+
+    matrix_at, vector_at = 0, replica.layout.matrix_components
+    for number, shape in enumerate(SHAPES):
+        theta = before[f"t{number}"]
+        signs = np.zeros(theta.shape, np.float32)
+        if len(shape) > 1:
+            flat = signs.reshape(shape[0], -1)
+            for row in range(0, flat.shape[0], 64):
+                for column in range(0, flat.shape[1], 64):
+                    tile = dense[matrix_at : matrix_at + 4096].reshape(1, 64, 64)
+                    matrix_at += 4096
+                    positive, stepped = reference_signs(tile, transform, 5)
+                    part = flat[row : row + 64, column : column + 64]
+                    part[:] = (np.where(positive[0], 1, -1) * stepped[0])[: part.shape[0], : part.shape[1]]
+        else:
+            for start in range(0, shape[0], 64):
+                tile = dense[vector_at : vector_at + 64].reshape(1, 64)
+                vector_at += 64
+                positive, stepped = reference_signs(tile, transform, 5)
+                part = signs[start : start + 64]
+                part[:] = (np.where(positive[0], 1, -1) * stepped[0])[: len(part)]
+        expected = theta * np.float32(decay) - signs * np.float32(RATE)
+        assert np.array_equal(replica.tensors[f"t{number}"].numpy(), expected)
+
+
+def test_a_tile_without_votes_is_not_stepped_and_an_empty_update_changes_nothing() -> None:
+    replica = random_replica(shapes_contract())
+    before = replica.state_hash()
+    nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
+    replica.apply(Update(0, RATE, 1.0, nothing), b"")
+    assert replica.state_hash() == before
+    assert replica.step == 1
+
+
+def test_an_update_of_another_step_leaves_the_replica_untouched() -> None:
+    replica = random_replica(shapes_contract(), step=3)
+    before = replica.state_hash()
+    for step in (2, 4):
+        with pytest.raises(ReplicaError, match=f"step {step} does not fit a replica at step 3"):
+            replica.apply(Update(step, RATE, 1.0, update_for(replica).merged), b"")
+    assert replica.state_hash() == before
+    assert replica.step == 3
+
+
+def test_subnormals_and_the_negative_zero_become_zero() -> None:
+    values = torch.tensor([SMALLEST_NORMAL, -SMALLEST_NORMAL, SMALLEST_NORMAL / 2, -1e-45, -0.0, 0.0])
+    flush_subnormals(values)
+    assert values[:2].tolist() == [SMALLEST_NORMAL, -SMALLEST_NORMAL]
+    assert values[2:].view(torch.int32).tolist() == [0, 0, 0, 0]
+
+
+def test_two_replicas_that_applied_the_same_are_equal_under_any_nonce() -> None:
+    a, b = (random_replica(shapes_contract()) for _ in range(2))
+    for seed in range(5):
+        a.apply(update_for(a, DECAY, seed), b"")
+        b.apply(update_for(b, DECAY, seed), b"")
+    assert [a.fingerprint(n) for n in (0, 1, 2**64 - 1)] == [b.fingerprint(n) for n in (0, 1, 2**64 - 1)]
+
+
+def test_a_snapshot_holds_the_bits_the_step_and_the_head(tmp_path: Path) -> None:
+    contract = small_contract()
+    replica = random_replica(contract, step=7)
+    replica.save(tmp_path / "s.safetensors")
+    again = load_replica(contract, tmp_path / "s.safetensors")
+    assert (again.step, again.head, again.state_hash()) == (7, replica.head, replica.state_hash())
+
+
+def test_a_torn_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
+    contract = small_contract()
+    path = tmp_path / "s.safetensors"
+    random_replica(contract).save(path)
+    with pytest.raises(ReplicaError, match="not a snapshot of this run's contract"):
+        load_replica(small_contract(demo={"k": 5}), path)
+    whole = path.read_bytes()
+    for data in (whole[:-1], whole[:100], b"", whole[:8] + b"\xff" * 50):
+        path.write_bytes(data)
+        with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
+            load_replica(contract, path)
+    with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
+        load_replica(contract, tmp_path / "none")

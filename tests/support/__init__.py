@@ -1,0 +1,1 @@
+"""What several tests need: a small contract, made-up votes, and real processes."""

@@ -1,0 +1,61 @@
+"""A contract small enough that a test takes milliseconds, and made-up votes for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from thinwire_proto.contract import Contract, DataSpec, Parameter
+from thinwire_proto.corpus import Corpus, CorpusFile
+from thinwire_proto.models import build, manifest
+from thinwire_proto.replica import Replica
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.votes import Votes
+
+MODEL = {"width": 64, "layers": 1, "heads": 2, "hidden": 96, "context": 32}
+SHAPES = ((64, 128), (100, 70), (3, 5, 40), (130,), (1,))
+"""Matrices with and without padding, one of three dimensions, and vectors."""
+
+
+def small_corpus() -> Corpus:
+    text = b"".join(b"line %d of a text that is easy to learn\n" % (number % 7) for number in range(2000))
+    return Corpus([CorpusFile("a.py", text, False), CorpusFile("b.py", text[:5000], True)])
+
+
+def small_contract(**sections: Any) -> Contract:
+    """The contract of a tiny model on `small_corpus`; sections such as demo={"k": 8} override."""
+    corpus = small_corpus()
+    data = DataSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    contract = Contract.model_validate(
+        {"model": MODEL, "data": data, "parameters": (Parameter(name="x", shape=(1,)),)} | sections
+    )
+    return contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})
+
+
+def shapes_contract(**sections: Any) -> Contract:
+    """A contract over tensors of awkward shapes, which belong to no model."""
+    parameters = tuple(Parameter(name=f"t{number}", shape=shape) for number, shape in enumerate(SHAPES))
+    return small_contract(**sections).model_copy(update={"parameters": parameters})
+
+
+def random_replica(contract: Contract, seed: int = 0, step: int = 0) -> Replica:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {p.name: 0.02 * torch.randn(p.shape, generator=generator) for p in contract.parameters}
+    return Replica(contract, tensors, step, b"\0" * 32)
+
+
+def random_votes(layout: TileLayout, k: int, seed: int) -> Votes:
+    """Up to k votes a tile, some tiles without any."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for first, tiles, size in (
+        (0, layout.matrix_tiles, 4096),
+        (layout.matrix_components, layout.vector_tiles, 64),
+    ):
+        for tile in range(tiles):
+            count = 0 if rng.random() < 0.2 else min(k, size)
+            parts.append(first + tile * size + np.sort(rng.choice(size, count, replace=False)))
+    components = np.concatenate(parts).astype(np.int64)
+    return Votes(components, rng.random(len(components)) < 0.5)
