@@ -125,6 +125,11 @@ class RoundMachine:
         self._active.pop(node, None)
         return self.excuse(node, now)
 
+    def heard(self, node: str) -> None:
+        """A node spoke, if only too late: it lives, and the next round waits for it."""
+        if node in self._active:
+            self._active[node] = True
+
     def excuse(self, node: str, now: float) -> list[Action]:
         """This round need not wait for a node any longer: it spoke, but there is nothing to count."""
         if self._round is not None:
@@ -135,8 +140,7 @@ class RoundMachine:
         """A contribution to a round has arrived whole and is in order. Returns whether it is in (which it is up to the
         very deadline), and what is to be done."""
         actions = self._advance(now) if self._over(now) else []
-        if node in self._active:
-            self._active[node] = True  # it lives, even if it is late
+        self.heard(node)
         current = self._round
         if self.phase is not Phase.OPEN or current is None or current.number != round_number:
             return False, actions

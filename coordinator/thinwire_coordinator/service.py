@@ -147,7 +147,11 @@ class Service(SwarmServicer):
             await _refuse(context, str(error))
         found = differences(self._swarm.contract, theirs)
         if found:
-            await _refuse(context, f"the contracts differ ('here' is the coordinator): {'; '.join(found)}")
+            await _refuse(
+                context,
+                f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
+                "start the node with another --state-dir to take part in this run",
+            )
 
     async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
         """A node that saw a row which this ledger does not have finds out a coordinator that lost something."""

@@ -262,7 +262,9 @@ class Swarm:
     def _refuse(self, member: Member, current: OpenRound | None, refusal: admission.Refusal) -> Receipt:
         member.not_counted += 1
         log.info("%s: not counted: %s", member.name, refusal.text)
-        if current is not None and current is self._round and member.node_id not in current.accepted:
+        if refusal.reason == Receipt.REASON_LATE:
+            self._machine.heard(member.node_id)  # its contribution to the round that is open may still come
+        elif current is not None and current is self._round and member.node_id not in current.accepted:
             self._act(self._machine.excuse(member.node_id, self._now()))
         return _not_counted(refusal.reason, refusal.text)
 

@@ -105,7 +105,7 @@ def load_replica(contract: Contract, path: Path) -> Replica:
             about = file.metadata() or {}
             if about.get("contract") != contract.hash.hex():
                 raise ReplicaError(f"{path} is not a snapshot of this run's contract")
-            # copies, since what safetensors gives is mapped from the file: if that is cut off later, reading it kills us
+            # copies: what safetensors gives is mapped from the file, and reading it kills us if that is cut off later
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return Replica(contract, tensors, int(about["step"]), bytes.fromhex(about["head"]))
     except (SafetensorError, OSError, KeyError, ValueError) as error:

@@ -1,0 +1,124 @@
+"""Real processes for the swarm tests: coordinators and nodes on loopback, with a model that trains in milliseconds."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from deploy.local_swarm.processes import BIN, LISTENING, Process, left_with
+from thinwire_proto.service_pb2 import StatusReply, StatusRequest
+from thinwire_proto.service_pb2_grpc import SwarmStub
+
+PATIENCE_S = 60.0
+END_S = 10.0
+
+
+def run_text(steps: int, *, model: str = "", rounds: str = "") -> str:
+    return f"""
+[model]
+width = 64
+layers = 1
+heads = 2
+hidden = 64
+context = 64
+{model}
+[schedule]
+steps = {steps}
+warmup_steps = 2
+learning_rate = 0.002
+[round]
+samples = 4
+weight_max = 4
+length_ms = 5000
+{rounds}
+"""
+
+
+class RealSwarm:
+    """Everything that one test starts; all of it is killed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "coordinator"
+        self.processes: list[Process] = []
+        self.address = "127.0.0.1:0"
+
+    def start(self, name: str, *command: str) -> Process:
+        process = Process(name, list(command), self.folder / f"{name}.{len(self.processes)}.log")
+        self.processes.append(process)
+        return process
+
+    def coordinator(self, run: str | None = None, *more: str) -> Process:
+        """Start it, wait until it listens, and keep its address (also its port, for the next start)."""
+        if run is not None:
+            (self.folder / "RUN.toml").write_text(run)
+            more = ("--run", str(self.folder / "RUN.toml"), *more)
+        command = ["thinwire-coordinator", "serve", "--state-dir", str(self.state), "--listen", self.address]
+        process = self.start("coordinator", *command, *more)
+        until(lambda: LISTENING.search(process.text()) or not process.running, "the coordinator listens", process)
+        found = LISTENING.search(process.text())
+        assert found, process.text()
+        self.address = found[1]
+        return process
+
+    def node(self, name: str, *more: str) -> Process:
+        folder = str(self.folder / name)
+        command = ["thinwire-node", "start", self.address, "--name", name, "--state-dir", folder, "--threads", "1"]
+        return self.start(name, *command, *more)
+
+    def status(self) -> StatusReply:
+        with grpc.insecure_channel(self.address) as channel:
+            return SwarmStub(channel).Status(StatusRequest(), timeout=10)
+
+    def reached(self, step: int) -> None:
+        until(lambda: self.status().step >= step, f"step {step}", *self.processes)
+
+    def command(self, name: str, *more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the coordinator on its state directory."""
+        command = [str(BIN / "thinwire-coordinator"), name, "--state-dir", str(self.state), *more]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+    def verify(self) -> str:
+        done = self.command("verify")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@contextmanager
+def real_swarm(folder: Path) -> Iterator[RealSwarm]:
+    swarm = RealSwarm(folder)
+    try:
+        yield swarm
+    finally:
+        for process in swarm.processes:
+            process.tell(signal.SIGKILL)
+        for process in swarm.processes:
+            process.popen.wait()
+
+
+def until(holds: Callable[[], object], what: str, *processes: Process) -> None:
+    """Look every so often until something holds; fail with the logs if it does not come to hold."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        logs = "\n".join(f"--- {process.name}\n{process.tail(30)}" for process in processes)
+        assert time.monotonic() < deadline, f"waited in vain: {what}\n{logs}"
+        time.sleep(0.05)
+
+
+def ended(process: Process) -> int:
+    """Wait for the end of a process; its exit status."""
+    until(lambda: not process.running, f"{process.name} ends", process)
+    return process.popen.returncode
+
+
+def last_fingerprint(process: Process) -> tuple[int, int]:
+    """(step, fingerprint) that a node reported when it left."""
+    found = left_with(process)
+    assert found, process.text()
+    return found

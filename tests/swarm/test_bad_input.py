@@ -1,0 +1,241 @@
+"""What is wrong is said in words, at the right end, and nothing crashes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import grpc
+import pytest
+
+from support.real import END_S, RealSwarm, ended, run_text, until
+from support.small import random_votes
+from thinwire_proto import service_pb2 as pb
+from thinwire_proto.codec import contribution_bytes_max, encode_votes
+from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.parts import MESSAGE_BYTES_MAX
+from thinwire_proto.replica import Replica, load_replica
+from thinwire_proto.service_pb2_grpc import SwarmStub
+
+ROUND = pb.Announcement.STATE_ROUND
+
+
+class RawNode:
+    """A node of bare gRPC calls, so that a test can say anything."""
+
+    def __init__(self, swarm: RealSwarm, letter: str = "e") -> None:
+        self.channel = grpc.insecure_channel(swarm.address)
+        self.stub = SwarmStub(self.channel)
+        self.node_id = letter * 32
+        joined = self.join()
+        self.session = joined.session
+        self.contract: Contract = parse_contract(joined.contract)
+        (swarm.folder / "raw").write_bytes(
+            b"".join(part.data for part in self.stub.Snapshot(pb.SnapshotRequest(session=self.session)))
+        )
+        self.replica: Replica = load_replica(self.contract, swarm.folder / "raw")
+
+    def join(self, **fields: object) -> pb.JoinReply:
+        request = {"protocol": 1, "node_id": self.node_id, "name": "raw"} | fields
+        return self.stub.Join(pb.JoinRequest(**request), timeout=10)  # type: ignore[arg-type]
+
+    def attend(self) -> Iterator[pb.Announcement]:
+        return iter(self.stub.Attend(pb.AttendRequest(session=self.session)))
+
+    def header(self, announcement: pb.Announcement, **fields: object) -> pb.ContributionHeader:
+        right = {
+            "session": self.session,
+            "epoch": announcement.epoch,
+            "round": announcement.round,
+            "step": announcement.step,
+            "fingerprint": self.replica.fingerprint(announcement.nonce),
+            "samples": announcement.lease.count,
+        }
+        return pb.ContributionHeader(**(right | fields))  # type: ignore[arg-type]
+
+    def contribute(self, announcement: pb.Announcement, payload: bytes, **fields: object) -> pb.Receipt:
+        header = self.header(announcement, **({"payload_bytes": len(payload)} | fields))
+        return self.stub.Contribute(iter([pb.ContributionPart(header=header, data=payload)]), timeout=30)
+
+
+@pytest.fixture
+def raw(swarm: RealSwarm) -> Iterator[RawNode]:
+    swarm.coordinator(run_text(50, rounds="nodes_max = 2\n"))
+    node = RawNode(swarm)
+    yield node
+    node.channel.close()
+
+
+def opened(announcements: Iterator[pb.Announcement]) -> pb.Announcement:
+    return next(announcement for announcement in announcements if announcement.state == ROUND)
+
+
+def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_lives(
+    swarm: RealSwarm, raw: RawNode
+) -> None:
+    announcements = raw.attend()
+    bound = contribution_bytes_max(raw.replica.layout, raw.contract.demo.k)
+    good = encode_votes(random_votes(raw.replica.layout, 32, 1))
+    wrong = [
+        (b"", {}, pb.Receipt.REASON_MALFORMED),
+        (good[:-3], {}, pb.Receipt.REASON_MALFORMED),
+        (os.urandom(500), {}, pb.Receipt.REASON_MALFORMED),
+        (b"\0" * 100_000, {}, pb.Receipt.REASON_MALFORMED),
+        (good, {"payload_bytes": bound + 1}, pb.Receipt.REASON_MALFORMED),
+        (good, {"payload_bytes": 1 << 62}, pb.Receipt.REASON_MALFORMED),
+        (good, {"payload_bytes": len(good) - 1}, pb.Receipt.REASON_MALFORMED),
+        (good, {"payload_bytes": len(good) + 1}, pb.Receipt.REASON_MALFORMED),
+        (good, {"round": 10_000}, pb.Receipt.REASON_FUTURE_ROUND),
+        (good, {"epoch": 7}, pb.Receipt.REASON_FUTURE_ROUND),
+        (good, {"step": 3}, pb.Receipt.REASON_OTHER_BASE),
+        (good, {"samples": 5}, pb.Receipt.REASON_OVER_LEASE),
+        (good, {"samples": 0}, pb.Receipt.REASON_NOTHING_TRAINED),
+        (good, {"fingerprint": 1}, pb.Receipt.REASON_REPLICA_DIFFERS),
+    ]
+    for payload, fields, reason in wrong:
+        current = opened(announcements)
+        assert current.step == 0  # nothing was counted so far
+        receipt = raw.contribute(current, payload, **fields)
+        assert (receipt.outcome, receipt.reason) == (pb.Receipt.OUTCOME_NOT_COUNTED, reason), receipt.text
+        assert receipt.text
+    # too late for another epoch, but it lives, so the round that is open still waits for it
+    current = opened(announcements)
+    assert raw.contribute(current, good, epoch=0).reason == pb.Receipt.REASON_LATE
+    receipt = raw.contribute(current, good)
+    assert receipt.outcome == pb.Receipt.OUTCOME_COUNTED
+    stale = raw.contribute(pb.Announcement(epoch=1, round=0), good)
+    assert stale.reason == pb.Receipt.REASON_LATE
+    assert swarm.status().step == 1
+
+
+def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, raw: RawNode) -> None:
+    def code(call: Callable[..., Iterable[object]], request: object) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(grpc.RpcError) as error:
+            list(call(request, timeout=10))
+        return error.value.code(), error.value.details()  # type: ignore[attr-defined]
+
+    stub = raw.stub
+    assert code(stub.Join, pb.JoinRequest(protocol=99))[0] == grpc.StatusCode.FAILED_PRECONDITION
+    assert code(stub.Join, pb.JoinRequest(protocol=1, node_id="../x"))[0] == grpc.StatusCode.INVALID_ARGUMENT
+    assert code(stub.Attend, pb.AttendRequest(session="?"))[0] == grpc.StatusCode.NOT_FOUND
+    assert code(stub.Contribute, iter([]))[0] == grpc.StatusCode.NOT_FOUND
+    ahead = pb.UpdatesRequest(session=raw.session, from_step=9)
+    assert "there is no step 9 yet" in code(stub.Updates, ahead)[1]
+    huge = pb.ContributionPart(data=b"\0" * (MESSAGE_BYTES_MAX + 1))
+    assert code(stub.Contribute, iter([huge]))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+    unknown = stub.AskReceipt(pb.ReceiptRequest(session=raw.session, contribution=b"x" * 32), timeout=10)
+    assert unknown.reason == pb.Receipt.REASON_UNKNOWN
+    assert swarm.status().step == 0
+
+
+def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:
+    other = raw.contract.model_copy(update={"demo": raw.contract.demo.model_copy(update={"k": 31})})
+    with pytest.raises(grpc.RpcError) as error:
+        raw.join(contract=other.canonical())
+    assert "demo.k: 32 here, 31 there" in error.value.details()  # type: ignore[attr-defined]
+    with pytest.raises(grpc.RpcError) as error:
+        raw.join(contract=b"{}")
+    assert "not a contract" in error.value.details()  # type: ignore[attr-defined]
+
+
+def test_a_full_swarm_says_so(swarm: RealSwarm, raw: RawNode) -> None:
+    first = raw.attend()
+    next(first)
+    second = RawNode(swarm, "f")
+    attending = second.attend()
+    next(attending)
+    third = swarm.node("third")
+    assert ended(third) == 1
+    assert "the swarm is full: its contract allows 2 nodes" in third.text()
+    second.channel.close()
+
+
+def test_a_state_directory_of_another_run_is_told_what_differs(swarm: RealSwarm) -> None:
+    first = swarm.coordinator(run_text(5))
+    assert ended(swarm.node("a")) == 0
+    first.end(END_S)
+    refused = swarm.start(
+        "again", "thinwire-coordinator", "serve", "--state-dir", str(swarm.state), "--run", str(other_run(swarm))
+    )
+    assert ended(refused) == 1
+    assert "schedule.learning_rate: 0.002 here, 0.003 there" in refused.text()
+
+    swarm.state = swarm.folder / "other"
+    swarm.coordinator(other_run(swarm).read_text())
+    node = swarm.node("a")
+    assert ended(node) == 1
+    assert "the contracts differ" in node.text()
+    assert "schedule.learning_rate: 0.003 here, 0.002 there" in node.text()
+    assert "--state-dir" in node.text()
+
+
+def other_run(swarm: RealSwarm) -> object:
+    path = swarm.folder / "other.toml"
+    path.write_text(run_text(5).replace("learning_rate = 0.002", "learning_rate = 0.003"))
+    return path
+
+
+def test_a_bad_run_file_ends_the_coordinator_with_the_field(swarm: RealSwarm) -> None:
+    path = swarm.folder / "bad.toml"
+    path.write_text("[demo]\nk = 5000\n")
+    process = swarm.start("bad", "thinwire-coordinator", "serve", "--state-dir", str(swarm.state), "--run", str(path))
+    assert ended(process) == 1
+    assert "bad.toml: demo.k: input should be less than or equal to 4096 (it is 5000)" in process.text()
+    assert "Traceback" not in process.text()
+    assert not (swarm.state / "contract.json").exists()
+
+
+def test_a_port_in_use_and_a_state_directory_in_use_are_said(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(5))
+    command = ("thinwire-coordinator", "serve", "--listen", swarm.address, "--state-dir")
+    second = swarm.start("second", *command, str(swarm.folder / "second"))
+    third = swarm.start("third", *command, str(swarm.state))
+    assert ended(second) == ended(third) == 1
+    assert f"cannot listen on {swarm.address}: the port is in use" in second.text()
+    assert "another coordinator runs on this state directory" in third.text()
+    assert "Traceback" not in second.text() + third.text()
+
+
+def test_without_a_coordinator_a_node_says_so_and_gives_up_when_told_to(swarm: RealSwarm) -> None:
+    swarm.address = "127.0.0.1:9"  # nobody listens there
+    node = swarm.node("alone", "--give-up-after", "2")
+    assert ended(node) == 1
+    assert node.text().count("no coordinator at 127.0.0.1:9") >= 2
+    assert "trying again in" in node.text()
+    assert "for 2 s (--give-up-after)" in node.text()
+    nonsense = swarm.start("nonsense", "thinwire-node", "start", "localhost")
+    assert ended(nonsense) == 1
+    assert "'localhost' is not HOST:PORT" in nonsense.text()
+
+
+def test_a_node_that_waits_for_its_coordinator_finds_it_when_it_comes(swarm: RealSwarm) -> None:
+    first = swarm.coordinator(run_text(30))
+    first.end(END_S)
+    node = swarm.node("early")
+    until(lambda: "trying again in" in node.text(), "it waits", node)
+    swarm.coordinator()
+    assert ended(node) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm, number: signal.Signals) -> None:
+    coordinator = swarm.coordinator(run_text(100_000))
+    nodes = [swarm.node("a"), swarm.node("b")]
+    swarm.reached(5)
+    for process in (*nodes, coordinator):
+        asked = time.monotonic()
+        process.tell(number)
+        assert ended(process) == 0, process.text()
+        assert time.monotonic() - asked < 5
+        assert "Traceback" not in process.text()
+    for node in nodes:
+        assert "left at step" in node.text()
+    swarm.verify()
+    # what they left is taken up: the momentum once, and the parameters without a snapshot
+    swarm.coordinator()
+    again = swarm.node("a", "--rounds", "2")
+    assert ended(again) == 0
+    assert "momentum of the last good leave taken up" in again.text()
+    assert "fetching a snapshot" not in again.text()

@@ -1,0 +1,60 @@
+"""Four processes train a model over gRPC, and all replicas are equal to the bit."""
+
+from __future__ import annotations
+
+from safetensors.torch import load_file
+
+from support.real import RealSwarm, ended, last_fingerprint, run_text
+
+STEPS = 40
+
+
+def test_three_nodes_train_and_all_four_replicas_are_equal(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(STEPS), "--wait-for", "3", "--evaluate-every", "10")
+    nodes = [swarm.node(f"node-{number}") for number in range(3)]
+    assert [ended(node) for node in nodes] == [0, 0, 0]
+
+    status = swarm.status()
+    assert (status.state, status.step, status.rounds_void) == ("complete", STEPS, 0)
+    assert {last_fingerprint(node) for node in nodes} == {(STEPS, status.fingerprint)}
+    # each contribution's base was compared with the coordinator's replica, each round
+    assert (status.fingerprints_compared, status.fingerprints_different) == (3 * STEPS, 0)
+    assert status.loss_newest < status.loss_first - 0.3
+    assert [(node.counted, node.not_counted) for node in status.nodes] == [(STEPS, 0)] * 3
+    assert status.tokens == 3 * STEPS * 4 * 64
+
+    assert f"step {STEPS}: head" in swarm.verify()
+    assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+    out = swarm.folder / "export.safetensors"
+    assert swarm.command("export", "--step", "7", "--out", str(out)).returncode == 0
+    assert sum(tensor.numel() for tensor in load_file(out).values()) == status.parameters
+    sample = swarm.command("sample", "--prompt", "import ", "--length", "20")
+    assert sample.returncode == 0
+    assert sample.stdout.startswith("import ")
+
+
+def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(1000))
+    first = swarm.node("first")
+    swarm.reached(20)
+    late = swarm.node("late", "--rounds", "3")
+    assert ended(late) == 0
+    assert "snapshot of step" in late.text()
+    assert "counted 3 times, not counted 0 times" in late.text()
+    assert first.running
+
+
+def test_on_the_clock_rounds_have_their_length_and_nodes_fill_them(swarm: RealSwarm) -> None:
+    rounds = 'pace = "clock"\n'
+    text = (
+        run_text(3, rounds=rounds)
+        .replace("length_ms = 5000", "length_ms = 1500")
+        .replace("samples = 4", "samples = 4000")
+    )
+    swarm.coordinator(text, "--wait-for", "2")
+    nodes = [swarm.node("quick"), swarm.node("slow", "--micro-batch", "1")]
+    assert [ended(node) for node in nodes] == [0, 0]
+    status = swarm.status()
+    assert (status.step, status.state) == (3, "complete")
+    assert status.tokens > 3 * 2 * 64 * 8  # more than a micro-batch each
+    assert {last_fingerprint(node) for node in nodes} == {(3, status.fingerprint)}

@@ -1,0 +1,67 @@
+"""`make swarm`, as a stranger types it, only shorter."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from support.real import PATIENCE_S, until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def local_swarm(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "deploy.local_swarm", *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def test_it_ends_with_a_summary_that_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> None:
+    process = local_swarm(tmp_path, "--nodes", "2", "--rounds", "6")
+    text, _ = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, text
+    assert "all 3 replicas are equal to the bit" in text
+    assert len(set(re.findall(r"\b[0-9a-f]{16}\b", text))) == 1  # one fingerprint, three times
+    first, last = re.search(r"held-out loss +(\S+) → (\S+) nats", text).groups()  # type: ignore[union-attr]
+    assert float(last) < float(first)
+    assert "fp32 ring all-reduce" in text
+    assert "verify: replayed 6 updates" in text
+    assert "a sample of what the model writes by now:" in text
+    assert str(tmp_path) in text
+
+
+def running_below(folder: Path) -> list[str]:
+    """Command lines of processes that work on a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+def test_ctrl_c_ends_all_that_was_started(tmp_path: Path) -> None:
+    process = local_swarm(tmp_path, "--nodes", "2", "--rounds", "100000")
+    until(lambda: len(running_below(tmp_path)) >= 3, "all are started")
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, text
+    assert "everything that was started has ended" in text
+    assert "Traceback" not in text
+    assert running_below(tmp_path) == []

@@ -1,0 +1,48 @@
+"""A node whose parameters differ in one bit is found at its next contribution, and its votes are not merged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from support.real import RealSwarm, run_text, until
+from thinwire_node.daemon import Node, Settings
+from thinwire_node.session import Habits
+from thinwire_node.trainer import Trainer
+
+
+async def test_one_flipped_bit_is_found_not_merged_and_healed(
+    swarm: RealSwarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = swarm.coordinator(run_text(100_000))
+    settings = Settings(swarm.address, swarm.folder / "node", "cpu", Habits("flipped", 4, None), None)
+    node = Node(settings)
+    micro_batch = Trainer.micro_batch
+    flipped_at: list[int] = []
+
+    def flip_once(trainer: Trainer, positions: range) -> None:
+        micro_batch(trainer, positions)
+        if trainer.replica.step >= 5 and not flipped_at:
+            flipped_at.append(trainer.replica.step)
+            with torch.no_grad():
+                trainer.replica.tensors["blocks.0.feed.up.weight"].view(torch.int32)[3, 4] ^= 1  # the last bit of one
+
+    monkeypatch.setattr(Trainer, "micro_batch", flip_once)
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(node.run(stop))
+    await asyncio.to_thread(
+        until, lambda: flipped_at and swarm.status().step > flipped_at[0] + 5 and node.record.counted > 10, "healed"
+    )
+    stop.set()
+    await running
+
+    status = swarm.status()
+    assert (status.fingerprints_different, status.nodes[0].not_counted) == (1, 1)
+    assert node.record.resyncs == 1
+    assert node.record.not_counted == 1
+    assert f"its replica differs at step {flipped_at[0]}; its votes are not merged" in coordinator.text()
+    assert f"the parameters that this was computed on are not those of step {flipped_at[0]}" in caplog.text
+    coordinator.end(10)
+    swarm.verify()
