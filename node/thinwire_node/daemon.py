@@ -145,10 +145,10 @@ class Node:
             apply_device, why = choose_apply_device(self._contract.demo.transform, self._device)
             log.info("%s", why)
             log.info("training on %s with %d threads", self._device, torch.get_num_threads())
-            work = Work(self._contract, self._device, apply_device)
+            work = Work(self._contract, self._state, self._device, apply_device)
             await work.adopt(replica, self._corpus)
             self.work = work
-            if await work.resume_momentum(self._state):
+            if await work.resume_momentum():
                 log.info("momentum of the last good leave taken up")
         elif replica is not self.work.replica:
             await self.work.adopt(replica, self._corpus)
@@ -173,8 +173,9 @@ class Node:
 
     async def _shutdown(self) -> None:
         if self.work is not None:
-            if self.work.replica is not None and self._state is not None:
-                await self.work.save(self._state, with_momentum=True)
+            if self.work.replica is not None:
+                await self.work.save_replica()
+                await self.work.save_momentum()
                 step, fingerprint = self.work.replica.step, self.work.replica.fingerprint(0)
                 log.info("left at step %d, fingerprint %016x", step, fingerprint)
             self.work.close()

@@ -124,12 +124,10 @@ class Session:
         assert work.replica is not None
         async for sealed in self._link.updates(work.replica.step, work.replica.layout):
             await work.apply(sealed)
-            step = work.replica.step
-            await asyncio.to_thread(self._state.save_head, Head(step, sealed.row.hash))
-            if self._newest is None and step % CATCH_UP_REPORT_STEPS == 0:
-                log.info("catching up: step %d", step)
+            if self._newest is None and work.replica.step % CATCH_UP_REPORT_STEPS == 0:
+                log.info("catching up: step %d", work.replica.step)
             if time.monotonic() - self._saved_at > SAVE_INTERVAL_S:
-                await work.save(self._state, with_momentum=False)
+                await work.save_replica()
                 self._saved_at = time.monotonic()
 
     async def _listen(self) -> None:

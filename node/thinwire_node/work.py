@@ -40,8 +40,11 @@ class Contribution:
 
 
 class Work:
-    def __init__(self, contract: Contract, compute_device: torch.device, apply_device: torch.device) -> None:
+    def __init__(
+        self, contract: Contract, state: NodeState, compute_device: torch.device, apply_device: torch.device
+    ) -> None:
         self.contract = contract
+        self._state = state
         self._compute_device = compute_device
         self._apply_device = apply_device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
@@ -85,6 +88,7 @@ class Work:
             raise ReplicaError(f"the parameters differ from those that were sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
         self.trainer.refresh()
+        self._state.save_head(Head(replica.step, replica.head))
 
     async def reached(self, step: int) -> None:
         """Wait until the replica is at `step` or beyond."""
@@ -104,24 +108,22 @@ class Work:
         sent, samples, loss = self.trainer.cut(k)
         return Contribution(step, replica.fingerprint(nonce), samples, dropped, loss, encode_votes(sent.votes()), sent)
 
-    async def save(self, state: NodeState, with_momentum: bool) -> None:
-        await self.run(self._save, state, with_momentum)
+    async def save_replica(self) -> None:
+        """Keep the parameters, so that a restart needs no snapshot."""
+        assert self.replica is not None
+        await self.run(self._state.save_replica, self.replica)
 
-    def _save(self, state: NodeState, with_momentum: bool) -> None:
-        if self.replica is None:
-            return
-        state.save_replica(self.replica)
-        state.save_head(Head(self.replica.step, self.replica.head))
-        if with_momentum and self._trainer is not None:
-            state.save_momentum(self._trainer.demo.momentum)
+    async def save_momentum(self) -> None:
+        """Keep the momentum; only for a node that leaves in good order, with no contribution out."""
+        await self.run(self._state.save_momentum, self.trainer.demo.momentum)
 
-    async def resume_momentum(self, state: NodeState) -> bool:
+    async def resume_momentum(self) -> bool:
         """Take up the momentum of the last good leave, if there is one."""
-        return await self.run(self._resume_momentum, state)
+        return await self.run(self._resume_momentum)
 
-    def _resume_momentum(self, state: NodeState) -> bool:
+    def _resume_momentum(self) -> bool:
         demo = self.trainer.demo
-        momentum = state.take_momentum(demo.momentum)
+        momentum = self._state.take_momentum(demo.momentum)
         if momentum is None:
             return False
         demo.momentum.copy_(momentum)

@@ -87,6 +87,18 @@ def test_a_node_that_let_a_round_pass_is_not_waited_for_until_it_delivers() -> N
     assert kinds(m.deliver("b", 2, 16.0)[1]) == ["Gathered"]
 
 
+def test_a_node_that_was_heard_of_too_late_is_waited_for_in_the_next_round() -> None:
+    m = machine(wait_for=2)
+    m.attend("a", 0.0)
+    m.attend("b", 0.0)
+    m.deliver("a", 0, 1.0)
+    m.tick(T + 1)  # b let the round pass
+    m.heard("b")
+    m.sealed(12.0)
+    assert m.deliver("a", 1, 13.0) == (True, [])
+    assert kinds(m.deliver("b", 1, 14.0)[1]) == ["Gathered"]
+
+
 def test_a_lost_node_is_not_waited_for_and_what_it_delivered_counts() -> None:
     m = machine(wait_for=3)
     for node in "abc":

@@ -55,8 +55,8 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
     trainer.micro_batch(range(2))
     gradients_of = torch.autograd.grad
 
-    def poisoned(*arguments: object) -> tuple[torch.Tensor, ...]:
-        first, *rest = gradients_of(*arguments)  # type: ignore[arg-type]
+    def poisoned(loss: torch.Tensor, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        first, *rest = gradients_of(loss, parameters)
         first.view(-1)[7] = poison
         return (first, *rest)
 

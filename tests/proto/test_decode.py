@@ -51,13 +51,12 @@ def test_float32_equals_int64_on_tiles_at_the_bounds(transform: str, step: int, 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_one_python_integer_at_a_time_gives_the_same(transform: str) -> None:
     """The dumb twin: no matrices, no numpy, a few positions of a few tiles."""
-    table = [[int(v) for v in row] for row in integer_basis(transform, CPU).tolist()]
+    table = [[int(v) for v in row] for row in integer_basis(transform, CPU).numpy()]
     merged = extreme_tiles(transform)[[1, 2, 20, 30, 40]]
     positive, _ = decode(torch.from_numpy(merged.astype(np.int16)), transform, 0)
     for tile, votes in enumerate(merged.tolist()):
         largest = max(abs(v) for row in votes for v in row)
-        sign = lambda v: (v > 0) - (v < 0)  # noqa: E731
-        scaled = [[sign(v) * ((254 * abs(v) + largest) // (2 * largest)) for v in row] for row in votes]
+        scaled = [[((v > 0) - (v < 0)) * ((254 * abs(v) + largest) // (2 * largest)) for v in row] for row in votes]
         for i, j in ((0, 0), (0, 1), (13, 57), (63, 63)):
             passes = [sum(table[k][i] * scaled[k][c] for k in range(64)) for c in range(64)]
             if transform == "dct":

@@ -51,9 +51,9 @@ def test_it_equals_numpy_tile_by_tile(transform: str, decay: float) -> None:
                     part[:] = (np.where(positive[0], 1, -1) * stepped[0])[: part.shape[0], : part.shape[1]]
         else:
             for start in range(0, shape[0], 64):
-                tile = dense[vector_at : vector_at + 64].reshape(1, 64)
+                row_of_64 = dense[vector_at : vector_at + 64].reshape(1, 64)
                 vector_at += 64
-                positive, stepped = reference_signs(tile, transform, 5)
+                positive, stepped = reference_signs(row_of_64, transform, 5)
                 part = signs[start : start + 64]
                 part[:] = (np.where(positive[0], 1, -1) * stepped[0])[: len(part)]
         expected = theta * np.float32(decay) - signs * np.float32(RATE)

@@ -28,7 +28,7 @@ def test_each_number_is_in_the_hash(field: str) -> None:
 def test_hashes_and_contributions_are_in_the_hash() -> None:
     entry = ROW.counted[0]
     others = [replace(ROW, body_hash=b"x" * 32), replace(ROW, previous=b"x" * 32), replace(ROW, counted=())]
-    others += [replace(ROW, counted=(replace(entry, **{f: v}),)) for f, v in (("node", "m"), ("weight", 7))]
+    others += [replace(ROW, counted=(changed,)) for changed in (replace(entry, node="m"), replace(entry, weight=7))]
     assert len({row.hash for row in [ROW, *others]}) == 1 + len(others)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -111,10 +113,10 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
 
 
 def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, raw: RawNode) -> None:
-    def code(call: Callable[..., Iterable[object]], request: object) -> tuple[grpc.StatusCode, str]:
+    def code(call: Callable[..., Any], request: object) -> tuple[grpc.StatusCode, str]:
         with pytest.raises(grpc.RpcError) as error:
             list(call(request, timeout=10))
-        return error.value.code(), error.value.details()  # type: ignore[attr-defined]
+        return error.value.code(), error.value.details() or ""
 
     stub = raw.stub
     assert code(stub.Join, pb.JoinRequest(protocol=99))[0] == grpc.StatusCode.FAILED_PRECONDITION
@@ -134,10 +136,10 @@ def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:
     other = raw.contract.model_copy(update={"demo": raw.contract.demo.model_copy(update={"k": 31})})
     with pytest.raises(grpc.RpcError) as error:
         raw.join(contract=other.canonical())
-    assert "demo.k: 32 here, 31 there" in error.value.details()  # type: ignore[attr-defined]
+    assert "demo.k: 32 here, 31 there" in (error.value.details() or "")
     with pytest.raises(grpc.RpcError) as error:
         raw.join(contract=b"{}")
-    assert "not a contract" in error.value.details()  # type: ignore[attr-defined]
+    assert "not a contract" in (error.value.details() or "")
 
 
 def test_a_full_swarm_says_so(swarm: RealSwarm, raw: RawNode) -> None:
@@ -171,7 +173,7 @@ def test_a_state_directory_of_another_run_is_told_what_differs(swarm: RealSwarm)
     assert "--state-dir" in node.text()
 
 
-def other_run(swarm: RealSwarm) -> object:
+def other_run(swarm: RealSwarm) -> Path:
     path = swarm.folder / "other.toml"
     path.write_text(run_text(5).replace("learning_rate = 0.002", "learning_rate = 0.003"))
     return path

@@ -46,12 +46,8 @@ def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> N
 
 def test_on_the_clock_rounds_have_their_length_and_nodes_fill_them(swarm: RealSwarm) -> None:
     rounds = 'pace = "clock"\n'
-    text = (
-        run_text(3, rounds=rounds)
-        .replace("length_ms = 5000", "length_ms = 1500")
-        .replace("samples = 4", "samples = 4000")
-    )
-    swarm.coordinator(text, "--wait-for", "2")
+    text = run_text(3, rounds=rounds).replace("length_ms = 5000", "length_ms = 1500")
+    swarm.coordinator(text.replace("samples = 4", "samples = 4000"), "--wait-for", "2")
     nodes = [swarm.node("quick"), swarm.node("slow", "--micro-batch", "1")]
     assert [ended(node) for node in nodes] == [0, 0]
     status = swarm.status()
