@@ -38,7 +38,8 @@ def main() -> None:
     run_file.write_text(
         f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\nsteps = {arguments.rounds}\nwarmup_steps = {warmup}\n'
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: in the background it would come to us ignored
+        signal.signal(number, _interrupt)
     try:
         outcome = _run(folder, run_file, arguments.nodes, console)
     except SwarmError as error:

@@ -62,18 +62,19 @@ def pinned_precision() -> Iterator[None]:
                     backend.fp32_precision = saved
 
 
-def scale_votes(merged: Tensor) -> tuple[Tensor, Tensor]:
+def scale_votes(values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
     """V to V' = sign(V)·⌊(254·|V| + M) / 2M⌋ with M = max|V| of the tile, in integers.
 
-    merged: int16 [n, c], c components a tile. Returns int32 [n, c] with magnitudes up to 127, and bool [n]: whether
-    the tile has a vote at all.
+    values: int16 [m], merged votes that are not 0; tile: int64 [m], which of `tiles` each belongs to. Returns V', int8
+    [m] with magnitudes up to 127, and bool [tiles]: whether the tile has a vote at all.
     """
-    votes = merged.to(torch.int32)
+    votes = values.to(torch.int32)
     magnitude = votes.abs()
-    largest = magnitude.amax(1, keepdim=True)
-    divisor = largest.clamp(min=1)
+    largest = torch.zeros(tiles, dtype=torch.int32, device=values.device)
+    largest.scatter_reduce_(0, tile, magnitude, "amax")
+    divisor = largest[tile]
     scaled = torch.div(2 * VOTE_MAX * magnitude + divisor, 2 * divisor, rounding_mode="floor")
-    return votes.sign() * scaled, largest[:, 0] > 0
+    return (votes.sign() * scaled).to(torch.int8), largest > 0
 
 
 def inverse_exact(scaled: Tensor, transform: str) -> Tensor:
@@ -81,26 +82,21 @@ def inverse_exact(scaled: Tensor, transform: str) -> Tensor:
     a = integer_basis(transform, scaled.device)
     if scaled.dim() == 2:
         return scaled @ a
-    first = a.T @ scaled
+    many = a.expand(len(scaled), -1, -1)
+    first = torch.bmm(scaled.transpose(1, 2), many)  # (Aᵀ·V')ᵀ
     if transform == "dct":
-        first = torch.floor(first * (1 / SHIFT) + 0.5)  # exact: a power of two, and no more than 21 bits
-    return first @ a
+        first.mul_(1 / SHIFT).add_(0.5).floor_()  # exact: a power of two, and no more than 21 bits
+    return torch.bmm(first.transpose(1, 2), many)
 
 
-def positive_signs(x: Tensor, step: int) -> Tensor:
-    """Whether each parameter's sign is +; where X = 0, whether (position in the tile + step) is even. bool, as x."""
-    flat = x.flatten(1)
-    even = (torch.arange(flat.shape[1], device=x.device) + step) % 2 == 0
-    return ((flat > 0) | ((flat == 0) & even)).view(x.shape)
+def directions(scaled: Tensor, transform: str, step: int) -> Tensor:
+    """The sign of each parameter's step as the sign of a float32 that is never 0: 2·X ± 1, with + where (position in
+    the tile + step) is even. It is an integer below 2²⁴, so it is exact too.
 
-
-def decode(merged: Tensor, transform: str, step: int) -> tuple[Tensor, Tensor]:
-    """Signs of the step that merged votes ask for, exactly.
-
-    merged: int16 [n, 64, 64] or [n, 64]. Returns bool of the same shape, True for +, and bool [n]: whether the tile is
-    stepped. Source: design section 3.5.
+    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. Source: design section 3.5.
     """
     with pinned_precision():
-        scaled, stepped = scale_votes(merged.flatten(1))
-        x = inverse_exact(scaled.view(merged.shape).to(torch.float32), transform)
-        return positive_signs(x, step), stepped
+        x = inverse_exact(scaled.to(torch.float32), transform)
+    # 64 is even, so the parity of a row-major position is that of its column
+    position = torch.arange(x.shape[-1], device=x.device) + step
+    return x.mul_(2).add_((1 - 2 * (position % 2)).to(torch.float32))

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import Contract
-from thinwire_proto.decode import TILE_BATCH, decode
+from thinwire_proto.decode import TILE_BATCH, directions, scale_votes
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.fingerprint import fingerprint
 from thinwire_proto.tiles import TensorTiles, TileLayout, band_of, untile
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
 SNAPSHOT_VERSION = "1"
 
 
@@ -64,26 +65,29 @@ class Replica:
         """
         if update.step != self.step:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
-        merged = torch.zeros(self.layout.components, dtype=torch.int16, device=self.device)
-        places = torch.from_numpy(update.merged.components).to(self.device)
-        merged[places] = torch.from_numpy(update.merged.values).to(self.device)
-        for tensor in self.layout.tensors:
-            tile_rows = max(1, TILE_BATCH // tensor.tile_columns)
-            for band, tiles in self.layout.bands(tensor, tile_rows):
-                kind = self.layout.matrices(merged) if tensor.is_matrix else self.layout.vectors(merged)
-                self._step_band(tensor, band, kind[tiles], update)
+        layout = self.layout
+        places = torch.from_numpy(update.merged.components)
+        tile = torch.from_numpy(layout.tile_of(update.merged.components)).to(self.device)
+        values = torch.from_numpy(update.merged.values).to(self.device)
+        votes, stepped = scale_votes(values, tile, layout.tiles)
+        scaled = torch.zeros(layout.components, dtype=torch.int8, device=self.device)
+        scaled[places.to(self.device)] = votes
+        for tensor in layout.tensors:
+            of_kind = layout.matrices(scaled) if tensor.is_matrix else layout.vectors(scaled)
+            first = 0 if tensor.is_matrix else layout.matrix_tiles
+            for band, tiles in layout.bands(tensor, max(1, TILE_BATCH // tensor.tile_columns)):
+                self._step_band(tensor, band, of_kind[tiles], stepped[first:][tiles], update)
         self.step += 1
         self.head = head
 
-    def _step_band(self, tensor: TensorTiles, band: slice, votes: Tensor, update: Update) -> None:
+    def _step_band(self, tensor: TensorTiles, band: slice, scaled: Tensor, stepped: Tensor, update: Update) -> None:
         theta = band_of(self.tensors[tensor.name], tensor, band)
         if update.decay != 1.0:
             theta.mul_(update.decay)
             flush_subnormals(theta)
-        positive, stepped = decode(votes, self.contract.demo.transform, self.step)
         rate = torch.tensor(update.learning_rate, dtype=torch.float32, device=theta.device)
-        change = torch.where(positive, rate, -rate)
-        change *= stepped.view(-1, *[1] * (votes.dim() - 1))
+        change = torch.copysign(rate, directions(scaled, self.contract.demo.transform, self.step))
+        change[~stepped] = 0
         theta.sub_(untile(change, tensor, theta.shape[0]))
         flush_subnormals(theta)
 
@@ -114,4 +118,4 @@ def load_replica(contract: Contract, path: Path) -> Replica:
 
 def flush_subnormals(tensor: Tensor) -> None:
     """Replace zeros of either sign and subnormals by +0, so that machines that flush them and others agree."""
-    tensor.masked_fill_(tensor.abs() < SMALLEST_NORMAL, 0.0)
+    torch.ops.aten.hardshrink.out(tensor, LARGEST_SUBNORMAL, out=tensor)  # x where |x| > LARGEST_SUBNORMAL, else +0

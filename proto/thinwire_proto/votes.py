@@ -48,8 +48,7 @@ class Merger:
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
         self._weight += weight
-        signed = np.where(votes.positive, np.int16(weight), np.int16(-weight))
-        self._sum[votes.components] += signed  # components of one node's votes differ, so this adds each one
+        np.add.at(self._sum, votes.components, np.where(votes.positive, np.int16(weight), np.int16(-weight)))
 
     def merged(self) -> Merged:
         components = np.flatnonzero(self._sum)

@@ -12,7 +12,7 @@ from support.small import random_replica, random_votes, shapes_contract
 from thinwire_proto import decode as decode_module
 from thinwire_proto import replica as replica_module
 from thinwire_proto.codec import Update
-from thinwire_proto.decode import decode, inverse_exact, pinned_precision, positive_signs, scale_votes
+from thinwire_proto.decode import directions, inverse_exact, pinned_precision, scale_votes
 from thinwire_proto.errors import LocalError
 from thinwire_proto.selftest import extreme_tiles, reference_signs, run_selftest
 from thinwire_proto.transform import integer_basis, inverse
@@ -29,6 +29,26 @@ def restored() -> Iterator[None]:
     yield
     torch.set_float32_matmul_precision(precision)
     torch.set_num_threads(threads)
+
+
+def decode(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """int16 [n, 64, 64] or [n, 64] to (is each sign +, is each tile stepped), by the steps of `apply`."""
+    tile, place = merged.flatten(1).nonzero(as_tuple=True)
+    votes, stepped = scale_votes(merged.flatten(1)[tile, place], tile, len(merged))
+    scaled = torch.zeros_like(merged.flatten(1), dtype=torch.int8)
+    scaled[tile, place] = votes
+    found = directions(scaled.view(merged.shape), transform, step)
+    assert bool((found.abs() % 2 == 1).all())  # odd integers, so never 0
+    return found > 0, stepped
+
+
+def scaled_tiles(transform: str) -> torch.Tensor:
+    """V' of the extreme tiles, float32 [n, 64, 64]."""
+    merged = tiles_of(transform).flatten(1)
+    tile, place = merged.nonzero(as_tuple=True)
+    scaled = torch.zeros(merged.shape)
+    scaled[tile, place] = scale_votes(merged[tile, place], tile, len(merged))[0].float()
+    return scaled.view(-1, 64, 64)
 
 
 def tiles_of(transform: str) -> torch.Tensor:
@@ -93,8 +113,7 @@ def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_permuted_order_of_summation_has_no_say(transform: str) -> None:
-    scaled, _ = scale_votes(tiles_of(transform).flatten(1))
-    tiles = scaled.view(-1, 64, 64).to(torch.float32)
+    tiles = scaled_tiles(transform)
     basis = integer_basis(transform, CPU)
     with pinned_precision():
         expected = inverse_exact(tiles, transform)
@@ -114,17 +133,17 @@ def test_the_float_decode_is_told_apart(transform: str) -> None:
     merged = extreme_tiles(transform)
     x = inverse(torch.from_numpy(merged.astype(np.float32)), transform)
     expected, stepped = reference_signs(merged, transform, 0)
-    assert bool((positive_signs(x, 0).numpy() != expected)[stepped].any())
+    assert bool(((x.numpy() > 0) != expected)[stepped & (x != 0).flatten(1).all(1).numpy()].any())
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_the_self_test_passes_here_and_fails_a_float_decode(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_selftest(transform, "cpu").passed
 
-    def in_float(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return positive_signs(inverse(merged.float(), transform), step), merged.flatten(1).any(1)
+    def in_float(scaled: torch.Tensor, transform: str, step: int) -> torch.Tensor:
+        return inverse(scaled.float(), transform)
 
-    monkeypatch.setattr(replica_module, "decode", in_float)
+    monkeypatch.setattr(replica_module, "directions", in_float)
     found = run_selftest(transform, "cpu")
     assert not found.exact
     assert found.control_differs
@@ -137,9 +156,7 @@ def test_autocast_is_refused() -> None:
 
 
 def test_scaling_keeps_order_and_reaches_127() -> None:
-    merged = torch.tensor([[0, 1, -2, 3, -32767]], dtype=torch.int16)
-    scaled, stepped = scale_votes(merged)
-    assert scaled.tolist() == [[0, 0, 0, 0, -127]]
-    assert stepped.tolist() == [True]
-    scaled, _ = scale_votes(torch.tensor([[0, 1, -2, 3]], dtype=torch.int16))
-    assert scaled.tolist() == [[0, 42, -85, 127]]
+    values = torch.tensor([1, -2, 3, -32767, 1, -2, 3], dtype=torch.int16)
+    scaled, stepped = scale_votes(values, torch.tensor([0, 0, 0, 0, 2, 2, 2]), 3)
+    assert scaled.tolist() == [0, 0, 0, -127, 42, -85, 127]
+    assert stepped.tolist() == [True, False, True]

@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.real import PATIENCE_S, until
@@ -15,9 +16,11 @@ from support.real import PATIENCE_S, until
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def local_swarm(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def local_swarm(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The launcher as a process of its own; if a test leaves it running, it is told to end."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "deploy.local_swarm", *arguments],
         cwd=folder,
         env=environment,
@@ -26,11 +29,17 @@ def local_swarm(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
 
 
 def test_it_ends_with_a_summary_that_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> None:
-    process = local_swarm(tmp_path, "--nodes", "2", "--rounds", "6")
-    text, _ = process.communicate(timeout=2 * PATIENCE_S)
+    with local_swarm(tmp_path, "--nodes", "2", "--rounds", "6") as process:
+        text, _ = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0, text
     assert "all 3 replicas are equal to the bit" in text
     assert len(set(re.findall(r"\b[0-9a-f]{16}\b", text))) == 1  # one fingerprint, three times
@@ -56,11 +65,10 @@ def running_below(folder: Path) -> list[str]:
 
 
 def test_ctrl_c_ends_all_that_was_started(tmp_path: Path) -> None:
-    process = local_swarm(tmp_path, "--nodes", "2", "--rounds", "100000")
-    until(lambda: len(running_below(tmp_path)) >= 3, "all are started")
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=PATIENCE_S)
+    with local_swarm(tmp_path, "--nodes", "2", "--rounds", "100000") as process:
+        until(lambda: len(running_below(tmp_path)) >= 3, "all are started")
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, text
     assert "everything that was started has ended" in text
     assert "Traceback" not in text
