@@ -66,6 +66,7 @@ def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
     if status.step < status.steps:
         tails = "\n".join(f"{node.name}:\n{node.tail()}" for node in processes.nodes if not left[node.name])
         raise SwarmError(f"the nodes ended at step {status.step} of {status.steps}\n{tails}")
+    console.print("all nodes have left; replaying the ledger", highlight=False)
     verified, text = _coordinator_says("verify", processes)
     _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
     return Outcome(

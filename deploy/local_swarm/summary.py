@@ -90,7 +90,7 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
     for title in ("", "sent", "received", "a parameter and round", "fewer"):
         table.add_column(title, justify="left" if not title else "right")
     per_round = max(1, status.parameters * status.step)
-    for node in status.nodes:
+    for node in sorted(status.nodes, key=lambda node: node.name):
         total = node.bytes_up + node.bytes_down
         fewer = f"{2 * ring / total:,.0f}×" if total and ring else "–"
         table.add_row(

@@ -74,7 +74,7 @@ class View:
         (then, before) = self._history[0]
         return (tokens - before) / (now - then) if now > then else 0.0
 
-    def _table(self, status: StatusReply, rate: float) -> list[Table | Text | ProgressBar]:
+    def _table(self, status: StatusReply, rate: float) -> list[Table | Text]:
         facts = Table.grid(padding=(0, 2))
         facts.add_row("round", f"{status.round} ({status.rounds_void} void)", "state", status.state)
         newest = (
@@ -89,7 +89,7 @@ class View:
         nodes = Table(box=None, padding=(0, 2), header_style="dim")
         for title in ("node", "counted", "not counted", "tokens", "up", "down", "replica"):
             nodes.add_column(title, justify="left" if title in ("node", "replica") else "right")
-        for node in status.nodes:
+        for node in sorted(status.nodes, key=lambda node: node.name):
             replica = ("equal" if node.replica_equal else "DIFFERS") if node.HasField("replica_equal") else "–"
             nodes.add_row(
                 node.name,
@@ -101,4 +101,6 @@ class View:
                 replica if node.active else f"{replica} (away)",
             )
         heading = Text(f"thinwire · step {status.step} of {status.steps}", style="bold")
-        return [heading, ProgressBar(total=status.steps, completed=status.step, width=60), facts, nodes]
+        progress = Table.grid()  # a bar alone does not end its line
+        progress.add_row(ProgressBar(total=status.steps, completed=status.step, width=60))
+        return [heading, progress, Text(), facts, Text(), nodes]
