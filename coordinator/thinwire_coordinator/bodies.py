@@ -58,8 +58,13 @@ def rename_synced(passing: Path, path: Path) -> None:
     with passing.open("rb") as file:
         os.fsync(file.fileno())
     passing.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from thinwire_coordinator.state import (
 from thinwire_coordinator.swarm import Swarm
 from thinwire_coordinator.workers import Workers
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.errors import ConfigError, LocalError, ThinwireError
 from thinwire_proto.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.replica import Replica
 from thinwire_proto.service_pb2_grpc import add_SwarmServicer_to_server
@@ -70,6 +71,14 @@ class Coordinator:
         try:
             await self._startup()
             await self._main_loop(stop)
+        except ThinwireError:
+            raise
+        except OSError as error:
+            folder = self._settings.state_dir
+            raise LocalError(f"{folder}: the disk fails: {error}; nothing that was sealed is lost") from error
+        except Exception as error:
+            log.exception("this is a bug, or the machine fails")
+            raise LocalError(f"the coordinator cannot go on: {error!r}; nothing that was sealed is lost") from error
         finally:
             await self._shutdown()
 
@@ -87,12 +96,17 @@ class Coordinator:
             log.info("replayed the ledger: step %d, every fingerprint as sealed", replica.step)
         epoch = await self._workers.disk.submit(state.ledger.begin_epoch)
 
+        nodes_max = state.contract.round.nodes_max
+        if self._settings.wait_for > nodes_max:
+            raise ConfigError(f"--wait-for must be at most the contract's round.nodes_max, {nodes_max}")
+
         async def read(step: int) -> SealedUpdate:
-            return await self._workers.disk.submit(_sealed_update, state, step)
+            return await self._workers.reading.submit(_sealed_update, state, step)
 
         feed = Feed(read, replica.step)
         self._swarm = Swarm(state, replica, epoch, self._workers, feed, self._settings.wait_for)
         self._replica = replica
+        self._evaluate_every = self._settings.evaluate_every
         self._held_out = HeldOut(state.contract, state.corpus)
         await self._listen()
 
@@ -132,31 +146,34 @@ class Coordinator:
         try:
             ends: tuple[asyncio.Future[Any], ...] = (stopped, watch, self._swarm.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self._swarm.failed.done() and (error := self._swarm.failed.exception()):
-                raise LocalError(f"a round cannot be sealed: {error}; nothing that was sealed is lost") from error
-            if watch.done():
-                watch.result()
+            for end in (self._swarm.failed, watch):
+                if end.done() and (error := end.exception()) is not None:
+                    raise error
         finally:
             stopped.cancel()
             watch.cancel()
 
     async def _look_after(self) -> None:
         """Measure the held-out loss every so many steps, and write a snapshot when updates have come to weigh one."""
-        assert self._state is not None
-        state, every = self._state, self._settings.evaluate_every
-        measured = {step for step, _ in state.ledger.losses()}
+        state, steps = self._state, self._swarm.contract.schedule.steps
+        assert state is not None
+        measured = max((step for step, _ in await self._workers.disk.submit(state.ledger.losses)), default=None)
+        newest = state.snapshot_steps()[-1]
         while True:
-            # a copy, so that neither a measurement nor a disk delays the replica
-            copy = await self._workers.replica.submit(self._replica.clone)
-            complete = copy.step == state.contract.schedule.steps
-            if copy.step not in measured and (copy.step == 0 or complete or copy.step - max(measured) >= every):
-                measured.add(copy.step)
-                await self._measure(copy)
-            newest = state.snapshot_steps()[-1]
-            due = complete or await self._workers.disk.submit(self._snapshot_is_due, newest)
-            if due and newest < copy.step:
-                await self._workers.disk.submit(state.save_snapshot, copy)
-                log.info("step %d: snapshot written", copy.step)
+            step = self._swarm.feed.step
+            last = step == steps
+            to_measure = measured is None or (step > measured and (last or step - measured >= self._evaluate_every))
+            to_save = step > newest and (last or await self._workers.disk.submit(self._snapshot_is_due, newest))
+            if to_measure or to_save:
+                # a copy, so that neither a measurement nor a disk delays the replica
+                copy = await self._workers.replica.submit(self._replica.clone)
+                if to_measure:
+                    measured = copy.step
+                    await self._measure(copy)
+                if to_save:
+                    newest = copy.step
+                    await self._workers.reading.submit(state.save_snapshot, copy)
+                    log.info("step %d: snapshot written", copy.step)
             await self._swarm.sealed.wait()
             self._swarm.sealed.clear()
 
@@ -167,8 +184,10 @@ class Coordinator:
 
     async def _measure(self, replica: Replica) -> None:
         assert self._state is not None
-        self._held_out.take(replica)
-        loss = await self._workers.evaluation.submit(self._held_out.measure)
+        loss = await self._workers.evaluation.submit(self._held_out.measure, replica)
+        if not math.isfinite(loss):
+            log.warning("step %d: the held-out loss is not finite; the run has diverged", replica.step)
+            return
         await self._workers.disk.submit(self._state.ledger.record_loss, replica.step, loss)
         log.info("step %d: held-out loss %.3f nats a token", replica.step, loss)
 
@@ -183,5 +202,5 @@ class Coordinator:
 
 
 def _sealed_update(state: State, step: int) -> SealedUpdate:
-    row = state.ledger.row(step)
+    row = state.reading_ledger.row(step)
     return SealedUpdate(row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))

@@ -24,13 +24,10 @@ class HeldOut:
         self._windows = torch.from_numpy(every[chosen].astype(np.int64))  # [windows, context + 1]
         self._model = build(contract.model)
 
-    def take(self, replica: Replica) -> None:
-        """Copy the parameters; to be called where the replica lives."""
-        fill(self._model, replica)
-
     @torch.no_grad()
-    def measure(self) -> float:
-        """Mean loss of the copied parameters, nats a token."""
+    def measure(self, replica: Replica) -> float:
+        """Mean loss, nats a token. The replica must stand still meanwhile: give a copy."""
+        fill(self._model, replica)
         total = 0.0
         for start in range(0, len(self._windows), BATCH):
             total += float(self._model.loss(self._windows[start : start + BATCH], reduction="sum"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,19 +54,27 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             raise LedgerError(f"{path} cannot be opened as a ledger: {error}") from None
 
+    def _execute(self, sql: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(sql, values)
+        except sqlite3.IntegrityError as error:
+            raise LedgerError(f"{self._path}: {error}: what was to be written is there already") from None
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self._path} cannot be read or written: {error}") from None
+
     def close(self) -> None:
         self._db.close()
 
     def begin_epoch(self) -> Epoch:
         """Record a new life of the coordinator: its rounds begin after the last one recorded; down time makes none."""
-        (last,) = self._db.execute(
+        (last,) = self._execute(
             "SELECT max(coalesce((SELECT max(round) FROM rows), -1), coalesce((SELECT max(last_round) FROM voids), -1))"
         ).fetchone()
-        (epoch,) = self._db.execute("SELECT coalesce(max(epoch), 0) + 1 FROM epochs").fetchone()
-        self._db.execute("INSERT INTO epochs VALUES (?, ?)", (epoch, last + 1))
+        (epoch,) = self._execute("SELECT coalesce(max(epoch), 0) + 1 FROM epochs").fetchone()
+        self._execute("INSERT INTO epochs VALUES (?, ?)", (epoch, last + 1))
         return Epoch(epoch, last + 1)
 
-    def append(self, row: Row, lease_cursor: int) -> None:
+    def append(self, row: Row) -> None:
         """Seal a row: it is on disk when this returns."""
         fields = (
             row.step,
@@ -80,50 +89,53 @@ class Ledger:
             row.hash,
         )
         with self._transaction():
-            self._db.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", fields)
-            contributions = [(entry.contribution, row.step) for entry in row.counted]
-            self._db.executemany("INSERT INTO contributions VALUES (?, ?)", contributions)
-            self._db.execute("INSERT OR REPLACE INTO numbers VALUES ('lease_cursor', ?)", (lease_cursor,))
+            self._execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", fields)
+            for entry in row.counted:
+                self._execute("INSERT INTO contributions VALUES (?, ?)", (entry.contribution, row.step))
+
+    def record_lease_cursor(self, cursor: int) -> None:
+        """Positions below `cursor` have been granted, and are not granted again."""
+        self._execute("INSERT OR REPLACE INTO numbers VALUES ('lease_cursor', ?)", (cursor,))
 
     def record_void(self, epoch: int, round_number: int, reason: str) -> None:
         """Voids in a row share one record; it keeps the newest reason."""
         with self._transaction():
-            longer = self._db.execute(
+            longer = self._execute(
                 "UPDATE voids SET last_round = ?, reason = ? WHERE epoch = ? AND last_round = ?",
                 (round_number, reason, epoch, round_number - 1),
             )
             if longer.rowcount == 0:
-                self._db.execute("INSERT INTO voids VALUES (?, ?, ?, ?)", (round_number, round_number, epoch, reason))
+                self._execute("INSERT INTO voids VALUES (?, ?, ?, ?)", (round_number, round_number, epoch, reason))
 
     def record_loss(self, step: int, loss: float) -> None:
-        self._db.execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (step, loss))
+        self._execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (step, loss))
 
     @property
     def step(self) -> int:
         """The number of updates sealed."""
-        return int(self._db.execute("SELECT count(*) FROM rows").fetchone()[0])
+        return int(self._execute("SELECT count(*) FROM rows").fetchone()[0])
 
     @property
     def lease_cursor(self) -> int:
-        found = self._db.execute("SELECT value FROM numbers WHERE name = 'lease_cursor'").fetchone()
+        found = self._execute("SELECT value FROM numbers WHERE name = 'lease_cursor'").fetchone()
         return int(found[0]) if found else 0
 
     @property
     def rounds_void(self) -> int:
-        return int(self._db.execute("SELECT coalesce(sum(last_round - first_round + 1), 0) FROM voids").fetchone()[0])
+        return int(self._execute("SELECT coalesce(sum(last_round - first_round + 1), 0) FROM voids").fetchone()[0])
 
     def losses(self) -> list[tuple[int, float]]:
         """Held-out losses by step, oldest first."""
-        return list(self._db.execute("SELECT step, loss FROM losses ORDER BY step"))
+        return list(self._execute("SELECT step, loss FROM losses ORDER BY step"))
 
     def step_of_contribution(self, contribution: bytes) -> int | None:
         """The step whose update holds a contribution, if one does."""
-        found = self._db.execute("SELECT step FROM contributions WHERE hash = ?", (contribution,)).fetchone()
+        found = self._execute("SELECT step FROM contributions WHERE hash = ?", (contribution,)).fetchone()
         return int(found[0]) if found else None
 
     def body_bytes_since(self, step: int) -> int:
         """What the bodies of the updates from `step` on weigh."""
-        found = self._db.execute("SELECT coalesce(sum(body_bytes), 0) FROM rows WHERE step >= ?", (step,))
+        found = self._execute("SELECT coalesce(sum(body_bytes), 0) FROM rows WHERE step >= ?", (step,))
         return int(found.fetchone()[0])
 
     def row(self, step: int) -> Row:
@@ -136,26 +148,21 @@ class Ledger:
         """Rows in order, each checked against its own hash; the chain between them is the caller's to check."""
         query = "SELECT * FROM rows WHERE step >= ? AND step < ? ORDER BY step"
         try:
-            for fields in self._db.execute(query, (start, stop if stop is not None else 1 << 62)):
+            for fields in self._execute(query, (start, stop if stop is not None else 1 << 62)):
                 yield _row(fields)
         except sqlite3.DatabaseError as error:
             raise LedgerError(f"{self._path} cannot be read: {error}") from None
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
-
-
-class _Transaction:
-    """All or nothing; the connection is in autocommit mode otherwise."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, failed: type[BaseException] | None, *rest: object) -> None:
-        self._db.execute("ROLLBACK" if failed else "COMMIT")
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing; the connection is in autocommit mode otherwise."""
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._execute("ROLLBACK")
+            raise
+        self._execute("COMMIT")
 
 
 def _row(fields: tuple[int, int, int, bytes, bytes, bytes, int, bytes, bytes, bytes]) -> Row:

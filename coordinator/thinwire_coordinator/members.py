@@ -37,6 +37,7 @@ class Member:
     name: str
     session: str
     announcements: NewestAnnouncement | None = None  # while it attends
+    calls: set[str] = field(default_factory=set)  # of this session that are open: one of each kind
     counted: int = 0
     not_counted: int = 0
     tokens: int = 0
@@ -64,6 +65,7 @@ class Members:
         self.by_session.pop(member.session, None)
         member.name = readable(name) or node_id[:8]
         member.session = secrets.token_hex(16)
+        member.calls = set()
         self.by_session[member.session] = member
         return member
 

@@ -75,9 +75,24 @@ class Voided:
 Action = Opened | Gathered | Voided
 
 
+MISSES_FORGIVEN = 1
+"""A node that let so many rounds pass is waited for again as soon as it is heard of; after more, once it delivers."""
+VOID_LASTS_S = 0.5
+"""The next round opens no sooner than this after a void one did: nodes with nothing to say must not make them spin."""
+
+
+@dataclass
+class _Presence:
+    """An active node."""
+
+    awaited: bool = True  # by the next round
+    missed: int = 0  # rounds in a row that waited for it in vain
+
+
 @dataclass
 class _Round:
     number: int
+    opened: float
     deadline: float
     awaited: set[str]
     delivered: list[str] = field(default_factory=list)
@@ -95,16 +110,19 @@ class RoundMachine:
         self._steps = steps
         self._next_round = first_round
         self._wait_for = wait_for
-        self._active: dict[str, bool] = {}  # node: whether it is waited for; in the order in which they came
+        self._active: dict[str, _Presence] = {}  # in the order in which they came
         self._round: _Round | None = None
         self._beat: float | None = None  # deadline of the round before
+        self._not_before = float("-inf")
         self.step = step
         self.phase = Phase.WAITING if step < steps else Phase.COMPLETE
 
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do, if nothing else happens."""
-        return self._round.deadline if self._round and self.phase is Phase.OPEN else None
+        if self.phase is Phase.OPEN and self._round:
+            return self._round.deadline
+        return self._not_before if self.phase is Phase.WAITING and self._enough() else None
 
     @property
     def next_round(self) -> int:
@@ -117,7 +135,7 @@ class RoundMachine:
 
     def attend(self, node: str, now: float) -> list[Action]:
         """A node holds the head's parameters and wants to train: it is active from the next round on."""
-        self._active[node] = True
+        self._active[node] = _Presence()
         return self._advance(now)
 
     def depart(self, node: str, now: float) -> list[Action]:
@@ -126,9 +144,11 @@ class RoundMachine:
         return self.excuse(node, now)
 
     def heard(self, node: str) -> None:
-        """A node spoke, if only too late: it lives, and the next round waits for it."""
-        if node in self._active:
-            self._active[node] = True
+        """A node spoke, if only too late: it lives, and the next round waits for it. Not so if that was in vain before:
+        one that is late whenever it is waited for would keep every round at its full length."""
+        presence = self._active.get(node)
+        if presence is not None and presence.missed <= MISSES_FORGIVEN:
+            presence.awaited = True
 
     def excuse(self, node: str, now: float) -> list[Action]:
         """This round need not wait for a node any longer: it spoke, but there is nothing to count."""
@@ -148,6 +168,8 @@ class RoundMachine:
             return False, actions
         current.delivered.append(node)
         current.awaited.discard(node)
+        if node in self._active:
+            self._active[node] = _Presence()
         return True, self._advance(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -166,11 +188,11 @@ class RoundMachine:
         actions: list[Action] = []
         if self.phase is Phase.OPEN:
             actions += self._close(now)
-        if self.phase is Phase.WAITING and self._may_open():
+        if self.phase is Phase.WAITING and self._enough() and now >= self._not_before:
             actions.append(self._open(now))
         return actions
 
-    def _may_open(self) -> bool:
+    def _enough(self) -> bool:
         on_the_clock = self._spec.pace == "clock" and self._wait_for <= len(self._active)
         return on_the_clock or self.missing_nodes == 0
 
@@ -181,8 +203,8 @@ class RoundMachine:
             start = self._beat  # the beat goes on from deadline to deadline; sealing takes time from the next round
         self._move(Event.ENOUGH_NODES)
         self._wait_for = 0
-        awaited = {node for node, waited_for in self._active.items() if waited_for} or set(self._active)
-        self._round = _Round(self._next_round, start + length, awaited)
+        awaited = {node for node, presence in self._active.items() if presence.awaited} or set(self._active)
+        self._round = _Round(self._next_round, now, start + length, awaited)
         self._next_round += 1
         return Opened(self._round.number, self.step, self._round.deadline, tuple(self._active))
 
@@ -197,7 +219,8 @@ class RoundMachine:
         if not (time_is_up or everybody):
             return []
         for node in current.awaited & self._active.keys():
-            self._active[node] = False
+            self._active[node].awaited = False
+            self._active[node].missed += 1
         self._beat = current.deadline
         why: Literal["time is up", "everybody has delivered"] = (
             "time is up" if time_is_up else "everybody has delivered"
@@ -207,6 +230,7 @@ class RoundMachine:
             return [Gathered(current.number, self.step, tuple(current.delivered), why)]
         self._move(Event.TOO_FEW)
         self._round = None
+        self._not_before = current.opened + VOID_LASTS_S
         count = len(current.delivered)
         return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions came")]
 

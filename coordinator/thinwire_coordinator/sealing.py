@@ -6,7 +6,7 @@ after, the step is sealed, and replay finds it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 from dataclasses import dataclass
 
 from thinwire_coordinator.feed import Feed, SealedUpdate
@@ -16,15 +16,14 @@ from thinwire_proto.codec import Update, encode_update
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import Counted, Row
 from thinwire_proto.schedule import decay, learning_rate
-from thinwire_proto.votes import Votes, merge
+from thinwire_proto.votes import Merger
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A contribution that is in the round: checked, decoded, and not merged yet."""
+    """A contribution that is in the round: checked, and given to the round's merger."""
 
     counted: Counted
-    votes: Votes
     loss: float
 
 
@@ -49,27 +48,24 @@ class Sealer:
         self._workers = workers
         self._head = replica.head
 
-    async def seal(self, sealed: SealedRound, accepted: Sequence[Accepted], lease_cursor: int) -> Row:
-        """Returns when the update is on disk, out, and queued for the coordinator's replica. Raises OSError or
-        sqlite3.Error where the disk fails; nothing is announced then."""
-        body = await self._workers.merge.submit(self._body, sealed.step, accepted)
-        counted = tuple(entry.counted for entry in accepted)
-        row = await self._workers.disk.submit(self._write, sealed, counted, body, lease_cursor)
-        self._head = row.hash
-        self._workers.replica.submit(self._apply, row, body)
-        await self._feed.publish(SealedUpdate(row.canonical(), body[1]))
-        return row
+    async def seal(self, sealed: SealedRound, counted: tuple[Counted, ...], merger: Merger) -> asyncio.Future[None]:
+        """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names.
 
-    def _body(self, step: int, accepted: Sequence[Accepted]) -> tuple[Update, bytes]:
-        merged = merge(((entry.votes, entry.counted.weight) for entry in accepted), self._replica.layout.components)
+        Returns when the update is on disk and out; the future is done when the coordinator's replica has it, too.
+        Raises OSError or sqlite3.Error where the disk fails; nothing is announced then."""
+        body = await self._workers.merge.submit(self._body, sealed.step, merger)
+        row = await self._workers.disk.submit(self._write, sealed, counted, body[1])
+        self._head = row.hash
+        applied = self._workers.replica.submit(self._replica.apply, body[0], row.hash)
+        await self._feed.publish(SealedUpdate(row.canonical(), body[1]))
+        return applied
+
+    def _body(self, step: int, merger: Merger) -> tuple[Update, bytes]:
         schedule = self._state.contract.schedule
-        update = Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+        update = Update(step, learning_rate(schedule, step), decay(schedule, step), merger.merged())
         return update, encode_update(update)
 
-    def _write(
-        self, sealed: SealedRound, counted: tuple[Counted, ...], body: tuple[Update, bytes], lease_cursor: int
-    ) -> Row:
-        encoded = body[1]
+    def _write(self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes) -> Row:
         row = Row(
             step=sealed.step,
             round=sealed.round,
@@ -81,8 +77,5 @@ class Sealer:
             counted=counted,
             previous=self._head,
         )
-        self._state.ledger.append(row, lease_cursor)
+        self._state.ledger.append(row)
         return row
-
-    def _apply(self, row: Row, body: tuple[Update, bytes]) -> None:
-        self._replica.apply(body[0], row.hash)

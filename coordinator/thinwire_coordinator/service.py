@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -19,6 +21,8 @@ from thinwire_proto.parts import PART_BYTES_MAX, split
 from thinwire_proto.service_pb2_grpc import SwarmServicer
 
 PROTOCOL = 1
+REFUSAL_LENGTH_MAX = 2000
+"""gRPC carries an error's text in a header, and headers end at 8 kB."""
 
 
 class Service(SwarmServicer):
@@ -39,10 +43,7 @@ class Service(SwarmServicer):
         await self._compare_heads(request, context)
         member = self._swarm.members.join(request.node_id, request.name)
         if member is None:
-            limit = self._swarm.contract.round.nodes_max
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full: its contract allows {limit} nodes"
-            )
+            await _refuse(context, f"the swarm is full: its contract allows {self._swarm.members.nodes_max} nodes")
         take_snapshot = not request.HasField("replica_step") or await self._swarm.workers.disk.submit(
             self._swarm.state.snapshot_is_lighter, request.replica_step
         )
@@ -55,12 +56,9 @@ class Service(SwarmServicer):
 
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
         member = await self._member(request.session, context)
-        announcements = self._swarm.attend(member)
-        try:
+        async with _one_at_a_time(member, "Attend", context), aclosing(self._swarm.attend(member)) as announcements:
             async for announcement in announcements:
                 yield announcement
-        finally:
-            await announcements.aclose()
 
     async def Contribute(
         self, request_iterator: AsyncIterator[pb.ContributionPart], context: Context[Any, Any]
@@ -79,34 +77,41 @@ class Service(SwarmServicer):
         step = request.from_step
         if step > self._swarm.feed.step:
             await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
-        while True:
-            update = await self._swarm.feed.get(step)
-            row = update.row
-            for data in split(update.body):
-                yield self._counted_down(member, pb.UpdatePart(row=row, data=data))
-                row = b""
-            step += 1
+        async with _one_at_a_time(member, "Updates", context):
+            while True:
+                update = await self._swarm.feed.get(step)
+                row = update.row
+                for data in split(update.body):
+                    yield self._counted_down(member, pb.UpdatePart(row=row, data=data))
+                    row = b""
+                step += 1
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
         path = self._swarm.state.snapshot_path(self._swarm.state.snapshot_steps()[-1])
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            while data := await asyncio.to_thread(file.read, PART_BYTES_MAX):
-                yield self._counted_fetched(member, pb.FilePart(size=size, data=data))
-                size = 0
+        async with _one_at_a_time(member, "Snapshot", context):
+            async for part in self._file(member, path):
+                yield part
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
-        packed = await asyncio.to_thread((self._swarm.state.folder / "corpus.zst").read_bytes)
-        size = len(packed)
-        for data in split(packed):
-            yield self._counted_fetched(member, pb.FilePart(size=size, data=data))
-            size = 0
+        async with _one_at_a_time(member, "Corpus", context):
+            async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
+                yield part
+
+    async def _file(self, member: Member, path: Path) -> AsyncIterator[pb.FilePart]:
+        size = (await asyncio.to_thread(path.stat)).st_size
+        with path.open("rb") as file:
+            while data := await asyncio.to_thread(file.read, PART_BYTES_MAX):
+                part = pb.FilePart(size=size, data=data)
+                member.bytes_fetched += part.ByteSize()
+                self._swarm.tally.bytes_fetched += part.ByteSize()
+                yield part
+                size = 0
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
         swarm, tally = self._swarm, self._swarm.tally
-        step, fingerprint = await swarm.own_fingerprint()
+        step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (swarm.feed.step, None)
         losses = await swarm.workers.disk.submit(swarm.state.ledger.losses)
         reply = pb.StatusReply(
             state=swarm.condition,
@@ -192,14 +197,22 @@ class Service(SwarmServicer):
         self._swarm.tally.bytes_down += part.ByteSize()
         return part
 
-    def _counted_fetched(self, member: Member, part: pb.FilePart) -> pb.FilePart:
-        member.bytes_fetched += part.ByteSize()
-        self._swarm.tally.bytes_fetched += part.ByteSize()
-        return part
+
+@asynccontextmanager
+async def _one_at_a_time(member: Member, call: str, context: Context[Any, Any]) -> AsyncIterator[None]:
+    """A session may have one call of each kind open: it cannot use up what all share."""
+    calls = member.calls  # of this session; the next one has a set of its own
+    if call in calls:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"one {call} at a time in a session")
+    calls.add(call)
+    try:
+        yield
+    finally:
+        calls.discard(call)
 
 
 async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
 
 
 def _node_status(member: Member) -> pb.NodeStatus:

@@ -11,13 +11,14 @@ lock                      held by the coordinator that runs on this directory
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from thinwire_coordinator.bodies import Bodies, rename_synced, replace_synced
+from thinwire_coordinator.bodies import Bodies, rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.ledger import Ledger
 from thinwire_coordinator.stdlib_corpus import make_corpus
 from thinwire_proto.codec import Update, decode_update
@@ -38,6 +39,7 @@ class State:
     contract: Contract
     corpus: Corpus
     ledger: Ledger
+    reading_ledger: Ledger  # the same file by a connection of its own, for whatever must not hold up a seal
     bodies: Bodies
 
     def snapshot_path(self, step: int) -> Path:
@@ -76,6 +78,7 @@ class State:
 
     def close(self) -> None:
         self.ledger.close()
+        self.reading_ledger.close()
 
 
 def lock_state(folder: Path) -> FileLock:
@@ -95,6 +98,15 @@ def lock_state(folder: Path) -> FileLock:
 
 def create_state(folder: Path, run: RunSpec) -> None:
     """Make a new run: its corpus, contract and first state. What exists when `contract.json` does is whole."""
+    passing = folder / "contract.json.new"  # there only while a run is made
+    if passing.exists():
+        shutil.rmtree(folder / "snapshots", ignore_errors=True)  # that was interrupted
+    for name in ("ledger.sqlite", "updates", "snapshots"):
+        if (folder / name).exists():
+            raise ConfigError(
+                f"{folder} has no contract.json, but has {name}: it is what is left of a run; restore contract.json, "
+                "or give another --state-dir"
+            )
     corpus = make_corpus()
     if run.data.corpus_hash not in ("", corpus.hash):
         raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
@@ -104,13 +116,15 @@ def create_state(folder: Path, run: RunSpec) -> None:
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
     contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
     replace_synced(folder / "corpus.zst", corpus.pack())
-    (folder / "snapshots").mkdir(exist_ok=True)
     first = Replica(contract, initial_state(run.model, int.from_bytes(os.urandom(7), "big")), 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
-    passing = folder / "snapshots" / "0.part"
-    first.save(passing)
-    rename_synced(passing, folder / "snapshots" / "0.safetensors")
-    replace_synced(folder / "contract.json", contract.canonical())
+    replace_synced(passing, contract.canonical())
+    snapshots = folder / "snapshots"
+    snapshots.mkdir()
+    first.save(snapshots / "0.part")
+    rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
+    passing.rename(folder / "contract.json")
+    sync_folder(folder)
 
 
 def is_state(folder: Path) -> bool:
@@ -127,7 +141,10 @@ def open_state(folder: Path) -> State:
         raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
     except PayloadError as error:
         raise LedgerError(f"{folder / 'corpus.zst'}: {error}") from None
-    return State(folder, contract, corpus, Ledger(folder / "ledger.sqlite"), Bodies(str(folder / "updates")))
+    path = folder / "ledger.sqlite"
+    if not path.exists() and (folder / "updates").exists():
+        raise LedgerError(f"{path} is missing: restore it from the newest copy that you have")
+    return State(folder, contract, corpus, Ledger(path), Ledger(path), Bodies(str(folder / "updates")))
 
 
 def check_run(state: State, run: RunSpec) -> None:
@@ -169,8 +186,12 @@ def replica_at_head(state: State) -> Replica:
     for step in reversed(state.snapshot_steps()):
         try:
             replica = state.load_snapshot(step)
+            if step > 0 and replica.head != state.ledger.row(step - 1).hash:
+                raise ReplicaError(f"{state.snapshot_path(step)} does not belong to the row of step {step - 1}")
         except ReplicaError as error:
             problems.append(str(error))
+            if step > 0:  # out of the way, or newcomers would be sent it
+                state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
         for _ in replay(state, replica):
             pass

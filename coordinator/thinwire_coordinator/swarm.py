@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from typing import Any
 
 from thinwire_coordinator import admission
 from thinwire_coordinator.feed import Feed
 from thinwire_coordinator.leases import Lease, Leases
 from thinwire_coordinator.ledger import Epoch
 from thinwire_coordinator.members import Member, Members, NewestAnnouncement
+from thinwire_coordinator.open_round import OpenRound, Tally
 from thinwire_coordinator.rounds import Action, Gathered, Opened, Phase, RoundMachine, Voided
 from thinwire_coordinator.sealing import Accepted, SealedRound, Sealer
 from thinwire_coordinator.state import State
@@ -28,36 +29,12 @@ from thinwire_proto.replica import Replica
 from thinwire_proto.rows import Counted, contribution_hash
 from thinwire_proto.service_pb2 import Announcement, ContributionHeader, ContributionPart, Receipt
 from thinwire_proto.service_pb2 import Lease as LeaseMessage
-from thinwire_proto.votes import Votes
+from thinwire_proto.votes import Merger
 
 log = logging.getLogger("thinwire.coordinator")
 
-
-@dataclass
-class OpenRound:
-    """A round from its announcement until its receipts are given."""
-
-    number: int
-    step: int
-    deadline: float
-    nonce: int
-    leases: dict[str, Lease]
-    fingerprint: asyncio.Future[int]  # of the coordinator's own replica at `step`
-    accepted: dict[str, Accepted] = field(default_factory=dict)
-    receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)  # by the contribution's hash
-
-
-@dataclass
-class Tally:
-    """Counts since this process started."""
-
-    tokens: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    bytes_fetched: int = 0
-    fingerprints_compared: int = 0
-    fingerprints_different: int = 0
-    loss_training: float | None = None
+READ_GRACE_S = 1.0
+"""What arrives so soon after the end of its round is still read, to be told that it is late."""
 
 
 class Swarm:
@@ -82,7 +59,7 @@ class Swarm:
         self._sealer = Sealer(state, replica, feed, workers)
         self._leases = Leases(state.ledger.lease_cursor)
         self._round: OpenRound | None = None
-        self._newest: Opened | None = None
+        self._fingerprinted = (-1, 0)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -91,9 +68,9 @@ class Swarm:
     async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
         """The node is active for as long as this is iterated over."""
         mine = member.announcements = NewestAnnouncement()
-        mine.put(self._announcement_for(member.node_id))
-        self._act(self._machine.attend(member.node_id, self._now()))
         try:
+            mine.put(self._announcement_for(member.node_id))
+            self._act(self._machine.attend(member.node_id, self._now()))
             while True:
                 yield await mine.get()
         finally:
@@ -106,8 +83,7 @@ class Swarm:
     ) -> Receipt:
         """Take a contribution in and return its receipt, when its round is over."""
         current = self._round
-        k = self.contract.demo.k
-        payload_bytes_max = contribution_bytes_max(self.layout, k)
+        payload_bytes_max = contribution_bytes_max(self.layout, self.contract.demo.k)
         refusal = admission.at_the_door(
             admission.Claim(header.epoch, header.round, header.step, header.samples, header.payload_bytes),
             self.epoch.number,
@@ -117,44 +93,82 @@ class Swarm:
         if refusal is not None or current is None:
             assert refusal is not None
             return self._refuse(member, current, refusal)
+        current.arriving.add(header.session)
         try:
-            payload = await _read(header.payload_bytes, payload_bytes_max, parts)
-            if header.fingerprint != await asyncio.shield(current.fingerprint):
-                return self._refuse_replica(member, current)
-            votes = await self.workers.merge.submit(decode_votes, payload, self.layout, k)
+            payload = await _read(header.payload_bytes, payload_bytes_max, parts, current.deadline + READ_GRACE_S)
         except PayloadError as error:
             return self._refuse(member, current, admission.Refusal(Receipt.REASON_MALFORMED, str(error)))
-        self.tally.fingerprints_compared += 1
-        member.replica_equal = True
-
-        in_time, actions = self._machine.deliver(member.node_id, current.number, self._now())
-        if not in_time:
-            self._act(actions)
-            late = admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended before this was checked")
+        except asyncio.TimeoutError:
+            late = admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended while this was sent")
             return self._refuse(member, current, late)
-        receipt = self._accept(member, current, header, payload, votes)
+        finally:
+            current.arriving.discard(header.session)
+        if self.members.by_session.get(header.session) is not member:
+            # it may have asked for the receipt of this one since, and been told that there is none
+            left = admission.Refusal(Receipt.REASON_NO_LEASE, "the node has joined anew since this was sent")
+            return self._refuse(member, None, left)
+        return await asyncio.shield(self._judge(member, header, current, payload))
+
+    def _judge(
+        self, member: Member, header: ContributionHeader, current: OpenRound, payload: bytes
+    ) -> asyncio.Future[Receipt]:
+        """A contribution has arrived whole: its receipt, known by its hash from now on, whoever is still listening."""
+        name = contribution_hash(self.contract.hash, self.epoch.number, current.number, member.node_id, payload)
+        if name in current.receipts:
+            return current.receipts[name]
+        receipt = current.receipts[name] = asyncio.get_running_loop().create_future()
+
+        async def judge() -> None:
+            try:
+                refusal = await self._check(member, header, current, payload, name)
+            except Exception as error:  # noqa: BLE001 - a task's boundary: the coordinator ends with it, see `failed`
+                self._fail(error)
+                return
+            if refusal is not None:
+                receipt.set_result(self._refuse(member, current, refusal))
+
+        self._keep(judge())
+        return receipt
+
+    async def _check(
+        self, member: Member, header: ContributionHeader, current: OpenRound, payload: bytes, name: bytes
+    ) -> admission.Refusal | None:
+        """Compare the base, decode the votes, and take them into the round if it is still open."""
+        self.tally.fingerprints_compared += 1
+        member.replica_equal = header.fingerprint == await asyncio.shield(current.fingerprint)
+        if not member.replica_equal:
+            self.tally.fingerprints_different += 1
+            log.warning("%s: its replica differs at step %d; its votes are not merged", member.name, current.step)
+            text = f"the parameters that this was computed on are not those of step {current.step}: fetch them anew"
+            return admission.Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
+        try:
+            votes = await self.workers.merge.submit(decode_votes, payload, self.layout, self.contract.demo.k)
+        except PayloadError as error:
+            return admission.Refusal(Receipt.REASON_MALFORMED, str(error))
+        in_time, actions = self._machine.deliver(member.node_id, current.number, self._now())
+        if in_time:
+            lease = current.leases[member.node_id]
+            weight = admission.weight(header.samples, lease.count, self.contract.round.weight_max)
+            counted = Counted(member.node_id, name, weight, header.samples)
+            current.accepted[member.node_id] = Accepted(counted, header.loss)
+            # merged as they come, in the order in which the merge thread gets them; the seal is behind all of them
+            self._must_succeed(self.workers.merge.submit(current.merger.add, votes, weight))
         self._act(actions)
-        return await asyncio.shield(receipt)
+        if not in_time:
+            return admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended before this was checked")
+        return None
 
     async def ask_receipt(self, name: bytes) -> Receipt:
-        """The receipt of a contribution by its hash, whichever process it was given to."""
+        """The receipt of a contribution by its hash, whichever process it was given to.
+
+        A node asks in a session after the one in which it sent: what had not arrived whole by then never will.
+        """
         if self._round and name in self._round.receipts:
             return await asyncio.shield(self._round.receipts[name])
         step = await self.workers.disk.submit(self.state.ledger.step_of_contribution, name)
         if step is None:
-            return _not_counted(Receipt.REASON_UNKNOWN, "it is in no sealed update, and its round is over")
+            return _not_counted(Receipt.REASON_UNKNOWN, "it is in no sealed update, and in no round that is open")
         return Receipt(outcome=Receipt.OUTCOME_COUNTED, step=step)
-
-    def _accept(
-        self, member: Member, current: OpenRound, header: ContributionHeader, payload: bytes, votes: Votes
-    ) -> asyncio.Future[Receipt]:
-        lease = current.leases[member.node_id]
-        weight = admission.weight(header.samples, lease.count, self.contract.round.weight_max)
-        name = contribution_hash(self.contract.hash, self.epoch.number, current.number, member.node_id, payload)
-        counted = Counted(member.node_id, name, weight, header.samples)
-        current.accepted[member.node_id] = Accepted(counted, votes, header.loss)
-        receipt = current.receipts[name] = asyncio.get_running_loop().create_future()
-        return receipt
 
     # what the organizer asks
 
@@ -171,22 +185,35 @@ class Swarm:
 
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint under the nonce 0) of the coordinator's replica."""
-        return await self.workers.replica.submit(lambda: (self._replica.step, self._replica.fingerprint(0)))
+        return await self.workers.replica.submit(self._own_fingerprint)
+
+    def _own_fingerprint(self) -> tuple[int, int]:
+        step, number = self._fingerprinted
+        if step != self._replica.step:
+            self._fingerprinted = step, number = self._replica.step, self._replica.fingerprint(0)
+        return step, number
 
     # what the round machine decides
 
     def _act(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Opened):
-                self._open(action)
-            elif isinstance(action, Gathered):
-                assert self._round is not None
-                task = asyncio.get_running_loop().create_task(self._seal(self._round, action))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            else:
-                self._void(action)
-        self._set_timer()
+        try:
+            for action in actions:
+                if isinstance(action, Opened):
+                    self._open(action)
+                elif isinstance(action, Gathered):
+                    assert self._round is not None
+                    self._keep(self._seal(self._round, action))
+                else:
+                    self._void(action)
+            self._set_timer()
+        except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round for ever
+            self._fail(error)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task to its end; the loop itself holds tasks only weakly."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _open(self, opened: Opened) -> None:
         samples = self.contract.round.samples
@@ -198,7 +225,9 @@ class Swarm:
             nonce=nonce,
             leases={node: self._leases.grant(samples) for node in opened.nodes},
             fingerprint=self.workers.replica.submit(self._replica.fingerprint, nonce),
+            merger=Merger(self.layout.components),
         )
+        self._must_succeed(self.workers.disk.submit(self.state.ledger.record_lease_cursor, self._leases.cursor))
         for node in self._round.leases:
             self._announce(node)
 
@@ -208,16 +237,18 @@ class Swarm:
                 gathered.round, self.epoch.number, gathered.step, current.nonce, await current.fingerprint
             )
             accepted = [current.accepted[node] for node in gathered.nodes]
-            await self._sealer.seal(sealed, accepted, self._leases.cursor)
+            counted = tuple(entry.counted for entry in accepted)
+            self._must_succeed(await self._sealer.seal(sealed, counted, current.merger))
+            self._after_seal(current, accepted)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the coordinator ends with it, see `failed`
-            if not self.failed.done():
-                self.failed.set_exception(error)
-            return
+            self._fail(error)
+
+    def _after_seal(self, current: OpenRound, accepted: list[Accepted]) -> None:
         self._count(accepted)
         for entry in accepted:
-            receipt = Receipt(outcome=Receipt.OUTCOME_COUNTED, step=gathered.step)
+            receipt = Receipt(outcome=Receipt.OUTCOME_COUNTED, step=current.step)
             current.receipts[entry.counted.contribution].set_result(receipt)
-        log.debug("round %d: step %d sealed, %d contributions", gathered.round, gathered.step + 1, len(accepted))
+        log.debug("round %d: step %d sealed, %d contributions", current.number, current.step + 1, len(accepted))
         self._round = None
         self.sealed.set()
         self._act(self._machine.sealed(self._now()))
@@ -229,11 +260,14 @@ class Swarm:
         current, self._round = self._round, None
         assert current is not None
         log.warning("round %d is void: %s", voided.round, voided.why)
-        self.workers.disk.submit(self.state.ledger.record_void, self.epoch.number, voided.round, voided.why)
-        for entry in current.accepted.values():
-            self.members.by_id[entry.counted.node].not_counted += 1
-        for receipt in current.receipts.values():
-            receipt.set_result(_not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}"))
+        self._must_succeed(
+            self.workers.disk.submit(self.state.ledger.record_void, self.epoch.number, voided.round, voided.why)
+        )
+        for node, entry in current.accepted.items():
+            if member := self.members.by_id.get(node):
+                member.not_counted += 1
+            receipt = _not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}")
+            current.receipts[entry.counted.contribution].set_result(receipt)
         self._announce_standing()
 
     def _count(self, accepted: list[Accepted]) -> None:
@@ -247,6 +281,19 @@ class Swarm:
         self.tally.tokens += samples * tokens_a_sample
         self.tally.loss_training = sum(entry.loss * entry.counted.samples for entry in accepted) / samples
 
+    def _must_succeed(self, work: asyncio.Future[None]) -> None:
+        """Nobody waits for this work, but without it the coordinator cannot go on."""
+
+        def look(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._fail(error)
+
+        work.add_done_callback(look)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
     # the small parts
 
     def _facts(self, current: OpenRound, member: Member, payload_bytes_max: int) -> admission.RoundFacts:
@@ -255,7 +302,7 @@ class Swarm:
             round=current.number,
             step=current.step,
             leased_samples=lease.count if lease else None,
-            contributed=member.node_id in current.accepted,
+            contributed=member.node_id in current.accepted or member.session in current.arriving,
             payload_bytes_max=payload_bytes_max,
         )
 
@@ -264,17 +311,11 @@ class Swarm:
         log.info("%s: not counted: %s", member.name, refusal.text)
         if refusal.reason == Receipt.REASON_LATE:
             self._machine.heard(member.node_id)  # its contribution to the round that is open may still come
+        elif refusal.reason == Receipt.REASON_DUPLICATE:
+            pass  # the one before it may still be counted
         elif current is not None and current is self._round and member.node_id not in current.accepted:
             self._act(self._machine.excuse(member.node_id, self._now()))
         return _not_counted(refusal.reason, refusal.text)
-
-    def _refuse_replica(self, member: Member, current: OpenRound) -> Receipt:
-        self.tally.fingerprints_compared += 1
-        self.tally.fingerprints_different += 1
-        member.replica_equal = False
-        log.warning("%s: its replica differs at step %d; its votes are not merged", member.name, current.step)
-        text = f"the parameters that this was computed on are not those of step {current.step}: fetch them anew"
-        return self._refuse(member, current, admission.Refusal(Receipt.REASON_REPLICA_DIFFERS, text))
 
     def _announcement(self, current: OpenRound, lease: Lease) -> Announcement:
         return Announcement(
@@ -322,11 +363,17 @@ class Swarm:
         return asyncio.get_running_loop().time()
 
 
-async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart]) -> bytes:
-    """The payload of a contribution, part by part. Raises PayloadError."""
+async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart], until: float) -> bytes:
+    """The payload of a contribution, part by part. Raises PayloadError, or TimeoutError at `until` (loop time)."""
     assembly = Assembly(size, size_max, "contribution")
-    async for part in parts:
-        assembly.add(part.data)
+
+    async def read() -> None:
+        async for part in parts:
+            if not part.data and size:
+                raise PayloadError("contribution: a part is empty")
+            assembly.add(part.data)
+
+    await asyncio.wait_for(read(), until - asyncio.get_running_loop().time())
     return assembly.whole()
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 import grpc
 from rich.console import Console
 
-from deploy.local_swarm.processes import BIN, Processes, SwarmError, left_with
+from deploy.local_swarm.processes import BIN, ENDING, Processes, SwarmError, left_with
 from deploy.local_swarm.summary import Outcome, print_summary
 from deploy.local_swarm.view import View
 from thinwire_proto.models import PRESETS
@@ -38,7 +38,7 @@ def main() -> None:
     run_file.write_text(
         f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\nsteps = {arguments.rounds}\nwarmup_steps = {warmup}\n'
     )
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: in the background it would come to us ignored
+    for number in ENDING:  # SIGINT too: in the background it would come to us ignored
         signal.signal(number, _interrupt)
     try:
         outcome = _run(folder, run_file, arguments.nodes, console)
@@ -69,9 +69,9 @@ def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
     console.print("all nodes have left; replaying the ledger", highlight=False)
     verified, text = _coordinator_says("verify", processes)
     _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
-    return Outcome(
-        status, left, verified, "verify: " + text.splitlines()[-2 if verified else -1], sample, folder, seconds
-    )
+    lines = text.splitlines()
+    said = next((line for line in lines if line.startswith("replayed")), lines[-1] if lines else "ended without a word")
+    return Outcome(status, left, verified, f"verify: {said}", sample, folder, seconds)
 
 
 def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
@@ -82,16 +82,31 @@ def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
             status = _status(processes, stub)
             if status.tokens and started is None:
                 started = time.monotonic()
+            if started is None:
+                _check_start(processes)
             view.show(status)
             time.sleep(POLL_S)
     return time.monotonic() - (started or time.monotonic())
 
 
-def _status(processes: Processes, stub: SwarmStub) -> StatusReply:
-    try:
-        return stub.Status(StatusRequest(), timeout=STATUS_TIMEOUT_S)
-    except grpc.RpcError:
-        raise SwarmError(f"the coordinator does not answer any more:\n{processes.coordinator.tail()}") from None
+def _check_start(processes: Processes) -> None:
+    """Before the first round, a node that has ended will not come any more."""
+    for node in processes.nodes:
+        if not node.running:
+            raise SwarmError(f"{node.name} did not start:\n{node.tail()}")
+
+
+def _status(processes: Processes, stub: SwarmStub, *, fingerprint: bool = False) -> StatusReply:
+    """The coordinator may be busy for a while; it has failed when it has ended."""
+    while True:
+        try:
+            return stub.Status(StatusRequest(fingerprint=fingerprint), timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError:
+            coordinator = processes.coordinator
+            if coordinator is None or not coordinator.running:
+                tail = coordinator.tail() if coordinator else ""
+                raise SwarmError(f"the coordinator has ended:\n{tail}") from None
+            time.sleep(POLL_S)
 
 
 def _last_status(processes: Processes, stub: SwarmStub) -> StatusReply:
@@ -101,7 +116,7 @@ def _last_status(processes: Processes, stub: SwarmStub) -> StatusReply:
     while status.step == status.steps and status.loss_newest_step < status.step and time.monotonic() < deadline:
         time.sleep(POLL_S)
         status = _status(processes, stub)
-    return status
+    return _status(processes, stub, fingerprint=True)
 
 
 def _coordinator_says(command: str, processes: Processes, *more: str) -> tuple[bool, str]:

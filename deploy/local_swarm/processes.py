@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 60.0
@@ -18,6 +19,10 @@ NODE_END_S = 8.0
 COORDINATOR_END_S = 8.0
 LISTENING = re.compile(r"listening on (\S+:\d+)")
 LEFT = re.compile(r"left at step (\d+), fingerprint ([0-9a-f]{16})")
+
+
+ENDING = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)))
+"""What tells us to end: Ctrl-C, kill, and a terminal that is closed (which Windows does not tell)."""
 
 
 class SwarmError(Exception):
@@ -70,32 +75,43 @@ class Processes:
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
         self._wanted = nodes
-        self.nodes: list[Process] = []
+        self.all: list[Process] = []
+        self.coordinator: Process | None = None
 
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
+        for number in ENDING:  # a second Ctrl-C must not leave anything running
+            signal.signal(number, signal.SIG_IGN)
         for node in self.nodes:
             node.tell(signal.SIGTERM)
         for node in self.nodes:
             node.end(NODE_END_S)
-        if hasattr(self, "coordinator"):
+        if self.coordinator is not None:
             self.coordinator.end(COORDINATOR_END_S)
+
+    @property
+    def nodes(self) -> list[Process]:
+        return [process for process in self.all if process is not self.coordinator]
+
+    def _start(self, name: str, command: list[str]) -> Process:
+        with _uninterrupted():  # or it could run without being known here
+            process = Process(name, command, self.folder / f"{name}.log")
+            self.all.append(process)
+        return process
 
     def start_coordinator(self, run_file: Path) -> str:
         """Returns the address that it listens on."""
         command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
         command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted)]
-        self.coordinator = Process("coordinator", command, self.folder / "coordinator.log")
+        self.coordinator = coordinator = self._start("coordinator", command)
         deadline = time.monotonic() + START_TIMEOUT_S
-        while self.coordinator.running and time.monotonic() < deadline:
-            if found := LISTENING.search(self.coordinator.text()):
+        while coordinator.running and time.monotonic() < deadline:
+            if found := LISTENING.search(coordinator.text()):
                 return found[1]
             time.sleep(0.1)
-        raise SwarmError(f"the coordinator did not start:\n{self.coordinator.tail()}")
+        raise SwarmError(f"the coordinator did not start:\n{coordinator.tail()}")
 
     @property
     def state_dir(self) -> Path:
@@ -107,7 +123,21 @@ class Processes:
             name = f"node-{number}"
             command = ["thinwire-node", "start", address, "--name", name, "--state-dir", str(self.folder / name)]
             command += ["--threads", str(threads), "--give-up-after", "30"]
-            self.nodes.append(Process(name, command, self.folder / f"{name}.log"))
+            self._start(name, command)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals that tell us to end are kept until the block is over."""
+    kept: list[int] = []
+    before = {number: signal.signal(number, lambda told, frame: kept.append(told)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if kept:
+            signal.raise_signal(kept[0])
 
 
 def left_with(node: Process) -> tuple[int, int] | None:

@@ -20,13 +20,14 @@ from thinwire_node.state import Head, NodeState
 from thinwire_node.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
-from thinwire_proto.errors import LocalError, PayloadError, RemoteError, ReplicaError
+from thinwire_proto.errors import LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.replica import Replica
 
 log = logging.getLogger("thinwire.node")
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 10.0
+RESYNCS_IN_VAIN_MAX = 5
 RECEIPT_WAIT_S = 2.0
 """How long a leaving node waits for the receipt that is still out."""
 
@@ -53,7 +54,7 @@ class Node:
         self.work: Work | None = None
         self._state: NodeState | None = None
         self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
-        self._head: Head | None = None
+        self._resyncs_in_vain = 0
         self._contract: Contract | None = None
         self._corpus: Corpus | None = None
 
@@ -62,14 +63,20 @@ class Node:
         try:
             self._startup()
             await self._main_loop(stop)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise LocalError(f"{self._device} has too little memory ({reason}); give a smaller --micro-batch") from None
+        except OSError as error:
+            raise LocalError(f"{self._settings.state_dir}: cannot be written: {error.strerror or error}") from None
         finally:
             await self._shutdown()
 
     def _startup(self) -> None:
-        self._device = choose_device(self._settings.device)
+        self._device, why = choose_device(self._settings.device)
+        if why:
+            log.warning("%s", why)
         self._state = NodeState(self._settings.state_dir)
         self._contract = self._state.contract()
-        self._head = self._state.head()
         if self._contract is not None:
             self._replica = self._state.replica(self._contract)
 
@@ -86,23 +93,24 @@ class Node:
                 try:
                     await session
                     return
-                except LinkLost as error:
+                except (LinkLost, PayloadError) as error:
                     log.warning("no coordinator at %s: %s", self._settings.address, error)
-                except (ReplicaError, PayloadError) as error:
+                except ReplicaError as error:
                     self._resync(error)
         finally:
             stopped.cancel()
 
     async def _attempts(self, stop: asyncio.Event) -> AsyncIterator[None]:
-        """Yields when it is time to try; pauses longer from try to try while none gets through. Raises GaveUp."""
+        """Yields when it is time to try; pauses longer from try to try while nothing comes of it. Raises GaveUp."""
         pause_s = BACKOFF_FIRST_S
         patience_s = self._settings.give_up_after_s
         self._last_contact = time.monotonic()
+        progress = self._progress()
         while True:
-            tried_at = time.monotonic()
             yield
-            if self._last_contact > tried_at:
-                pause_s = BACKOFF_FIRST_S
+            if self._progress() != progress:
+                progress, pause_s = self._progress(), BACKOFF_FIRST_S
+                self._resyncs_in_vain = 0
             alone_s = time.monotonic() - self._last_contact
             if patience_s is not None and alone_s + pause_s > patience_s:
                 raise GaveUp(
@@ -115,15 +123,19 @@ class Node:
                 return
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
+    def _progress(self) -> tuple[int, Head | None]:
+        """What changes when a session comes to something: contributions counted, and the newest update applied."""
+        return self.record.counted, self._state.head if self._state else None
+
     async def _session(self) -> None:
         assert self._state is not None
         link = Link(self._settings.address)
+        joined = False
         try:
             session = Session(link, self._state, self.record, self._settings.habits)
             held = self.work.replica if self.work and self.work.replica else self._replica
-            head = Head(held.step, held.head) if self.work and held and held.step else self._head
-            self._contract, take_snapshot = await session.join(self._contract, held, head)
-            self._last_contact = time.monotonic()
+            self._contract, take_snapshot = await session.join(self._contract, held)
+            joined = True
             log.info("joined at %s as %s", self._settings.address, self._settings.habits.name)
             if self._corpus is None:
                 self._corpus = await session.fetch_corpus(self._contract)
@@ -133,6 +145,8 @@ class Node:
             assert self.work is not None
             await session.run(self.work)
         finally:
+            if joined:
+                self._last_contact = time.monotonic()
             self.record.bytes_up += link.bytes_up
             self.record.bytes_down += link.bytes_down
             await link.close()
@@ -154,10 +168,16 @@ class Node:
             await self.work.adopt(replica, self._corpus)
         self._replica = None
 
-    def _resync(self, error: RemoteError) -> None:
+    def _resync(self, error: ReplicaError) -> None:
         """The parameters are not the swarm's: fetch them anew."""
         log.warning("%s; resyncing", error)
         self.record.resyncs += 1
+        self._resyncs_in_vain += 1
+        if self._resyncs_in_vain > RESYNCS_IN_VAIN_MAX:
+            raise LocalError(
+                f"the parameters differ again and again, {self._resyncs_in_vain} times without an update in between: "
+                "this machine's memory, disk or device may be faulty; try --device cpu"
+            )
         self._replica = None
         if self.work is not None:
             self.work.replica = None
@@ -165,26 +185,31 @@ class Node:
     async def _end(self, session: asyncio.Future[None]) -> None:
         """Stop a session that runs; a receipt that is out is waited for, for a while."""
         deadline = time.monotonic() + RECEIPT_WAIT_S
-        while self.record.pending is not None and not session.done() and time.monotonic() < deadline:
+        while self.work and self.work.pending and not session.done() and time.monotonic() < deadline:
             await asyncio.wait({session}, timeout=0.05)
         session.cancel()
-        with contextlib.suppress(asyncio.CancelledError, RemoteError):
+        with contextlib.suppress(asyncio.CancelledError, ThinwireError):
             await session
 
     async def _shutdown(self) -> None:
-        if self.work is not None:
-            if self.work.replica is not None:
-                await self.work.save_replica()
-                await self.work.save_momentum()
-                step, fingerprint = self.work.replica.step, self.work.replica.fingerprint(0)
-                log.info("left at step %d, fingerprint %016x", step, fingerprint)
-            self.work.close()
-        if self._state is not None:
-            self._state.close()
-        record = self.record
-        log.info(
-            "counted %d times, not counted %d times, %s tokens, %s bytes up, %s bytes down",
-            record.counted,
-            record.not_counted,
-            *(f"{number:,}" for number in (record.tokens, record.bytes_up, record.bytes_down)),
-        )
+        try:
+            if self.work is not None:
+                await self._leave(self.work)
+        finally:
+            if self.work is not None:
+                self.work.close()
+            if self._state is not None:
+                self._state.close()
+            record = self.record
+            log.info(
+                "counted %d times, not counted %d times, %s tokens, %s bytes up, %s bytes down",
+                record.counted,
+                record.not_counted,
+                *(f"{number:,}" for number in (record.tokens, record.bytes_up, record.bytes_down)),
+            )
+
+    async def _leave(self, work: Work) -> None:
+        await work.save_momentum()
+        await work.save_replica()
+        if work.replica is not None:
+            log.info("left at step %d, fingerprint %016x", work.replica.step, work.replica.fingerprint(0))

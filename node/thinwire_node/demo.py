@@ -91,7 +91,7 @@ class DeMo:
         """It was not counted: m ← m + βʲ·α·q, for the j cuts since. Nothing that was learned is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._cuts - sent.cut)
         dense = torch.zeros_like(self.momentum)
-        dense[sent.components] = sent.values * share
+        dense[sent.components.to(dense.device)] = sent.values.to(dense.device) * share
         for tiles, first in self._batches():
             size = tiles[0].numel()
             part = dense[first : first + len(tiles) * size].view(tiles.shape)

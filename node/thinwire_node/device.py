@@ -8,19 +8,32 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.selftest import run_selftest
 
 
-def choose_device(wanted: str) -> torch.device:
-    """ "auto" takes CUDA (or ROCm), then Apple's MPS, then the CPU. Raises ConfigError if `wanted` is not there."""
-    if wanted == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+def choose_device(wanted: str) -> tuple[torch.device, str]:
+    """ "auto" takes CUDA (or ROCm), then Apple's MPS, then the CPU: the first that really computes. Returns the device,
+    and why not a faster one, in words. Raises ConfigError if `wanted` is named and does not compute."""
+    if wanted != "auto":
+        device, problem = _try_device(wanted)
+        if device is None:
+            raise ConfigError(f"--device {wanted}: cannot be used on this machine ({problem}); try auto or cpu")
+        return device, ""
+    passed_over = []
+    for name, available in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
+        if available:
+            device, problem = _try_device(name)
+            if device is not None:
+                return device, ""
+            passed_over.append(f"{name} does not compute here ({problem})")
+    return torch.device("cpu"), "; ".join(passed_over)
+
+
+def _try_device(name: str) -> tuple[torch.device | None, str]:
+    """The device, with its number, if a product comes out right there; else what is wrong."""
     try:
-        device = torch.device(wanted)
-        torch.zeros(1, device=device)
+        device = torch.zeros(1, device=name).device  # "cuda" becomes "cuda:0", as tensors will say
+        product = torch.ones(64, 64, device=device) @ torch.ones(64, 64, device=device)
+        return (device, "") if product.sum().item() == 64**3 else (None, "a product came out wrong")
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"--device {wanted}: cannot be used on this machine ({reason}); try auto or cpu") from None
-    return device
+        return None, str(error).splitlines()[0]
 
 
 def choose_apply_device(transform: str, compute: torch.device) -> tuple[torch.device, str]:

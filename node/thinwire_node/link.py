@@ -41,6 +41,7 @@ LOST = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.NOT_FOUND,  # of the session: the coordinator was started anew
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # too many calls at once: a passing thing
         grpc.StatusCode.UNKNOWN,
         grpc.StatusCode.INTERNAL,
     }

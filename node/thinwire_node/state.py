@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from thinwire_node.demo import Sent
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.replica import Replica, load_replica
 
-PLAUSIBLE_ID_LENGTH = 32
+NODE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,23 @@ class Head:
 
     step: int
     hash: bytes
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A contribution whose receipt is still out: its hash, and what it took out of the momentum."""
+
+    hash: bytes
+    sent: Sent
+
+
+@dataclass(frozen=True)
+class KeptMomentum:
+    """What of the momentum goes on disk: a flat buffer in tile space, the step that it was kept at, and what is out."""
+
+    momentum: Tensor
+    step: int
+    pending: Pending | None
 
 
 class NodeState:
@@ -49,6 +68,7 @@ class NodeState:
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(blocking=False)
             self.node_id = self._identity()
+            self.head = self._read_head()
         except Timeout:
             raise ConfigError(
                 f"{folder}: another node runs on this state directory; give another --state-dir"
@@ -67,9 +87,9 @@ class NodeState:
 
     def _identity(self) -> str:
         path = self.path("node_id")
-        if path.exists() and len(found := path.read_text().strip()) == PLAUSIBLE_ID_LENGTH:
+        if path.exists() and NODE_ID.fullmatch(found := path.read_text(errors="replace").strip()):
             return found
-        node_id = secrets.token_hex(PLAUSIBLE_ID_LENGTH // 2)
+        node_id = secrets.token_hex(16)
         self.write("node_id", node_id.encode())
         return node_id
 
@@ -100,7 +120,7 @@ class NodeState:
         except (FileNotFoundError, PayloadError):
             return None
 
-    def head(self) -> Head | None:
+    def _read_head(self) -> Head | None:
         try:
             found = json.loads(self.path("head.json").read_text())
             return Head(int(found["step"]), bytes.fromhex(found["hash"]))
@@ -108,7 +128,10 @@ class NodeState:
             return None
 
     def save_head(self, head: Head) -> None:
-        self.write("head.json", json.dumps({"step": head.step, "hash": head.hash.hex()}).encode())
+        """Remember a head, if it is newer than the newest: replaying old updates forgets nothing."""
+        if self.head is None or head.step > self.head.step:
+            self.head = head
+            self.write("head.json", json.dumps({"step": head.step, "hash": head.hash.hex()}).encode())
 
     def replica(self, contract: Contract) -> Replica | None:
         try:
@@ -121,18 +144,30 @@ class NodeState:
         replica.save(passing)
         self.rename(passing, "replica.safetensors")
 
-    def save_momentum(self, momentum: Tensor) -> None:
+    def save_momentum(self, kept: KeptMomentum) -> None:
+        tensors = {"momentum": kept.momentum.cpu()}
+        about = {"step": str(kept.step)}
+        if kept.pending is not None:
+            tensors |= {"components": kept.pending.sent.components.cpu(), "values": kept.pending.sent.values.cpu()}
+            about["pending"] = kept.pending.hash.hex()
         passing = self.path("momentum.part")
-        save_file({"momentum": momentum.cpu()}, passing)
+        save_file(tensors, passing, metadata=about)
         self.rename(passing, "momentum.safetensors")
 
-    def take_momentum(self, like: Tensor) -> Tensor | None:
-        """The momentum of the last good leave, once."""
+    def take_momentum(self, components: int) -> KeptMomentum | None:
+        """The momentum of the last good leave, once, if it is one of a tile space of that size."""
         path = self.path("momentum.safetensors")
         try:
-            momentum = load_file(path)["momentum"].clone()  # see replica.load_replica
-        except (OSError, SafetensorError, KeyError):
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                # copies: see replica.load_replica
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            kept = KeptMomentum(tensors["momentum"], int(about["step"]), None)
+            if "pending" in about:
+                sent = Sent(tensors["components"], tensors["values"], 0)
+                kept = replace(kept, pending=Pending(bytes.fromhex(about["pending"]), sent))
+        except (OSError, SafetensorError, KeyError, ValueError):
             return None
         path.unlink()
-        fits = momentum.shape == like.shape and momentum.dtype == like.dtype and bool(torch.isfinite(momentum).all())
-        return momentum if fits else None
+        fits = kept.momentum.shape == (components,) and kept.momentum.dtype == torch.float32
+        return kept if fits and bool(torch.isfinite(kept.momentum).all()) else None

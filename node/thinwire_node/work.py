@@ -13,15 +13,16 @@ from typing import TypeVar
 
 import torch
 
-from thinwire_node.demo import Sent
 from thinwire_node.link import SealedUpdate
-from thinwire_node.state import Head, NodeState
+from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
 from thinwire_node.trainer import Trainer
 from thinwire_proto.codec import encode_votes
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.replica import Replica
+from thinwire_proto.rows import contribution_hash
+from thinwire_proto.service_pb2 import Announcement
 
 Result = TypeVar("Result")
 
@@ -36,7 +37,6 @@ class Contribution:
     dropped: int
     loss: float
     payload: bytes
-    sent: Sent
 
 
 class Work:
@@ -51,6 +51,9 @@ class Work:
         self._moved = asyncio.Condition()
         self._trainer: Trainer | None = None
         self.replica: Replica | None = None
+        self.pending: Pending | None = None
+        self.trained_to = 0
+        """The first position of the samples that this node has not trained on; leases ascend."""
 
     @property
     def trainer(self) -> Trainer:
@@ -90,41 +93,68 @@ class Work:
         self.trainer.refresh()
         self._state.save_head(Head(replica.step, replica.head))
 
+    async def train(self, positions: range) -> None:
+        """One micro-batch."""
+        self.trained_to = positions.stop
+        await self.run(self.trainer.micro_batch, positions)
+
     async def reached(self, step: int) -> None:
         """Wait until the replica is at `step` or beyond."""
         async with self._moved:
             await self._moved.wait_for(lambda: self.replica is not None and self.replica.step >= step)
 
-    async def contribution(self, step: int, nonce: int, k: int) -> Contribution | None:
-        """Cut, and encode. None if the replica has left `step` behind: the gradient then waits for the next cut."""
-        return await self.run(self._contribution, step, nonce, k)
+    async def contribution(self, announcement: Announcement) -> Contribution | None:
+        """Cut, and encode. None if the replica has left the round's step behind: the gradient then waits for the next
+        cut. What was cut is `pending` from then on, until `settle`."""
+        return await self.run(self._contribution, announcement)
 
-    def _contribution(self, step: int, nonce: int, k: int) -> Contribution | None:
+    def _contribution(self, announcement: Announcement) -> Contribution | None:
         replica = self.replica
         assert replica is not None
-        if replica.step != step:
+        if replica.step != announcement.step:
             return None
         dropped = self.trainer.dropped
-        sent, samples, loss = self.trainer.cut(k)
-        return Contribution(step, replica.fingerprint(nonce), samples, dropped, loss, encode_votes(sent.votes()), sent)
+        sent, samples, loss = self.trainer.cut(announcement.k)
+        payload = encode_votes(sent.votes())
+        name = contribution_hash(
+            self.contract.hash, announcement.epoch, announcement.round, self._state.node_id, payload
+        )
+        self.pending = Pending(name, sent)
+        return Contribution(replica.step, replica.fingerprint(announcement.nonce), samples, dropped, loss, payload)
+
+    async def settle(self, counted: bool) -> None:
+        """The receipt is in: counted votes stay out of the momentum, others go back into it."""
+        await self.run(self._settle, counted)
+
+    def _settle(self, counted: bool) -> None:
+        if self.pending is not None and not counted:
+            self.trainer.demo.put_back(self.pending.sent)
+        self.pending = None
+
+    async def finish_jobs(self) -> None:
+        """Wait for whatever the thread has begun: cancelling a wait does not cancel the work."""
+        await self.run(lambda: None)
 
     async def save_replica(self) -> None:
         """Keep the parameters, so that a restart needs no snapshot."""
-        assert self.replica is not None
-        await self.run(self._state.save_replica, self.replica)
+        if self.replica is not None:
+            await self.run(self._state.save_replica, self.replica)
 
     async def save_momentum(self) -> None:
-        """Keep the momentum; only for a node that leaves in good order, with no contribution out."""
-        await self.run(self._state.save_momentum, self.trainer.demo.momentum)
+        """Keep the momentum, and what is out of it; only for a node that leaves in good order."""
+        if self._trainer is not None:
+            kept = KeptMomentum(self._trainer.demo.momentum, self._trainer.replica.step, self.pending)
+            await self.run(self._state.save_momentum, kept)
 
     async def resume_momentum(self) -> bool:
         """Take up the momentum of the last good leave, if there is one."""
         return await self.run(self._resume_momentum)
 
     def _resume_momentum(self) -> bool:
-        demo = self.trainer.demo
-        momentum = self._state.take_momentum(demo.momentum)
-        if momentum is None:
+        momentum = self.trainer.demo.momentum
+        kept = self._state.take_momentum(momentum.numel())
+        if kept is None:
             return False
-        demo.momentum.copy_(momentum)
+        momentum.copy_(kept.momentum)
+        self.pending = kept.pending
         return True

@@ -199,7 +199,9 @@ def parse_contract(data: bytes) -> Contract:
 
 def differences(ours: Contract, theirs: Contract) -> list[str]:
     """The fields in which two contracts differ, in words: `demo.k: 32 here, 64 there`."""
-    return _differences(ours.model_dump(mode="json"), theirs.model_dump(mode="json"), "")
+    left_out = {"parameters"} if ours.model != theirs.model else set()  # they follow from the model
+    here, there = (contract.model_dump(mode="json", exclude=left_out) for contract in (ours, theirs))
+    return _differences(here, there, "")
 
 
 def _differences(ours: Any, theirs: Any, path: str) -> list[str]:
@@ -222,7 +224,7 @@ def _plain(error: ValidationError) -> str:
     found = []
     for entry in error.errors():
         field = ".".join(str(part) for part in entry["loc"])
-        given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r})"
+        given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r:.80})"
         if entry["type"] == "extra_forbidden":
             found.append(f"{field}: there is no such key")
         elif entry["type"] == "value_error":

@@ -98,7 +98,7 @@ class Replica:
     def save(self, path: Path) -> None:
         """Write a snapshot (safetensors) to `path`; syncing and renaming are the caller's."""
         about = {"thinwire": SNAPSHOT_VERSION, "step": str(self.step), "head": self.head.hex()}
-        about["contract"] = self.contract.hash.hex()
+        about |= {"contract": self.contract.hash.hex(), "state": self.state_hash().hex()}
         save_file({name: tensor.cpu() for name, tensor in self.tensors.items()}, path, metadata=about)
 
 
@@ -111,7 +111,10 @@ def load_replica(contract: Contract, path: Path) -> Replica:
                 raise ReplicaError(f"{path} is not a snapshot of this run's contract")
             # copies: what safetensors gives is mapped from the file, and reading it kills us if that is cut off later
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            return Replica(contract, tensors, int(about["step"]), bytes.fromhex(about["head"]))
+            replica = Replica(contract, tensors, int(about["step"]), bytes.fromhex(about["head"]))
+        if replica.state_hash().hex() != about.get("state"):
+            raise ReplicaError(f"{path} is damaged: its parameters do not have the hash that was written with them")
+        return replica
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
 

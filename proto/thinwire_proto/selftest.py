@@ -15,11 +15,13 @@ import torch
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
 from thinwire_proto.decode import SHIFT, VOTE_MAX
+from thinwire_proto.fingerprint import GOLDEN, MASK, fingerprint, mix64
 from thinwire_proto.replica import SMALLEST_NORMAL, Replica
 from thinwire_proto.transform import dct_table, hadamard_table, inverse
 from thinwire_proto.votes import Merged
 
 STEP = 7
+NONCE = 2**64 - 3
 RATE = float(np.float32(1e-3))
 DECAY = float(np.float32(1 - 1e-5))
 Int64 = npt.NDArray[np.int64]
@@ -103,9 +105,18 @@ def run_selftest(transform: str, device: torch.device | str) -> SelfTest:
         different += int((expected.view(np.int32) != found.view(np.int32)).sum())
     control = _control_differs(matrix, transform, device)
     words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
+    if fingerprint([replica.tensors["vector"]], NONCE) != _reference_fingerprint(replica.tensors["vector"]):
+        different, words = different + 1, f"{words}; the fingerprint is not that of the integer reference"
     if not control:
         words += "; the float decode was not told apart, so the test proves nothing"
     return SelfTest(different == 0, control, words)
+
+
+def _reference_fingerprint(tensor: torch.Tensor) -> int:
+    """The formula of `thinwire_proto.fingerprint`, one Python integer at a time."""
+    key = mix64(NONCE + GOLDEN)
+    bits = tensor.cpu().numpy().view(np.uint32).tolist()
+    return sum(mix64((place << 32 | value) ^ key) for place, value in enumerate(bits)) & MASK
 
 
 def _control_differs(matrix: Int64, transform: str, device: torch.device | str) -> bool:

@@ -520,12 +520,17 @@ Global___FilePart: _TypeAlias = FilePart  # noqa: Y015
 class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.bool
+    """Also take the fingerprint of the coordinator's replica, which costs one pass over its parameters a step."""
     def __init__(
         self,
+        *,
+        fingerprint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -576,7 +581,7 @@ class StatusReply(_message.Message):
     bytes_down: _builtins.int
     bytes_fetched: _builtins.int
     fingerprint: _builtins.int
-    """The coordinator's own replica at `step`, under the nonce 0."""
+    """The coordinator's own replica at `step`, under the nonce 0; if it was asked for."""
     fingerprints_compared: _builtins.int
     fingerprints_different: _builtins.int
     parameters: _builtins.int
@@ -600,22 +605,26 @@ class StatusReply(_message.Message):
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
         bytes_fetched: _builtins.int = ...,
-        fingerprint: _builtins.int = ...,
+        fingerprint: _builtins.int | None = ...,
         fingerprints_compared: _builtins.int = ...,
         fingerprints_different: _builtins.int = ...,
         nodes: _abc.Iterable[Global___NodeStatus] | None = ...,
         parameters: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "epoch", b"epoch", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "seconds", b"seconds", "state", b"state", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "epoch", b"epoch", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "seconds", b"seconds", "state", b"state", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
+    _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015
     _WhichOneofReturnType__loss_first: _TypeAlias = _typing.Literal["loss_first"]  # noqa: Y015
     _WhichOneofArgType__loss_first: _TypeAlias = _typing.Literal["_loss_first", b"_loss_first"]  # noqa: Y015
     _WhichOneofReturnType__loss_newest: _TypeAlias = _typing.Literal["loss_newest"]  # noqa: Y015
     _WhichOneofArgType__loss_newest: _TypeAlias = _typing.Literal["_loss_newest", b"_loss_newest"]  # noqa: Y015
     _WhichOneofReturnType__loss_training: _TypeAlias = _typing.Literal["loss_training"]  # noqa: Y015
     _WhichOneofArgType__loss_training: _TypeAlias = _typing.Literal["_loss_training", b"_loss_training"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fingerprint) -> _WhichOneofReturnType__fingerprint | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss_first) -> _WhichOneofReturnType__loss_first | None: ...
     @_typing.overload

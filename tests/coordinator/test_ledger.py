@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.sealed_run import COLUMNS, make_run
+from support.small import MODEL
 from thinwire_coordinator.bodies import Bodies
 from thinwire_coordinator.ledger import Ledger
-from thinwire_coordinator.state import State, lock_state, open_state, replica_at_head
+from thinwire_coordinator.state import State, create_state, lock_state, open_state, replica_at_head
 from thinwire_coordinator.verify import verify
+from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, LedgerError
 
 STEPS = 4
@@ -74,7 +77,61 @@ def test_one_bit_changed_in_a_snapshot_is_found_and_named(folder: Path, snapshot
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
-    with pytest.raises(LedgerError, match=f"step {snapshot}: the (first state|snapshot) is not"):
+    with pytest.raises(LedgerError, match=f"step {snapshot}: .*is damaged"):
+        said(folder)
+
+
+def test_a_snapshot_of_other_parameters_is_found_even_if_it_is_whole(folder: Path) -> None:
+    state = open_state(folder)
+    replica = state.load_snapshot(2)
+    replica.tensors["norm.weight"][3] += 1
+    state.save_snapshot(replica)
+    state.close()
+    with pytest.raises(LedgerError, match="step 2: the snapshot is not what the updates lead to"):
+        said(folder)
+
+
+def test_a_damaged_snapshot_is_set_aside_and_newcomers_get_the_one_before(folder: Path) -> None:
+    path = folder / "snapshots" / "2.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    state = open_state(folder)
+    assert replica_at_head(state).step == STEPS
+    assert state.snapshot_steps() == [0]
+    assert path.with_suffix(".bad").exists()
+    state.close()
+
+
+@pytest.mark.parametrize("lost", ["contract.json", "ledger.sqlite"])
+def test_what_is_left_of_a_run_is_not_taken_for_a_new_one(folder: Path, lost: str) -> None:
+    Bodies(str(folder / "updates"))
+    (folder / lost).unlink()
+    if lost == "contract.json":
+        with pytest.raises(ConfigError, match=r"it is what is left of a run; restore contract\.json"):
+            create_state(folder, RunSpec())
+    else:
+        with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing: restore it"):
+            open_state(folder)
+    assert (folder / "snapshots" / "0.safetensors").exists()
+
+
+def test_a_run_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> None:
+    run = parse_run({"model": MODEL}, "test")
+    create_state(tmp_path, run)
+    (tmp_path / "contract.json").rename(tmp_path / "contract.json.new")
+    create_state(tmp_path, run)
+    state = open_state(tmp_path)
+    assert replica_at_head(state).step == 0
+    state.close()
+
+
+def test_a_malformed_page_is_said(folder: Path) -> None:
+    path = folder / "ledger.sqlite"
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(LedgerError, match="cannot be"):
         said(folder)
 
 
@@ -146,10 +203,9 @@ def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
     """The second table refuses: then the first one has nothing either."""
     state = open_state(folder)
     row = state.ledger.row(STEPS - 1)
-    with pytest.raises(sqlite3.IntegrityError):
-        state.ledger.append(row, 0)
+    with pytest.raises(LedgerError, match="is there already"):
+        state.ledger.append(replace(row, step=STEPS))
     assert state.ledger.step == STEPS
-    assert state.ledger.lease_cursor == 16 * STEPS
     state.close()
 
 

@@ -10,8 +10,9 @@ import torch
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node import device as device_module
 from thinwire_node.cut import Cut
+from thinwire_node.demo import Sent
 from thinwire_node.device import choose_apply_device, choose_device
-from thinwire_node.state import Head, NodeState
+from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.selftest import SelfTest
 
@@ -19,7 +20,7 @@ from thinwire_proto.selftest import SelfTest
 def test_state_comes_back(tmp_path: Path) -> None:
     contract = small_contract()
     state = NodeState(tmp_path)
-    assert (state.contract(), state.corpus(contract), state.head(), state.replica(contract)) == (None,) * 4
+    assert (state.contract(), state.corpus(contract), state.head, state.replica(contract)) == (None,) * 4
     replica = random_replica(contract, step=9)
     state.write("contract.json", contract.canonical())
     state.write("corpus.zst", small_corpus().pack())
@@ -30,7 +31,7 @@ def test_state_comes_back(tmp_path: Path) -> None:
     again = NodeState(tmp_path)
     assert again.node_id == state.node_id
     assert again.contract() == contract
-    assert again.head() == Head(9, b"h" * 32)
+    assert again.head == Head(9, b"h" * 32)
     corpus, found = again.corpus(contract), again.replica(contract)
     assert corpus is not None
     assert corpus.hash == contract.data.corpus_hash
@@ -45,9 +46,10 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
     for name in ("corpus.zst", "head.json", "replica.safetensors", "momentum.safetensors"):
         (tmp_path / name).write_bytes(b"\x00torn")
     assert state.corpus(contract) is None
-    assert state.head() is None
+    assert state.head is None
     assert state.replica(contract) is None
-    assert state.take_momentum(torch.zeros(3)) is None
+    assert state.take_momentum(3) is None
+    (tmp_path / "node_id").write_bytes(b"\xff\xfe torn")
     (tmp_path / "contract.json").write_bytes(b"{}")
     with pytest.raises(ConfigError, match="give another --state-dir"):
         state.contract()
@@ -56,15 +58,40 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
 
 def test_momentum_is_taken_once_and_only_if_it_fits(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
-    state.save_momentum(torch.arange(3.0))
-    found = state.take_momentum(torch.zeros(3))
+    state.save_momentum(KeptMomentum(torch.arange(3.0), 7, None))
+    found = state.take_momentum(3)
     assert found is not None
-    assert found.tolist() == [0, 1, 2]
-    assert state.take_momentum(torch.zeros(3)) is None
+    assert (found.momentum.tolist(), found.step, found.pending) == ([0, 1, 2], 7, None)
+    assert state.take_momentum(3) is None
     for bad in (torch.zeros(4), torch.tensor([0.0, float("nan"), 0.0])):
-        state.save_momentum(bad)
-        assert state.take_momentum(torch.zeros(3)) is None
+        state.save_momentum(KeptMomentum(bad, 0, None))
+        assert state.take_momentum(3) is None
     state.close()
+
+
+def test_a_contribution_that_is_out_is_kept_with_the_momentum(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    sent = Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 12)
+    state.save_momentum(KeptMomentum(torch.zeros(9), 7, Pending(b"h" * 32, sent)))
+    found = state.take_momentum(9)
+    assert found is not None
+    assert found.pending is not None
+    assert found.pending.hash == b"h" * 32
+    assert found.pending.sent.components.tolist() == [1, 5]
+    assert found.pending.sent.values.tolist() == [0.5, -0.25]
+    assert found.pending.sent.cut == 0  # the momentum was not decayed since
+    state.close()
+
+
+def test_the_newest_head_is_never_forgotten(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    state.save_head(Head(9, b"n" * 32))
+    state.save_head(Head(4, b"o" * 32))
+    assert state.head == Head(9, b"n" * 32)
+    state.close()
+    again = NodeState(tmp_path)
+    assert again.head == Head(9, b"n" * 32)
+    again.close()
 
 
 def test_two_nodes_do_not_share_a_state_directory(tmp_path: Path) -> None:
@@ -80,14 +107,26 @@ def test_a_state_directory_that_cannot_be_is_said(tmp_path: Path) -> None:
         NodeState(tmp_path / "file")
 
 
-@pytest.mark.parametrize("wanted", ["cuda:99", "quantum", "meta9"])
+@pytest.mark.parametrize("wanted", ["cuda:99", "quantum", "meta"])
 def test_a_device_that_is_not_there_is_said(wanted: str) -> None:
     with pytest.raises(ConfigError, match=f"--device {wanted}: cannot be used on this machine"):
         choose_device(wanted)
 
 
 def test_auto_finds_a_device() -> None:
-    assert choose_device("auto").type in ("cuda", "mps", "cpu")
+    device, _ = choose_device("auto")
+    assert device.type in ("cuda", "mps", "cpu")
+    assert torch.zeros(1, device=device).device == device  # with its number, as tensors have it
+
+
+def test_auto_passes_over_a_device_that_is_there_but_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device that computes")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    device, why = choose_device("auto")
+    assert device.type == "cpu"
+    assert "cuda does not compute here" in why
 
 
 def test_a_device_that_fails_the_self_test_applies_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,13 @@ def test_differences_are_named_with_both_values() -> None:
     assert differences(ours, ours) == []
 
 
-def test_a_parameter_of_another_shape_is_named() -> None:
-    ours, theirs = small_contract(), small_contract(model={"width": 128, "heads": 2, "layers": 1, "context": 32})
-    assert any(line.startswith("parameters.embedding.weight") for line in differences(ours, theirs))
+def test_a_parameter_of_another_shape_is_named_if_it_does_not_follow_from_the_model() -> None:
+    ours = small_contract()
+    first, *rest = ours.parameters
+    theirs = ours.model_copy(update={"parameters": (first.model_copy(update={"shape": (9, 9)}), *rest)})
+    assert differences(ours, theirs) == ["parameters.embedding.weight: [256, 64] here, [9, 9] there"]
+    wider = small_contract(model={"width": 128, "heads": 2, "layers": 1, "context": 32})
+    assert {line.split(":")[0] for line in differences(ours, wider)} == {"model.hidden", "model.width"}
 
 
 @pytest.mark.parametrize(

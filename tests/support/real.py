@@ -72,9 +72,9 @@ class RealSwarm:
         command = ["thinwire-node", "start", self.address, "--name", name, "--state-dir", folder, "--threads", "1"]
         return self.start(name, *command, *more)
 
-    def status(self) -> StatusReply:
+    def status(self, *, fingerprint: bool = False) -> StatusReply:
         with grpc.insecure_channel(self.address) as channel:
-            return SwarmStub(channel).Status(StatusRequest(), timeout=10)
+            return SwarmStub(channel).Status(StatusRequest(fingerprint=fingerprint), timeout=10)
 
     def reached(self, step: int) -> None:
         until(lambda: self.status().step >= step, f"step {step}", *self.processes)

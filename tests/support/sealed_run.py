@@ -9,10 +9,11 @@ import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
 from thinwire_coordinator.feed import Feed, SealedUpdate
-from thinwire_coordinator.sealing import Accepted, SealedRound, Sealer
+from thinwire_coordinator.sealing import SealedRound, Sealer
 from thinwire_coordinator.state import State, open_state
 from thinwire_coordinator.workers import Workers
 from thinwire_proto.rows import Counted, genesis
+from thinwire_proto.votes import Merger
 
 COLUMNS = ("step", "round", "epoch", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash")
 
@@ -29,10 +30,8 @@ def make_state(folder: Path) -> State:
     return open_state(folder)
 
 
-def accepted(state: State, seed: int) -> Accepted:
-    votes = random_votes(state.load_snapshot(0).layout, state.contract.demo.k, seed)
-    name = np.random.default_rng(seed).bytes(32)
-    return Accepted(Counted(f"{seed:032x}", name, 8, 8), votes, 5.0)
+def counted(seed: int) -> Counted:
+    return Counted(f"{seed:032x}", np.random.default_rng(seed).bytes(32), 8, 8)
 
 
 def make_run(folder: Path, steps: int) -> None:
@@ -51,10 +50,12 @@ async def _seal(state: State, steps: int) -> None:
     for step in range(steps):
         fingerprint = await workers.replica.submit(replica.fingerprint, 1000 + step)
         sealed = SealedRound(round=step, epoch=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
-        pair = [accepted(state, 2 * step), accepted(state, 2 * step + 1)]
-        await sealer.seal(sealed, pair, 16 * (step + 1))
+        merger = Merger(replica.layout.components)
+        for seed in (2 * step, 2 * step + 1):
+            merger.add(random_votes(replica.layout, state.contract.demo.k, seed), 8)
+        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger))
+        await workers.disk.submit(state.ledger.record_lease_cursor, 16 * (step + 1))
         if step == 1:
-            await workers.replica.submit(lambda: None)
             state.save_snapshot(replica)
     workers.close()
     state.close()

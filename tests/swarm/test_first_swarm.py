@@ -14,7 +14,7 @@ def test_three_nodes_train_and_all_four_replicas_are_equal(swarm: RealSwarm) -> 
     nodes = [swarm.node(f"node-{number}") for number in range(3)]
     assert [ended(node) for node in nodes] == [0, 0, 0]
 
-    status = swarm.status()
+    status = swarm.status(fingerprint=True)
     assert (status.state, status.step, status.rounds_void) == ("complete", STEPS, 0)
     assert {last_fingerprint(node) for node in nodes} == {(STEPS, status.fingerprint)}
     # each contribution's base was compared with the coordinator's replica, each round
@@ -50,7 +50,7 @@ def test_on_the_clock_rounds_have_their_length_and_nodes_fill_them(swarm: RealSw
     swarm.coordinator(text.replace("samples = 4", "samples = 4000"), "--wait-for", "2")
     nodes = [swarm.node("quick"), swarm.node("slow", "--micro-batch", "1")]
     assert [ended(node) for node in nodes] == [0, 0]
-    status = swarm.status()
+    status = swarm.status(fingerprint=True)
     assert (status.step, status.state) == (3, "complete")
     assert status.tokens > 3 * 2 * 64 * 8  # more than a micro-batch each
     assert {last_fingerprint(node) for node in nodes} == {(3, status.fingerprint)}

@@ -95,3 +95,23 @@ def test_another_lineage_is_found_out_too(swarm: RealSwarm) -> None:
     again = swarm.node("witness")
     assert ended(again) == 1
     assert "they are two lineages" in again.text()
+
+
+def test_a_disk_that_fails_ends_the_coordinator_with_words_and_loses_nothing(swarm: RealSwarm) -> None:
+    coordinator = swarm.coordinator(run_text(100_000))
+    node = swarm.node("a")
+    swarm.reached(5)
+    updates = swarm.state / "updates"
+    updates.rename(swarm.state / "elsewhere")
+    updates.write_text("not a folder any more")
+    assert ended(coordinator) == 1
+    assert "cannot be written" in coordinator.text()
+    assert "nothing that was sealed is lost" in coordinator.text()
+    updates.unlink()
+    (swarm.state / "elsewhere").rename(updates)
+    swarm.verify()
+    swarm.coordinator()
+    before = swarm.status().step
+    swarm.reached(before + 5)
+    assert node.running
+    assert swarm.status().fingerprints_different == 0
