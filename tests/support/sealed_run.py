@@ -12,15 +12,16 @@ from thinwire_coordinator.feed import Feed, SealedUpdate
 from thinwire_coordinator.sealing import SealedRound, Sealer
 from thinwire_coordinator.state import State, open_state
 from thinwire_coordinator.workers import Workers
+from thinwire_proto.contract import Contract
 from thinwire_proto.rows import Counted, genesis
 from thinwire_proto.votes import Merger
 
 COLUMNS = ("step", "round", "epoch", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash")
 
 
-def make_state(folder: Path) -> State:
+def make_state(folder: Path, contract: Contract | None = None) -> State:
     """A state directory with a first state and nothing sealed."""
-    contract, corpus = small_contract(), small_corpus()
+    contract, corpus = contract or small_contract(), small_corpus()
     (folder / "corpus.zst").write_bytes(corpus.pack())
     (folder / "snapshots").mkdir()
     replica = random_replica(contract)

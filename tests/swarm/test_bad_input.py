@@ -127,6 +127,10 @@ def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, 
     assert "there is no step 9 yet" in code(stub.Updates, ahead)[1]
     huge = pb.ContributionPart(data=b"\0" * (MESSAGE_BYTES_MAX + 1))
     assert code(stub.Contribute, iter([huge]))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+    attending = raw.attend()
+    next(attending)
+    twice = pb.AttendRequest(session=raw.session)
+    assert code(stub.Attend, twice) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "one Attend at a time in a session")
     unknown = stub.AskReceipt(pb.ReceiptRequest(session=raw.session, contribution=b"x" * 32), timeout=10)
     assert unknown.reason == pb.Receipt.REASON_UNKNOWN
     assert swarm.status().step == 0

@@ -97,6 +97,26 @@ def test_another_lineage_is_found_out_too(swarm: RealSwarm) -> None:
     assert "they are two lineages" in again.text()
 
 
+def test_a_node_that_stood_still_for_a_while_is_counted_again(swarm: RealSwarm) -> None:
+    """It misses rounds, which then run at the pace of a faster node; it must not be too late for ever after."""
+    text = run_text(100_000).replace("length_ms = 5000", "length_ms = 1500").replace("samples = 4", "samples = 12")
+    swarm.coordinator(text)
+    swarm.node("quick", "--micro-batch", "12")
+    slow = swarm.node("slow", "--micro-batch", "1")  # twelve passes where the other one needs one
+
+    def counted() -> int:
+        return next((node.counted for node in swarm.status().nodes if node.name == "slow"), 0)
+
+    until(lambda: counted() > 3, "it counts", slow)
+    slow.tell(signal.SIGSTOP)
+    step = swarm.status().step
+    swarm.reached(step + 3)
+    before = counted()
+    slow.tell(signal.SIGCONT)
+    until(lambda: counted() > before + 10, "it counts again", slow)
+    assert swarm.status().fingerprints_different == 0
+
+
 def test_a_disk_that_fails_ends_the_coordinator_with_words_and_loses_nothing(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     node = swarm.node("a")

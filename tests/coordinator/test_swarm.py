@@ -1,0 +1,224 @@
+"""What becomes of each contribution, on the coordinator's own event loop and disk, without sockets in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from support.sealed_run import make_state
+from support.small import random_votes, small_contract
+from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.members import Member
+from thinwire_coordinator.swarm import Swarm
+from thinwire_coordinator.workers import Workers
+from thinwire_proto.codec import encode_votes
+from thinwire_proto.replica import Replica
+from thinwire_proto.rows import contribution_hash
+from thinwire_proto.service_pb2 import Announcement, ContributionHeader, ContributionPart, Receipt
+
+PATIENCE_S = 10
+
+
+class Bench:
+    """A swarm on a fresh state directory, and a replica such as each node has."""
+
+    def __init__(self, folder: Path, **rounds: int) -> None:
+        contract = small_contract(round={"length_ms": 2000, "samples": 8, **rounds})
+        self.state = make_state(folder, contract)
+        self.workers = Workers()
+        self.replica: Replica = self.state.load_snapshot(0)
+
+        async def read(step: int) -> SealedUpdate:
+            raise AssertionError("nobody follows")
+
+        feed = Feed(read, 0)
+        own = self.state.load_snapshot(0)
+        self.swarm = Swarm(self.state, own, self.state.ledger.begin_epoch(), self.workers, feed, wait_for=1)
+        self._streams: list[AsyncGenerator[Announcement, None]] = []
+
+    def join(self, letter: str) -> Member:
+        member = self.swarm.members.join(letter * 32, letter)
+        assert member is not None
+        return member
+
+    async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
+        """The stream of a node that attends; its first announcement is read, so that it counts as active."""
+        stream = self.swarm.attend(member)
+        self._streams.append(stream)
+        await anext(stream)
+        return stream
+
+    def payload(self, seed: int) -> bytes:
+        return encode_votes(random_votes(self.replica.layout, 32, seed))
+
+    def header(self, member: Member, payload: bytes) -> ContributionHeader:
+        current = self.swarm._round
+        assert current is not None
+        return ContributionHeader(
+            session=member.session,
+            epoch=1,
+            round=current.number,
+            step=current.step,
+            fingerprint=self.replica.fingerprint(current.nonce),
+            samples=8,
+            payload_bytes=len(payload),
+        )
+
+    async def contribute(self, member: Member, seed: int) -> Receipt:
+        payload = self.payload(seed)
+        return await self.swarm.contribute(member, self.header(member, payload), parts_of(payload))
+
+    def name(self, member: Member, payload: bytes) -> bytes:
+        current = self.swarm._round
+        assert current is not None
+        return contribution_hash(self.state.contract.hash, 1, current.number, member.node_id, payload)
+
+    async def close(self) -> None:
+        for stream in self._streams:
+            await stream.aclose()
+        await asyncio.get_running_loop().run_in_executor(None, self.workers.close)
+        self.state.close()
+
+
+async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[ContributionPart]:
+    """A payload in two parts; the second one waits for the gate."""
+    middle = len(payload) // 2
+    yield ContributionPart(data=payload[:middle])
+    if gate is not None:
+        await gate.wait()
+    yield ContributionPart(data=payload[middle:])
+
+
+async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    name = bench.name(member, bench.payload(1))
+    assert (await bench.contribute(member, 1)).outcome == Receipt.OUTCOME_COUNTED
+    again = await bench.swarm.ask_receipt(name)
+    assert (again.outcome, again.step) == (Receipt.OUTCOME_COUNTED, 0)
+    unknown = await bench.swarm.ask_receipt(b"?" * 32)
+    assert (unknown.outcome, unknown.reason) == (Receipt.OUTCOME_NOT_COUNTED, Receipt.REASON_UNKNOWN)
+    await bench.close()
+
+
+async def test_whoever_asks_while_it_is_checked_gets_the_one_receipt(tmp_path: Path) -> None:
+    """The connection is lost right behind the last byte; the node joins again and asks. It is counted, and told so."""
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    name = bench.name(member, bench.payload(1))
+    sending = asyncio.ensure_future(bench.contribute(member, 1))
+    while name not in bench.swarm._round.receipts:  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+    sending.cancel()
+    asked = await asyncio.wait_for(bench.swarm.ask_receipt(name), PATIENCE_S)
+    assert asked.outcome == Receipt.OUTCOME_COUNTED
+    assert bench.state.ledger.step_of_contribution(name) == 0
+    await bench.close()
+
+
+async def test_what_was_called_unknown_is_never_counted_afterwards(tmp_path: Path) -> None:
+    """It had not arrived whole when the node joined anew and asked; then its last part comes after all."""
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    payload, gate = bench.payload(1), asyncio.Event()
+    header, name = bench.header(member, payload), bench.name(member, payload)
+    sending = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    await asyncio.sleep(0)
+    bench.join("a")
+    assert (await bench.swarm.ask_receipt(name)).reason == Receipt.REASON_UNKNOWN
+    gate.set()
+    receipt = await asyncio.wait_for(sending, PATIENCE_S)
+    assert (receipt.outcome, receipt.reason) == (Receipt.OUTCOME_NOT_COUNTED, Receipt.REASON_NO_LEASE)
+    assert bench.state.ledger.step_of_contribution(name) is None
+    await bench.close()
+
+
+async def test_a_second_copy_does_not_cost_the_first_one_its_place(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    payload, gate = bench.payload(1), asyncio.Event()
+    header = bench.header(member, payload)
+    first = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    await asyncio.sleep(0)
+    second = await bench.swarm.contribute(member, header, parts_of(payload))
+    assert second.reason == Receipt.REASON_DUPLICATE
+    gate.set()
+    assert (await asyncio.wait_for(first, PATIENCE_S)).outcome == Receipt.OUTCOME_COUNTED
+    await bench.close()
+
+
+async def test_a_contribution_that_trickles_in_is_late_and_holds_nobody_up(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, length_ms=300)
+    slow, quick = bench.join("a"), bench.join("b")
+    await bench.attend(slow)
+    payload = bench.payload(1)
+    header = bench.header(slow, payload)
+    trickling = bench.swarm.contribute(slow, header, parts_of(payload, asyncio.Event()))
+    sending = asyncio.ensure_future(trickling)
+    await bench.attend(quick)
+    receipt = await asyncio.wait_for(sending, PATIENCE_S)
+    assert receipt.reason == Receipt.REASON_LATE
+    assert bench.state.ledger.rounds_void >= 1
+    await bench.close()
+
+
+async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: Path) -> None:
+    """It delivered, left, and made place for another in a full swarm, before the round was found void."""
+    bench = Bench(tmp_path, length_ms=400, min_contributions=2, nodes_max=2)
+    first, second = bench.join("a"), bench.join("b")
+    stream = await bench.attend(first)
+    await bench.attend(second)
+    sending = asyncio.ensure_future(bench.contribute(first, 1))
+    while not bench.swarm._round.accepted:  # type: ignore[union-attr]
+        await asyncio.sleep(0.01)
+    await stream.aclose()
+    bench.join("c")
+    assert "a" * 32 not in bench.swarm.members.by_id
+    receipt = await asyncio.wait_for(sending, PATIENCE_S)
+    assert receipt.reason == Receipt.REASON_VOID
+    assert not bench.swarm.failed.done()
+    await bench.close()
+
+
+async def test_votes_are_merged_as_they_come(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    first, second = bench.join("a"), bench.join("b")
+    await bench.attend(first)
+    await bench.attend(second)
+    # the second node has a lease from the next round on
+    assert (await bench.contribute(first, 1)).outcome == Receipt.OUTCOME_COUNTED
+    bench.replica.apply(bench.state.update(bench.state.ledger.row(0)), b"")
+    waiting = asyncio.ensure_future(bench.contribute(first, 2))
+    while not bench.swarm._round.accepted:  # type: ignore[union-attr]
+        await asyncio.sleep(0.01)
+    merged = await bench.workers.merge.submit(bench.swarm._round.merger.merged)  # type: ignore[union-attr]
+    assert len(merged) > 0
+    assert (await bench.contribute(second, 3)).outcome == Receipt.OUTCOME_COUNTED
+    assert (await waiting).outcome == Receipt.OUTCOME_COUNTED
+    assert [entry.node for entry in bench.state.ledger.row(1).counted] == ["a" * 32, "b" * 32]
+    await bench.close()
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, restarts: int) -> None:
+    bench = Bench(tmp_path)
+    starts = []
+    for _ in range(restarts + 1):
+        member = bench.join("a")
+        await bench.attend(member)
+        current = bench.swarm._round
+        assert current is not None
+        starts.append(current.leases[member.node_id].start)
+        await bench.workers.disk.submit(lambda: None)  # what was queued is on disk; then the process is killed
+        bench.swarm = Swarm(
+            bench.state, bench.replica, bench.state.ledger.begin_epoch(), bench.workers, bench.swarm.feed, wait_for=1
+        )
+    assert starts == [8 * number for number in range(restarts + 1)]
+    await bench.close()
