@@ -229,7 +229,7 @@ def test_a_node_that_waits_for_its_coordinator_finds_it_when_it_comes(swarm: Rea
 def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm, number: signal.Signals) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     nodes = [swarm.node("a"), swarm.node("b")]
-    swarm.reached(5)
+    until(lambda: [node.counted > 2 for node in swarm.status().nodes] == [True, True], "both count", *nodes)
     for process in (*nodes, coordinator):
         asked = time.monotonic()
         process.tell(number)

@@ -125,7 +125,7 @@ def test_a_disk_that_fails_ends_the_coordinator_with_words_and_loses_nothing(swa
     updates.rename(swarm.state / "elsewhere")
     updates.write_text("not a folder any more")
     assert ended(coordinator) == 1
-    assert "cannot be written" in coordinator.text()
+    assert "the disk fails" in coordinator.text()
     assert "nothing that was sealed is lost" in coordinator.text()
     updates.unlink()
     (swarm.state / "elsewhere").rename(updates)
