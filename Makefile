@@ -24,7 +24,8 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy deploy tests
+	$(BIN)/mypy -p deploy
+	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m deploy.stubs --check
 
@@ -39,13 +40,16 @@ clean:
 
 $(VENV)/.venv: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "thinwire needs Python 3.10 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 …" or 0)'
-	$(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV); this is done once"
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.venv pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo "installing what thinwire needs"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing what its tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import signal
 import subprocess
 import sys
@@ -29,9 +30,9 @@ PROMPT = "def "
 
 def main() -> None:
     arguments = _arguments()
-    console = Console()
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = Path("runs").absolute() / f"swarm-{stamp}"
+    folder = Path("runs").absolute() / f"swarm-{stamp}-{os.getpid()}"
     folder.mkdir(parents=True)
     run_file = folder / "run.toml"
     warmup = min(10, arguments.rounds - 1)
@@ -43,11 +44,13 @@ def main() -> None:
     try:
         outcome = _run(folder, run_file, arguments.nodes, console)
     except SwarmError as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
-        console.print(f"logs: {folder}", highlight=False)
+        console.print(str(error), style="red")
+        console.print(f"logs: {folder}")
         sys.exit(1)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; everything that was started has ended. State and logs: {folder}", highlight=False)
+        console.print(
+            f"\nstopped; everything that was started has ended. State and logs: {folder}",
+        )
         sys.exit(130)
     print_summary(outcome, console)
     sys.exit(0 if outcome.passed else 1)
@@ -55,7 +58,7 @@ def main() -> None:
 
 def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
     with Processes(folder, nodes) as processes:
-        console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}", highlight=False)
+        console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}")
         address = processes.start_coordinator(run_file)
         processes.start_nodes(address)
         with grpc.insecure_channel(address) as channel:
@@ -66,7 +69,7 @@ def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
     if status.step < status.steps:
         tails = "\n".join(f"{node.name}:\n{node.tail()}" for node in processes.nodes if not left[node.name])
         raise SwarmError(f"the nodes ended at step {status.step} of {status.steps}\n{tails}")
-    console.print("all nodes have left; replaying the ledger", highlight=False)
+    console.print("all nodes have left; replaying the ledger")
     verified, text = _coordinator_says("verify", processes)
     _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
     lines = text.splitlines()

@@ -58,7 +58,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     table.add_row(
         "trained", f"{status.step} steps, {status.tokens:,} tokens in {outcome.seconds:.0f} s, {rate:,.0f} tokens/s"
     )
-    console.print(table, highlight=False)
+    console.print(table)
     _print_bytes(status, nodes, console)
     fingerprints = Table(title="replicas, each by its own count", title_justify="left", box=None, padding=(0, 2))
     fingerprints.add_column("replica")
@@ -68,26 +68,31 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     for name, found in outcome.left.items():
         step, number = (str(found[0]), f"{found[1]:016x}") if found else ("–", "left without a word, see its log")
         fingerprints.add_row(name, step, number)
-    console.print(fingerprints, highlight=False)
+    console.print(fingerprints)
     if outcome.replicas_equal:
         words = (
             f"all {nodes + 1} replicas are equal to the bit, and were in all {status.fingerprints_compared} comparisons"
         )
-        console.print(words, style="green", highlight=False)
+        console.print(words, style="green")
     else:
         console.print("the replicas are NOT shown to be equal", style="bold red")
     if not outcome.loss_fell:
         console.print("the held-out loss did NOT fall", style="bold red")
-    console.print(outcome.verify_text, style=None if outcome.verified else "bold red", highlight=False, markup=False)
+    console.print(outcome.verify_text, style=None if outcome.verified else "bold red")
     console.print("\na sample of what the model writes by now:", style="dim")
-    console.print(outcome.sample, highlight=False, markup=False)
-    console.print(f"\nstate and logs: {outcome.folder}", highlight=False)
+    console.print(outcome.sample)
+    console.print(f"\nstate and logs: {outcome.folder}")
 
 
 def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
     ring = ring_bytes(nodes, status.parameters, status.step)
-    table = Table(title="bytes a node, over the whole run", title_justify="left", box=None, padding=(0, 2))
-    for title in ("", "sent", "received", "a parameter and round", "fewer"):
+    table = Table(
+        title="bytes a node over the whole run, and per parameter and round",
+        title_justify="left",
+        box=None,
+        padding=(0, 2),
+    )
+    for title in ("", "sent", "received", "per parameter", "fewer"):
         table.add_column(title, justify="left" if not title else "right")
     per_round = max(1, status.parameters * status.step)
     for node in sorted(status.nodes, key=lambda node: node.name):
@@ -98,8 +103,6 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
         )
     if ring:
         table.add_row("fp32 ring all-reduce", human_bytes(ring), human_bytes(ring), f"{2 * ring / per_round:.4f} B", "")
-    console.print(table, highlight=False)
+    console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
-    console.print(
-        f"(and once, at the start, {human_bytes(fetched)} of corpus and snapshot)", style="dim", highlight=False
-    )
+    console.print(f"(and once, at the start, {human_bytes(fetched)} of corpus and snapshot)", style="dim")

@@ -63,7 +63,6 @@ class View:
                 f"step {status.step}/{status.steps}  {loss}  {rate:,.0f} tokens/s  "
                 f"up {human_bytes(status.bytes_up)}  down {human_bytes(status.bytes_down)}  "
                 f"replicas {equality(status)}  ({status.state})",
-                highlight=False,
             )
 
     def _tokens_per_second(self, tokens: int) -> float:

@@ -39,7 +39,6 @@ class Record:
     tokens: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    complete: bool = False
     cut: Cut = field(default_factory=Cut)
 
 
@@ -148,7 +147,7 @@ class Session:
             if seen.state == Announcement.STATE_ROUND:
                 await self._round(work, seen, seen_at)
             elif seen.state == Announcement.STATE_COMPLETE:
-                self._record.complete = True
+                log.info("the run is complete")
                 return
             elif seen.text != said:
                 log.info("%s", seen.text)
