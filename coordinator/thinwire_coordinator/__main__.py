@@ -9,6 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from thinwire_coordinator.config import check_address, read_run
 from thinwire_coordinator.coordinator import Coordinator, Settings
 from thinwire_coordinator.evaluation import sample
@@ -60,8 +62,8 @@ def _export(arguments: argparse.Namespace) -> None:
     replica = _replica(arguments.state_dir, arguments.step)
     try:
         replica.save(arguments.out)
-    except OSError as error:
-        raise ConfigError(f"{arguments.out}: cannot be written: {error.strerror}") from None
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{arguments.out}: cannot be written: {error}") from None
     print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {arguments.out}")
 
 

@@ -91,7 +91,7 @@ class Coordinator:
         self._state = state = await self._workers.disk.submit(open_state, folder)
         if self._settings.run is not None:
             check_run(state, self._settings.run)
-        replica = await self._workers.disk.submit(replica_at_head, state)
+        replica = await self._workers.disk.submit(lambda: replica_at_head(state, set_aside=True))
         if replica.step:
             log.info("replayed the ledger: step %d, every fingerprint as sealed", replica.step)
         epoch = await self._workers.disk.submit(state.ledger.begin_epoch)

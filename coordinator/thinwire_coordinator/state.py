@@ -110,6 +110,11 @@ def create_state(folder: Path, run: RunSpec) -> None:
     corpus = make_corpus()
     if run.data.corpus_hash not in ("", corpus.hash):
         raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
+    if min(len(corpus.train), len(corpus.held_out)) <= run.model.context:
+        raise ConfigError(
+            f"this Python's standard library has too little text for model.context = {run.model.context}: "
+            f"{len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out; install its sources"
+        )
     data = run.data.model_copy(
         update={"corpus_hash": corpus.hash, "corpus_bytes": corpus.size, "train_bytes": len(corpus.train)}
     )
@@ -179,8 +184,11 @@ def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[
         yield row
 
 
-def replica_at_head(state: State) -> Replica:
-    """From the newest snapshot that can be read, by replay. Raises LedgerError."""
+def replica_at_head(state: State, *, set_aside: bool = False) -> Replica:
+    """From the newest snapshot that can be read, by replay. Raises LedgerError.
+
+    set_aside: give snapshots that cannot be used another name, so that newcomers are not sent them.
+    """
     check_length(state)
     problems = []
     for step in reversed(state.snapshot_steps()):
@@ -190,7 +198,7 @@ def replica_at_head(state: State) -> Replica:
                 raise ReplicaError(f"{state.snapshot_path(step)} does not belong to the row of step {step - 1}")
         except ReplicaError as error:
             problems.append(str(error))
-            if step > 0:  # out of the way, or newcomers would be sent it
+            if set_aside and step > 0:
                 state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
         for _ in replay(state, replica):

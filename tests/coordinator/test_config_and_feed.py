@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from thinwire_coordinator import feed as feed_module
 from thinwire_coordinator.config import check_address, read_run
 from thinwire_coordinator.feed import Feed, SealedUpdate
 from thinwire_coordinator.stdlib_corpus import MANUAL, make_corpus
+from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError
 
 
@@ -28,6 +30,12 @@ def test_a_preset_is_a_start_that_other_keys_override(tmp_path: Path) -> None:
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
     assert (run.model.width, run.demo.k, run.demo.beta, run.demo.alpha) == (128, 32, 0.999, 1.0)
+
+
+def test_the_run_file_in_the_readme_says_the_defaults(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    assert read_run(run_file(tmp_path, shown)) == RunSpec()
 
 
 @pytest.mark.parametrize(

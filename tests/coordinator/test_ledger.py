@@ -98,6 +98,8 @@ def test_a_damaged_snapshot_is_set_aside_and_newcomers_get_the_one_before(folder
     path.write_bytes(data)
     state = open_state(folder)
     assert replica_at_head(state).step == STEPS
+    assert state.snapshot_steps() == [0, 2]  # whoever only reads changes nothing
+    assert replica_at_head(state, set_aside=True).step == STEPS
     assert state.snapshot_steps() == [0]
     assert path.with_suffix(".bad").exists()
     state.close()
