@@ -193,6 +193,7 @@ class Coordinator:
 
     async def _shutdown(self) -> None:
         if self._server is not None:
+            self._held_out.stop()
             await self._server.stop(SHUTDOWN_GRACE_S)
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import threading
+
 import numpy as np
 import torch
 
@@ -12,7 +15,7 @@ from thinwire_proto.models.decoder import Decoder
 from thinwire_proto.replica import Replica
 
 WINDOWS_MAX = 64
-BATCH = 16
+BATCH = 8
 
 
 class HeldOut:
@@ -23,13 +26,20 @@ class HeldOut:
         chosen = np.linspace(0, len(every) - 1, min(WINDOWS_MAX, len(every)), dtype=np.int64)
         self._windows = torch.from_numpy(every[chosen].astype(np.int64))  # [windows, context + 1]
         self._model = build(contract.model)
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Give up the measurement that runs, and any later one. May be called from any thread."""
+        self._stopped.set()
 
     @torch.no_grad()
     def measure(self, replica: Replica) -> float:
-        """Mean loss, nats a token. The replica must stand still meanwhile: give a copy."""
+        """Mean loss, nats a token; not a number if it was stopped. The replica must stand still: give a copy."""
         fill(self._model, replica)
         total = 0.0
         for start in range(0, len(self._windows), BATCH):
+            if self._stopped.is_set():
+                return math.nan
             total += float(self._model.loss(self._windows[start : start + BATCH], reduction="sum"))
         return total / (self._windows.shape[0] * (self._windows.shape[1] - 1))
 

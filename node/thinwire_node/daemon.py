@@ -17,6 +17,7 @@ from thinwire_node.device import choose_apply_device, choose_device
 from thinwire_node.link import Link, LinkLost
 from thinwire_node.session import Habits, Record, Session
 from thinwire_node.state import Head, NodeState
+from thinwire_node.trainer import Interrupted
 from thinwire_node.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
@@ -187,8 +188,10 @@ class Node:
         deadline = time.monotonic() + RECEIPT_WAIT_S
         while self.work and self.work.pending and not session.done() and time.monotonic() < deadline:
             await asyncio.wait({session}, timeout=0.05)
+        if self.work is not None:
+            self.work.interrupt()
         session.cancel()
-        with contextlib.suppress(asyncio.CancelledError, ThinwireError):
+        with contextlib.suppress(asyncio.CancelledError, ThinwireError, Interrupted):
             await session
 
     async def _shutdown(self) -> None:

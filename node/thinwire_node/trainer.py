@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire_node.demo import DeMo, Sent
 from thinwire_proto.contract import Contract
@@ -14,6 +15,10 @@ from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import learning_rate
+
+
+class Interrupted(Exception):
+    """The micro-batch was given up in the middle; nothing of it was kept."""
 
 
 class Trainer:
@@ -33,7 +38,10 @@ class Trainer:
         self._device = device
         self._windows = windows(corpus.train, contract.model.context)
         self._loss_sum = 0.0
+        self._interrupted = threading.Event()
         self._model = build(contract.model, device)
+        for block in self._model.blocks:
+            block.register_forward_hook(self._between_blocks)
         self._parameters = dict(self._model.named_parameters())
         self._gradients = {name: torch.zeros_like(tensor) for name, tensor in self._parameters.items()}
         self.adopt(replica)
@@ -54,8 +62,23 @@ class Trainer:
             for name, parameter in self._parameters.items():
                 parameter.copy_(self.replica.tensors[name])
 
+    def interrupt(self) -> None:
+        """Give up the micro-batch that runs, and any later one, between two blocks: on a slow machine it may have
+        minutes left. May be called from any thread."""
+        self._interrupted.set()
+
+    def _between_blocks(self, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Runs behind each block, in forward and in backward."""
+        self._go_on()
+        output.register_hook(lambda gradient: self._go_on())  # type: ignore[no-untyped-call]
+
+    def _go_on(self) -> None:
+        if self._interrupted.is_set():
+            raise Interrupted
+
     def micro_batch(self, positions: range) -> None:
-        """Forward and backward on the samples at these positions; dropped and counted if anything is not finite."""
+        """Forward and backward on the samples at these positions; dropped and counted if anything is not finite.
+        Raises Interrupted."""
         seed, count = self._contract.data.seed, len(self._windows)
         rows = np.stack([self._windows[sample_at(position, seed, count)] for position in positions])
         tokens = torch.from_numpy(rows.astype(np.int64)).to(self._device)

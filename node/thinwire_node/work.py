@@ -131,6 +131,11 @@ class Work:
             self.trainer.demo.put_back(self.pending.sent)
         self.pending = None
 
+    def interrupt(self) -> None:
+        """We are about to leave: give up the micro-batch that runs."""
+        if self._trainer is not None:
+            self._trainer.interrupt()
+
     async def finish_jobs(self) -> None:
         """Wait for whatever the thread has begun: cancelling a wait does not cancel the work."""
         await self.run(lambda: None)

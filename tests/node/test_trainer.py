@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_node.trainer import Trainer
+from thinwire_node.trainer import Interrupted, Trainer
 
 
 @pytest.fixture
@@ -79,3 +79,24 @@ def test_an_update_reaches_the_model(trainer: Trainer) -> None:
     trainer.micro_batch(range(2))
     _, _, loss = trainer.cut(1)
     assert loss == pytest.approx(5.545, abs=1e-3)  # no embedding, no opinion: ln 256
+
+
+def test_an_interrupted_micro_batch_keeps_nothing(trainer: Trainer) -> None:
+    trainer.micro_batch(range(2))
+    trainer.interrupt()
+    with pytest.raises(Interrupted):
+        trainer.micro_batch(range(2, 4))
+    assert trainer.samples == 2
+
+
+def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients_of = torch.autograd.grad
+
+    def interrupted(loss: torch.Tensor, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        trainer.interrupt()
+        return gradients_of(loss, parameters)
+
+    monkeypatch.setattr(torch.autograd, "grad", interrupted)
+    with pytest.raises(Interrupted):
+        trainer.micro_batch(range(2))
+    assert trainer.samples == 0

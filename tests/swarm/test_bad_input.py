@@ -245,3 +245,22 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
     assert ended(again) == 0
     assert "momentum of the last good leave taken up" in again.text()
     assert "fetching a snapshot" not in again.text()
+
+
+def test_a_node_in_the_middle_of_a_long_micro_batch_leaves_within_five_seconds(swarm: RealSwarm) -> None:
+    """Twenty seconds of work lie before it, and it is told to end in the first of them."""
+    text = run_text(100, rounds="length_ms = 100000\n").replace("length_ms = 5000\n", "")
+    text = (
+        text.replace("width = 64", "width = 256")
+        .replace("layers = 1", "layers = 24")
+        .replace("hidden = 64", "hidden = 512")
+    )
+    swarm.coordinator(text.replace("samples = 4", "samples = 400"))
+    node = swarm.node("a", "--micro-batch", "400")
+    until(lambda: swarm.status().nodes and swarm.status().nodes[0].active, "it has its lease", node)
+    asked = time.monotonic()
+    node.tell(signal.SIGTERM)
+    assert ended(node) == 0, node.text()
+    assert time.monotonic() - asked < 5
+    assert "left at step 0" in node.text()
+    assert "counted 0 times" in node.text()
