@@ -185,11 +185,12 @@ class Coordinator:
     async def _measure(self, replica: Replica) -> None:
         assert self._state is not None
         loss = await self._workers.evaluation.submit(self._held_out.measure, replica)
-        if not math.isfinite(loss):
+        if math.isfinite(loss):
+            await self._workers.disk.submit(self._state.ledger.record_loss, replica.step, loss)
+            log.info("step %d: held-out loss %.3f nats a token", replica.step, loss)
+        else:
             log.warning("step %d: the held-out loss is not finite; the run has diverged", replica.step)
-            return
-        await self._workers.disk.submit(self._state.ledger.record_loss, replica.step, loss)
-        log.info("step %d: held-out loss %.3f nats a token", replica.step, loss)
+        self._swarm.measured_step = replica.step
 
     async def _shutdown(self) -> None:
         if self._server is not None:

@@ -40,6 +40,7 @@ class Member:
     calls: set[str] = field(default_factory=set)  # of this session that are open: one of each kind
     counted: int = 0
     not_counted: int = 0
+    dropped: int = 0
     tokens: int = 0
     bytes_up: int = 0
     bytes_down: int = 0

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Literal
 
 from thinwire_proto.contract import RoundSpec
 
@@ -222,9 +221,7 @@ class RoundMachine:
             self._active[node].awaited = False
             self._active[node].missed += 1
         self._beat = current.deadline
-        why: Literal["time is up", "everybody has delivered"] = (
-            "time is up" if time_is_up else "everybody has delivered"
-        )
+        why = "time is up" if time_is_up else "nobody is left to wait for"
         if len(current.delivered) >= self._spec.min_contributions:
             self._move(Event.GATHERED)
             return [Gathered(current.number, self.step, tuple(current.delivered), why)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -30,7 +29,6 @@ class Service(SwarmServicer):
 
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
-        self._started = time.monotonic()
 
     async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
         if request.protocol != PROTOCOL:
@@ -43,7 +41,8 @@ class Service(SwarmServicer):
         await self._compare_heads(request, context)
         member = self._swarm.members.join(request.node_id, request.name)
         if member is None:
-            await _refuse(context, f"the swarm is full: its contract allows {self._swarm.members.nodes_max} nodes")
+            limit = self._swarm.members.nodes_max
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
         take_snapshot = not request.HasField("replica_step") or await self._swarm.workers.disk.submit(
             self._swarm.state.snapshot_is_lighter, request.replica_step
         )
@@ -125,7 +124,7 @@ class Service(SwarmServicer):
             loss_newest_step=losses[-1][0] if losses else 0,
             loss_training=tally.loss_training,
             tokens=tally.tokens,
-            seconds=time.monotonic() - self._started,
+            measured_step=swarm.measured_step,
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down,
             bytes_fetched=tally.bytes_fetched,
@@ -222,6 +221,7 @@ def _node_status(member: Member) -> pb.NodeStatus:
         active=member.announcements is not None,
         counted=member.counted,
         not_counted=member.not_counted,
+        dropped=member.dropped,
         tokens=member.tokens,
         bytes_up=member.bytes_up,
         bytes_down=member.bytes_down,

@@ -48,6 +48,8 @@ class Swarm:
         self.feed = feed
         self.members = Members(contract.round.nodes_max)
         self.tally = Tally()
+        self.measured_step = 0
+        """The newest step whose held-out loss was measured, finite or not."""
         self.sealed = asyncio.Event()
         """Set at every sealed step; for whoever looks after snapshots and evaluations."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,6 +84,7 @@ class Swarm:
         self, member: Member, header: ContributionHeader, parts: AsyncIterator[ContributionPart]
     ) -> Receipt:
         """Take a contribution in and return its receipt, when its round is over."""
+        member.dropped += header.dropped
         current = self._round
         payload_bytes_max = contribution_bytes_max(self.layout, self.contract.demo.k)
         refusal = admission.at_the_door(
@@ -227,9 +230,10 @@ class Swarm:
             fingerprint=self.workers.replica.submit(self._replica.fingerprint, nonce),
             merger=Merger(self.layout.components),
         )
-        self._must_succeed(self.workers.disk.submit(self.state.ledger.record_lease_cursor, self._leases.cursor))
-        for node in self._round.leases:
-            self._announce(node)
+        written = self.workers.disk.submit(self.state.ledger.record_lease_cursor, self._leases.cursor)
+        self._must_succeed(written)
+        # announced when it is on disk which samples were granted, so that nobody gets them again after a crash
+        written.add_done_callback(lambda _: self._announce_all())
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
         try:
@@ -254,7 +258,7 @@ class Swarm:
         self._act(self._machine.sealed(self._now()))
         if self._machine.phase is Phase.COMPLETE:
             log.info("the run is complete: %d updates are sealed", self._machine.step)
-            self._announce_standing()
+            self._announce_all()
 
     def _void(self, voided: Voided) -> None:
         current, self._round = self._round, None
@@ -268,7 +272,7 @@ class Swarm:
                 member.not_counted += 1
             receipt = _not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}")
             current.receipts[entry.counted.contribution].set_result(receipt)
-        self._announce_standing()
+        self._announce_all()
 
     def _count(self, accepted: list[Accepted]) -> None:
         tokens_a_sample = self.contract.model.context
@@ -345,7 +349,7 @@ class Swarm:
         if member is not None and member.announcements is not None:
             member.announcements.put(self._announcement_for(node))
 
-    def _announce_standing(self) -> None:
+    def _announce_all(self) -> None:
         for node in self.members.by_id:
             self._announce(node)
 

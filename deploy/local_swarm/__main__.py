@@ -24,7 +24,6 @@ from thinwire_proto.service_pb2_grpc import SwarmStub
 
 POLL_S = 0.5
 STATUS_TIMEOUT_S = 10.0
-LAST_LOSS_S = 120.0
 PROMPT = "def "
 
 
@@ -64,10 +63,10 @@ def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
         with grpc.insecure_channel(address) as channel:
             stub = SwarmStub(channel)
             seconds = _watch(processes, stub, console)
-            status = _last_status(processes, stub)
+            status = _last_status(processes, stub, console)
     left = {node.name: left_with(node) for node in processes.nodes}
     if status.step < status.steps:
-        tails = "\n".join(f"{node.name}:\n{node.tail()}" for node in processes.nodes if not left[node.name])
+        tails = "\n".join(f"{node.name}:\n{node.tail()}" for node in processes.nodes if node.popen.returncode)
         raise SwarmError(f"the nodes ended at step {status.step} of {status.steps}\n{tails}")
     console.print("all nodes have left; replaying the ledger")
     verified, text = _coordinator_says("verify", processes)
@@ -112,11 +111,12 @@ def _status(processes: Processes, stub: SwarmStub, *, fingerprint: bool = False)
             time.sleep(POLL_S)
 
 
-def _last_status(processes: Processes, stub: SwarmStub) -> StatusReply:
-    """The status once the held-out loss of the last step is in."""
-    deadline = time.monotonic() + LAST_LOSS_S
+def _last_status(processes: Processes, stub: SwarmStub, console: Console) -> StatusReply:
+    """The status once the held-out loss of the last step has been measured."""
     status = _status(processes, stub)
-    while status.step == status.steps and status.loss_newest_step < status.step and time.monotonic() < deadline:
+    if status.step == status.steps and status.measured_step < status.step:
+        console.print("measuring the held-out loss of the last step")
+    while status.step == status.steps and status.measured_step < status.step:
         time.sleep(POLL_S)
         status = _status(processes, stub)
     return _status(processes, stub, fingerprint=True)

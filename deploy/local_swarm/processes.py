@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-START_TIMEOUT_S = 60.0
 NODE_END_S = 8.0
 """A node leaves within five seconds; after this it is killed."""
 COORDINATOR_END_S = 8.0
@@ -82,14 +81,16 @@ class Processes:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number in ENDING:  # a second Ctrl-C must not leave anything running
-            signal.signal(number, signal.SIG_IGN)
+        # a second Ctrl-C must not leave anything running
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
         for node in self.nodes:
             node.tell(signal.SIGTERM)
         for node in self.nodes:
             node.end(NODE_END_S)
         if self.coordinator is not None:
             self.coordinator.end(COORDINATOR_END_S)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     @property
     def nodes(self) -> list[Process]:
@@ -106,8 +107,7 @@ class Processes:
         command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
         command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted)]
         self.coordinator = coordinator = self._start("coordinator", command)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while coordinator.running and time.monotonic() < deadline:
+        while coordinator.running:  # a large model takes minutes to be made
             if found := LISTENING.search(coordinator.text()):
                 return found[1]
             time.sleep(0.1)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from thinwire_proto.replica import Replica
 
 log = logging.getLogger("thinwire.node")
 
+OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 10.0
 RESYNCS_IN_VAIN_MAX = 5
@@ -56,21 +58,25 @@ class Node:
         self._state: NodeState | None = None
         self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
         self._resyncs_in_vain = 0
+        self._joined = False
         self._contract: Contract | None = None
         self._corpus: Corpus | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, the run is complete, or enough rounds are done. Raises ThinwireError."""
         try:
-            self._startup()
-            await self._main_loop(stop)
-        except torch.OutOfMemoryError as error:
+            try:
+                self._startup()
+                await self._main_loop(stop)
+            finally:
+                await self._shutdown()
+        except OSError as error:
+            raise LocalError(f"{self._settings.state_dir}: the disk fails: {error}") from None
+        except RuntimeError as error:  # what CUDA, MPS and the CPU raise has nothing else in common
+            if not OUT_OF_MEMORY.search(str(error)):
+                raise
             reason = str(error).splitlines()[0]
             raise LocalError(f"{self._device} has too little memory ({reason}); give a smaller --micro-batch") from None
-        except OSError as error:
-            raise LocalError(f"{self._settings.state_dir}: cannot be written: {error.strerror or error}") from None
-        finally:
-            await self._shutdown()
 
     def _startup(self) -> None:
         self._device, why = choose_device(self._settings.device)
@@ -95,7 +101,8 @@ class Node:
                     await session
                     return
                 except (LinkLost, PayloadError) as error:
-                    log.warning("no coordinator at %s: %s", self._settings.address, error)
+                    what = "the session ended" if self._joined else f"no coordinator at {self._settings.address}"
+                    log.warning("%s: %s", what, error)
                 except ReplicaError as error:
                     self._resync(error)
         finally:
@@ -131,12 +138,12 @@ class Node:
     async def _session(self) -> None:
         assert self._state is not None
         link = Link(self._settings.address)
-        joined = False
+        self._joined = False
         try:
             session = Session(link, self._state, self.record, self._settings.habits)
             held = self.work.replica if self.work and self.work.replica else self._replica
             self._contract, take_snapshot = await session.join(self._contract, held)
-            joined = True
+            self._joined = True
             log.info("joined at %s as %s", self._settings.address, self._settings.habits.name)
             if self._corpus is None:
                 self._corpus = await session.fetch_corpus(self._contract)
@@ -146,7 +153,7 @@ class Node:
             assert self.work is not None
             await session.run(self.work)
         finally:
-            if joined:
+            if self._joined:
                 self._last_contact = time.monotonic()
             self.record.bytes_up += link.bytes_up
             self.record.bytes_down += link.bytes_down
@@ -163,8 +170,9 @@ class Node:
             work = Work(self._contract, self._state, self._device, apply_device)
             await work.adopt(replica, self._corpus)
             self.work = work
-            if await work.resume_momentum():
-                log.info("momentum of the last good leave taken up")
+            kept_at = await work.resume_momentum()
+            if kept_at is not None:
+                log.info("momentum of step %d taken up", kept_at)
         elif replica is not self.work.replica:
             await self.work.adopt(replica, self._corpus)
         self._replica = None
@@ -205,14 +213,20 @@ class Node:
                 self._state.close()
             record = self.record
             log.info(
-                "counted %d times, not counted %d times, %s tokens, %s bytes up, %s bytes down",
+                "counted %d times, not counted %d times, %d micro-batches dropped, %d resyncs, "
+                "%s tokens, %s bytes up, %s bytes down",
                 record.counted,
                 record.not_counted,
+                record.dropped,
+                record.resyncs,
                 *(f"{number:,}" for number in (record.tokens, record.bytes_up, record.bytes_down)),
             )
 
     async def _leave(self, work: Work) -> None:
-        await work.save_momentum()
-        await work.save_replica()
+        await work.finish_jobs()
+        try:
+            await work.save_momentum()
+        finally:
+            await work.save_replica()
         if work.replica is not None:
             log.info("left at step %d, fingerprint %016x", work.replica.step, work.replica.fingerprint(0))

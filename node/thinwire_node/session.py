@@ -183,7 +183,9 @@ class Session:
         self, work: Work, announcement: Announcement, contribution: Contribution, cut_at: float
     ) -> None:
         record = self._record
-        record.dropped += contribution.dropped
+        if contribution.dropped:
+            record.dropped += contribution.dropped
+            log.warning("%d micro-batches dropped: loss or gradient was not finite", contribution.dropped)
         samples = min(contribution.samples, announcement.lease.count)
         header = ContributionHeader(
             epoch=announcement.epoch,
@@ -218,11 +220,11 @@ class Session:
 
     async def _settle(self, work: Work, receipt: Receipt) -> None:
         counted = receipt.outcome == Receipt.OUTCOME_COUNTED
+        await work.settle(counted)  # first: should this be cancelled, the receipt is asked for again
         if counted:
             self._record.counted += 1
         else:
             self._record.not_counted += 1
             log.warning("not counted: %s", receipt.text)
-        await work.settle(counted)
         if receipt.reason == Receipt.REASON_REPLICA_DIFFERS:
             raise ReplicaError(receipt.text)

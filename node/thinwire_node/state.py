@@ -21,14 +21,13 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from thinwire_node.demo import Sent
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
-from thinwire_proto.replica import Replica, load_replica
+from thinwire_proto.replica import Replica, load_replica, save_tensors
 
 NODE_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -151,7 +150,7 @@ class NodeState:
             tensors |= {"components": kept.pending.sent.components.cpu(), "values": kept.pending.sent.values.cpu()}
             about["pending"] = kept.pending.hash.hex()
         passing = self.path("momentum.part")
-        save_file(tensors, passing, metadata=about)
+        save_tensors(tensors, passing, about)
         self.rename(passing, "momentum.safetensors")
 
     def take_momentum(self, components: int) -> KeptMomentum | None:

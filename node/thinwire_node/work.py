@@ -52,6 +52,7 @@ class Work:
         self._trainer: Trainer | None = None
         self.replica: Replica | None = None
         self.pending: Pending | None = None
+        self._resumed = False
         self.trained_to = 0
         """The first position of the samples that this node has not trained on; leases ascend."""
 
@@ -147,19 +148,24 @@ class Work:
 
     async def save_momentum(self) -> None:
         """Keep the momentum, and what is out of it; only for a node that leaves in good order."""
-        if self._trainer is not None:
-            kept = KeptMomentum(self._trainer.demo.momentum, self._trainer.replica.step, self.pending)
-            await self.run(self._state.save_momentum, kept)
+        await self.run(self._save_momentum)
 
-    async def resume_momentum(self) -> bool:
-        """Take up the momentum of the last good leave, if there is one."""
+    def _save_momentum(self) -> None:
+        if self._resumed and self._trainer is not None:  # else what is on disk is the newest there is
+            self._state.save_momentum(
+                KeptMomentum(self._trainer.demo.momentum, self._trainer.replica.step, self.pending)
+            )
+
+    async def resume_momentum(self) -> int | None:
+        """Take up the momentum of the last good leave, if there is one; returns the step that it was kept at."""
         return await self.run(self._resume_momentum)
 
-    def _resume_momentum(self) -> bool:
+    def _resume_momentum(self) -> int | None:
         momentum = self.trainer.demo.momentum
         kept = self._state.take_momentum(momentum.numel())
+        self._resumed = True
         if kept is None:
-            return False
+            return None
         momentum.copy_(kept.momentum)
         self.pending = kept.pending
-        return True
+        return kept.step

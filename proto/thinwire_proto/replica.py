@@ -96,10 +96,10 @@ class Replica:
         return Replica(self.contract, copies, self.step, self.head)
 
     def save(self, path: Path) -> None:
-        """Write a snapshot (safetensors) to `path`; syncing and renaming are the caller's."""
+        """Write a snapshot (safetensors) to `path`; syncing and renaming are the caller's. Raises OSError."""
         about = {"thinwire": SNAPSHOT_VERSION, "step": str(self.step), "head": self.head.hex()}
         about |= {"contract": self.contract.hash.hex(), "state": self.state_hash().hex()}
-        save_file({name: tensor.cpu() for name, tensor in self.tensors.items()}, path, metadata=about)
+        save_tensors({name: tensor.cpu() for name, tensor in self.tensors.items()}, path, about)
 
 
 def load_replica(contract: Contract, path: Path) -> Replica:
@@ -117,6 +117,14 @@ def load_replica(contract: Contract, path: Path) -> Replica:
         return replica
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) -> None:
+    """Write a safetensors file. Raises OSError where the disk fails, which safetensors has an error of its own for."""
+    try:
+        save_file(tensors, path, metadata=about)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from None
 
 
 def flush_subnormals(tensor: Tensor) -> None:

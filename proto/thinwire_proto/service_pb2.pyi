@@ -128,7 +128,7 @@ class Announcement(_message.Message):
         STATE_ROUND: Announcement._State.ValueType  # 1
         """A round is open, and the fields below describe it."""
         STATE_WAITING: Announcement._State.ValueType  # 2
-        """No round is open: fewer nodes are active than it takes. `text` says how many are missing."""
+        """The node has no part in a round now: none is open, or it came in the middle of one. `text` says what it waits for."""
         STATE_COMPLETE: Announcement._State.ValueType  # 3
         """The run is complete; no further round will come."""
 
@@ -137,7 +137,7 @@ class Announcement(_message.Message):
     STATE_ROUND: Announcement.State.ValueType  # 1
     """A round is open, and the fields below describe it."""
     STATE_WAITING: Announcement.State.ValueType  # 2
-    """No round is open: fewer nodes are active than it takes. `text` says how many are missing."""
+    """The node has no part in a round now: none is open, or it came in the middle of one. `text` says what it waits for."""
     STATE_COMPLETE: Announcement.State.ValueType  # 3
     """The run is complete; no further round will come."""
 
@@ -551,7 +551,6 @@ class StatusReply(_message.Message):
     LOSS_NEWEST_STEP_FIELD_NUMBER: _builtins.int
     LOSS_TRAINING_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
     BYTES_FETCHED_FIELD_NUMBER: _builtins.int
@@ -559,6 +558,7 @@ class StatusReply(_message.Message):
     FINGERPRINTS_COMPARED_FIELD_NUMBER: _builtins.int
     FINGERPRINTS_DIFFERENT_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    MEASURED_STEP_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """In words: waiting for nodes, training, complete."""
@@ -575,7 +575,6 @@ class StatusReply(_message.Message):
     """Of the contributions of the newest sealed round, weighted by samples."""
     tokens: _builtins.int
     """Trained and counted since this process started."""
-    seconds: _builtins.float
     bytes_up: _builtins.int
     """Payload bytes since this process started: contributions in, updates out, snapshots and corpus out."""
     bytes_down: _builtins.int
@@ -584,6 +583,8 @@ class StatusReply(_message.Message):
     """The coordinator's own replica at `step`, under the nonce 0; if it was asked for."""
     fingerprints_compared: _builtins.int
     fingerprints_different: _builtins.int
+    measured_step: _builtins.int
+    """The newest step whose held-out loss this process has measured, finite or not."""
     parameters: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]: ...
@@ -601,7 +602,6 @@ class StatusReply(_message.Message):
         loss_newest_step: _builtins.int = ...,
         loss_training: _builtins.float | None = ...,
         tokens: _builtins.int = ...,
-        seconds: _builtins.float = ...,
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
         bytes_fetched: _builtins.int = ...,
@@ -609,11 +609,12 @@ class StatusReply(_message.Message):
         fingerprints_compared: _builtins.int = ...,
         fingerprints_different: _builtins.int = ...,
         nodes: _abc.Iterable[Global___NodeStatus] | None = ...,
+        measured_step: _builtins.int = ...,
         parameters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "epoch", b"epoch", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "seconds", b"seconds", "state", b"state", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "epoch", b"epoch", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
     _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015
@@ -647,6 +648,7 @@ class NodeStatus(_message.Message):
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
     BYTES_FETCHED_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     REPLICA_EQUAL_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     name: _builtins.str
@@ -659,6 +661,8 @@ class NodeStatus(_message.Message):
     bytes_down: _builtins.int
     bytes_fetched: _builtins.int
     """Snapshots and corpus, which travel once."""
+    dropped: _builtins.int
+    """Micro-batches that it threw away because their loss or gradient was not finite."""
     replica_equal: _builtins.bool
     """Whether the base of its newest contribution equalled the coordinator's replica."""
     def __init__(
@@ -673,11 +677,12 @@ class NodeStatus(_message.Message):
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
         bytes_fetched: _builtins.int = ...,
+        dropped: _builtins.int = ...,
         replica_equal: _builtins.bool | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "replica_equal", b"replica_equal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "counted", b"counted", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "counted", b"counted", "dropped", b"dropped", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_equal: _TypeAlias = _typing.Literal["replica_equal"]  # noqa: Y015
     _WhichOneofArgType__replica_equal: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal"]  # noqa: Y015

@@ -35,7 +35,7 @@ def test_a_round_opens_with_the_first_node_and_ends_when_it_has_delivered() -> N
     m = machine()
     (opened,) = m.attend("a", 1.0)
     assert opened == Opened(0, 0, 11.0, ("a",))
-    assert m.deliver("a", 0, 2.0) == (True, [Gathered(0, 0, ("a",), "everybody has delivered")])
+    assert m.deliver("a", 0, 2.0) == (True, [Gathered(0, 0, ("a",), "nobody is left to wait for")])
     assert kinds(m.sealed(3.0)) == ["Opened"]
     assert (m.step, m.next_round) == (1, 2)
 
@@ -138,7 +138,7 @@ def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_wait
     m.attend("a", 0.0)
     m.attend("b", 0.0)
     m.deliver("a", 0, 1.0)
-    assert m.depart("b", 2.0) == [Voided(0, "everybody has delivered and 1 of 2 contributions came")]
+    assert m.depart("b", 2.0) == [Voided(0, "nobody is left to wait for and 1 of 2 contributions came")]
     assert (m.phase, m.missing_nodes) == (Phase.WAITING, 1)
     assert kinds(m.attend("b", 50.0)) == ["Opened"]
 
@@ -194,7 +194,7 @@ def test_on_the_clock_rounds_end_at_the_deadline_and_keep_the_beat() -> None:
     m = machine(pace="clock")
     (first,) = m.attend("a", 0.0)
     assert isinstance(first, Opened)
-    assert m.deliver("a", 0, 1.0) == (True, [])  # everybody has delivered, but the beat is the beat
+    assert m.deliver("a", 0, 1.0) == (True, [])  # nobody is left to wait for, but the beat is the beat
     assert kinds(m.tick(T + 0.01)) == ["Gathered"]
     (second,) = m.sealed(T + 3.0)
     assert isinstance(second, Opened)

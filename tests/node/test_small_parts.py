@@ -155,3 +155,16 @@ def test_the_cut_leaves_time_for_what_comes_after_it() -> None:
     cut.measured(1.5)
     assert cut.train_for_s(10.0) == pytest.approx(6.0)
     assert cut.train_for_s(2.0) < 0
+
+
+def test_a_disk_that_fails_is_an_os_error_and_leaves_the_old_file(tmp_path: Path) -> None:
+    """safetensors has an error type of its own, which would end the node with a traceback."""
+    state = NodeState(tmp_path)
+    state.save_momentum(KeptMomentum(torch.ones(3), 1, None))
+    (tmp_path / "momentum.part").mkdir()
+    with pytest.raises(OSError, match="cannot be written"):
+        state.save_momentum(KeptMomentum(torch.zeros(3), 2, None))
+    kept = state.take_momentum(3)
+    assert kept is not None
+    assert kept.momentum.tolist() == [1, 1, 1]
+    state.close()

@@ -80,3 +80,12 @@ def test_ctrl_c_however_often_ends_all_that_was_started(tmp_path: Path) -> None:
     assert "everything that was started has ended" in text
     assert "Traceback" not in text
     assert running_below(tmp_path) == []
+
+
+def test_ctrl_c_while_the_ledger_is_replayed_ends_it_too(tmp_path: Path) -> None:
+    with local_swarm(tmp_path, "--nodes", "1", "--rounds", "2") as process:
+        until(lambda: any(" verify " in command for command in running_below(tmp_path)), "it verifies")
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, text
+    assert running_below(tmp_path) == []
