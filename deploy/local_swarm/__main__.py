@@ -47,6 +47,8 @@ def main() -> None:
         console.print(f"logs: {folder}")
         sys.exit(1)
     except KeyboardInterrupt:
+        for number in ENDING:  # all has ended; whoever presses Ctrl-C once more still gets the words and the status
+            signal.signal(number, signal.SIG_IGN)
         console.print(
             f"\nstopped; everything that was started has ended. State and logs: {folder}",
         )
