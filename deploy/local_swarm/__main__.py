@@ -88,6 +88,8 @@ def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
                 started = time.monotonic()
             if started is None:
                 _check_start(processes)
+            if view.terminal_is_gone:
+                raise KeyboardInterrupt
             view.show(status)
             time.sleep(POLL_S)
     return time.monotonic() - (started or time.monotonic())

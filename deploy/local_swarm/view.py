@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from types import TracebackType
@@ -51,6 +52,11 @@ class View:
     ) -> None:
         if self._live:
             self._live.stop()
+
+    @property
+    def terminal_is_gone(self) -> bool:
+        """It was closed. make keeps the signal that says so to itself, and waits for us."""
+        return self._live is not None and not sys.stdout.isatty()
 
     def show(self, status: StatusReply) -> None:
         rate = self._tokens_per_second(status.tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -88,4 +89,26 @@ def test_ctrl_c_while_the_ledger_is_replayed_ends_it_too(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, text
+    assert running_below(tmp_path) == []
+
+
+def test_a_terminal_that_is_closed_ends_all_that_was_started(tmp_path: Path) -> None:
+    """Under make no signal comes for it: make keeps it to itself, and waits."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "deploy.local_swarm", "--nodes", "2", "--rounds", "100000"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    while b"waiting for" not in shown and b"training" not in shown:  # the live view is up
+        shown += os.read(ours, 1000)
+    os.close(ours)
+    process.wait(PATIENCE_S)
     assert running_below(tmp_path) == []
