@@ -52,7 +52,7 @@ class Sealer:
         """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names.
 
         Returns when the update is on disk and out; the future is done when the coordinator's replica has it, too.
-        Raises OSError or sqlite3.Error where the disk fails; nothing is announced then."""
+        Raises OSError or LedgerError where the disk fails; nothing is announced then."""
         body = await self._workers.merge.submit(self._body, sealed.step, merger)
         row = await self._workers.disk.submit(self._write, sealed, counted, body[1])
         self._head = row.hash

@@ -243,16 +243,16 @@ class Swarm:
             accepted = [current.accepted[node] for node in gathered.nodes]
             counted = tuple(entry.counted for entry in accepted)
             self._must_succeed(await self._sealer.seal(sealed, counted, current.merger))
-            self._after_seal(current, accepted)
+            self._after_seal(current, accepted, gathered.why)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the coordinator ends with it, see `failed`
             self._fail(error)
 
-    def _after_seal(self, current: OpenRound, accepted: list[Accepted]) -> None:
+    def _after_seal(self, current: OpenRound, accepted: list[Accepted], why: str) -> None:
         self._count(accepted)
         for entry in accepted:
             receipt = Receipt(outcome=Receipt.OUTCOME_COUNTED, step=current.step)
             current.receipts[entry.counted.contribution].set_result(receipt)
-        log.debug("round %d: step %d sealed, %d contributions", current.number, current.step + 1, len(accepted))
+        log.debug("round %d over (%s): step %d, %d contributions", current.number, why, current.step, len(accepted))
         self._round = None
         self.sealed.set()
         self._act(self._machine.sealed(self._now()))
