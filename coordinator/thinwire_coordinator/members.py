@@ -42,6 +42,7 @@ class Member:
     not_counted: int = 0
     dropped: int = 0
     tokens: int = 0
+    compute_s: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_fetched: int = 0

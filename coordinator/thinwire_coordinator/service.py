@@ -223,6 +223,7 @@ def _node_status(member: Member) -> pb.NodeStatus:
         not_counted=member.not_counted,
         dropped=member.dropped,
         tokens=member.tokens,
+        compute_s=member.compute_s,
         bytes_up=member.bytes_up,
         bytes_down=member.bytes_down,
         bytes_fetched=member.bytes_fetched,

@@ -85,6 +85,7 @@ class Swarm:
     ) -> Receipt:
         """Take a contribution in and return its receipt, when its round is over."""
         member.dropped += header.dropped
+        member.compute_s += header.compute_ms / 1000
         current = self._round
         payload_bytes_max = contribution_bytes_max(self.layout, self.contract.demo.k)
         refusal = admission.at_the_door(

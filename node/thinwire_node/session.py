@@ -195,6 +195,7 @@ class Session:
             samples=samples,
             loss=contribution.loss,
             dropped=contribution.dropped,
+            compute_ms=work.compute_ms(),
         )
 
         def sent() -> None:

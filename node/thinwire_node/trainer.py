@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ class Trainer:
         self.samples = 0
         self.dropped = 0
         """Micro-batches thrown away since the last cut because their loss or gradient was not finite."""
+        self.compute_s = 0.0
+        """Spent on forward and backward, since the start."""
         self._contract = contract
         self._device = device
         self._windows = windows(corpus.train, contract.model.context)
@@ -79,6 +82,13 @@ class Trainer:
     def micro_batch(self, positions: range) -> None:
         """Forward and backward on the samples at these positions; dropped and counted if anything is not finite.
         Raises Interrupted."""
+        began = time.perf_counter()
+        try:
+            self._micro_batch(positions)
+        finally:
+            self.compute_s += time.perf_counter() - began
+
+    def _micro_batch(self, positions: range) -> None:
         seed, count = self._contract.data.seed, len(self._windows)
         rows = np.stack([self._windows[sample_at(position, seed, count)] for position in positions])
         tokens = torch.from_numpy(rows.astype(np.int64)).to(self._device)

@@ -53,6 +53,7 @@ class Work:
         self.replica: Replica | None = None
         self.pending: Pending | None = None
         self._resumed = False
+        self._told_s = 0.0
         self.trained_to = 0
         """The first position of the samples that this node has not trained on; leases ascend."""
 
@@ -98,6 +99,11 @@ class Work:
         """One micro-batch."""
         self.trained_to = positions.stop
         await self.run(self.trainer.micro_batch, positions)
+
+    def compute_ms(self) -> int:
+        """Spent on forward and backward since this was last asked."""
+        told, self._told_s = self._told_s, self.trainer.compute_s
+        return round((self._told_s - told) * 1000)
 
     async def reached(self, step: int) -> None:
         """Wait until the replica is at `step` or beyond."""

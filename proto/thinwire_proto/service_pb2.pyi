@@ -223,6 +223,7 @@ class ContributionHeader(_message.Message):
     LOSS_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    COMPUTE_MS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     epoch: _builtins.int
     round: _builtins.int
@@ -236,6 +237,8 @@ class ContributionHeader(_message.Message):
     dropped: _builtins.int
     """Micro-batches thrown away in this round because their loss or gradient was not finite."""
     payload_bytes: _builtins.int
+    compute_ms: _builtins.int
+    """Time spent on forward and backward since the contribution before."""
     def __init__(
         self,
         *,
@@ -248,10 +251,11 @@ class ContributionHeader(_message.Message):
         loss: _builtins.float = ...,
         dropped: _builtins.int = ...,
         payload_bytes: _builtins.int = ...,
+        compute_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "epoch", b"epoch", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ms", b"compute_ms", "dropped", b"dropped", "epoch", b"epoch", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -650,6 +654,7 @@ class NodeStatus(_message.Message):
     BYTES_FETCHED_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     REPLICA_EQUAL_FIELD_NUMBER: _builtins.int
+    COMPUTE_S_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     name: _builtins.str
     active: _builtins.bool
@@ -665,6 +670,8 @@ class NodeStatus(_message.Message):
     """Micro-batches that it threw away because their loss or gradient was not finite."""
     replica_equal: _builtins.bool
     """Whether the base of its newest contribution equalled the coordinator's replica."""
+    compute_s: _builtins.float
+    """Time spent on forward and backward, as far as its contributions told."""
     def __init__(
         self,
         *,
@@ -679,10 +686,11 @@ class NodeStatus(_message.Message):
         bytes_fetched: _builtins.int = ...,
         dropped: _builtins.int = ...,
         replica_equal: _builtins.bool | None = ...,
+        compute_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "replica_equal", b"replica_equal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "counted", b"counted", "dropped", b"dropped", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "compute_s", b"compute_s", "counted", b"counted", "dropped", b"dropped", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_equal: _TypeAlias = _typing.Literal["replica_equal"]  # noqa: Y015
     _WhichOneofArgType__replica_equal: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal"]  # noqa: Y015
