@@ -1,4 +1,5 @@
-"""Is a contribution counted? Pure rules: facts come in, a refusal with its reason goes out, or None."""
+"""Who may go on with what, and is a contribution counted? Pure rules: facts come in, a reason in words goes out, or
+None where there is nothing to say against it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ class Claim:
     epoch: int
     round: int
     step: int
+    base_step: int
     samples: int
     payload_bytes: int
 
@@ -24,7 +26,8 @@ class RoundFacts:
 
     round: int
     step: int
-    leased_samples: int | None  # None: no lease in this round
+    base_age_max: int
+    leased_samples: int | None  # granted, not reported before, up to the position that the claim names; None: no lease
     contributed: bool
     payload_bytes_max: int
 
@@ -48,16 +51,19 @@ def at_the_door(  # noqa: PLR0911 - one return for each rule
         return Refusal(Receipt.REASON_FUTURE_ROUND, f"round {claim.round} of epoch {claim.epoch} is not open yet")
     if facts is None or claimed != (epoch, facts.round):
         return Refusal(Receipt.REASON_LATE, f"round {claim.round} of epoch {claim.epoch} is over")
-    if claim.step != facts.step:
-        return Refusal(
-            Receipt.REASON_OTHER_BASE, f"round {facts.round} stands on step {facts.step}, not on step {claim.step}"
-        )
     if facts.leased_samples is None:
         return Refusal(Receipt.REASON_NO_LEASE, f"this node holds no lease in round {facts.round}")
     if facts.contributed:
         return Refusal(Receipt.REASON_DUPLICATE, f"this node has contributed to round {facts.round} already")
     if claim.samples == 0:
         return Refusal(Receipt.REASON_NOTHING_TRAINED, "nothing was trained, so nothing is counted")
+    oldest = facts.step - facts.base_age_max
+    if not oldest <= claim.base_step <= claim.step <= facts.step:
+        return Refusal(
+            Receipt.REASON_BASE_AGE,
+            f"round {facts.round} stands on step {facts.step}; the base is of step {claim.base_step} and the replica "
+            f"at step {claim.step}, and the contract allows steps {oldest} to {facts.step}",
+        )
     if claim.samples > facts.leased_samples:
         return Refusal(
             Receipt.REASON_OVER_LEASE, f"{claim.samples} samples claimed; the lease has {facts.leased_samples}"
@@ -69,6 +75,21 @@ def at_the_door(  # noqa: PLR0911 - one return for each rule
     return None
 
 
-def weight(samples: int, leased_samples: int, weight_max: int) -> int:
-    """⌈samples · weight_max / leased⌉: a small integer of 1 or more for 1 or more samples."""
-    return -(-samples * weight_max // leased_samples)
+def weight(samples: int, samples_full: int, weight_max: int) -> int:
+    """⌈samples · weight_max / samples_full⌉, at most weight_max: a small integer of 1 or more for 1 or more samples."""
+    return -(-min(samples, samples_full) * weight_max // samples_full)
+
+
+def why_drop_momentum(*, kept: bool, holds_lease: bool, counted_since: int, age_max: int) -> str:
+    """Why a node that joins may not go on with the momentum that it kept; empty if it may, or has none to drop.
+
+    kept: it says that it has one. holds_lease: its lease was not taken back. counted_since: contributions cut after
+    that momentum was saved which are in an update, or may yet be.
+    """
+    if not kept:
+        return ""
+    if not holds_lease:
+        return f"it was away for more than {age_max} steps, or took no part in this run, so its momentum is too old"
+    if counted_since:
+        return "a contribution that left after its momentum was saved is in an update, or may yet be"
+    return ""

@@ -1,24 +1,170 @@
-"""Leases on samples: disjoint runs of positions in the endless stream of passes, handed out in order."""
+"""Leases on samples: who may train on which positions of the endless stream of passes, and what became of them.
+
+The simple answer, a new run of positions for everybody in every round, wastes whatever slow nodes do not come to, and
+loses what a node had trained on when it dies with its state. So a position goes through states, and never back but
+in one way:
+
+    free ─grant▶ granted ─report▶ trained ─settle▶ settled         reported with a contribution; that one was counted
+      ▲             │                │
+      └─────────────┴───take back────┘                             the node is lost with its state
+
+Positions are granted in order: those taken back first, then from the cursor on. Which sample stands at a position
+follows from (seed, pass, position) alone: `thinwire_proto.corpus.sample_at`. Pure; the whole of it goes on disk as a
+short list.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from thinwire_proto.errors import LedgerError
 
 
 @dataclass(frozen=True)
-class Lease:
-    """`count` positions from `start` on; which sample stands at a position: `thinwire_proto.corpus.sample_at`."""
+class Run:
+    """`count` positions from `start` on."""
 
     start: int
     count: int
 
 
-class Leases:
-    def __init__(self, cursor: int) -> None:
-        self.cursor = cursor
-        """The first position that nobody was given yet."""
+@dataclass
+class _Held:
+    granted: list[Run] = field(default_factory=list)  # in the order in which they are to be trained on
+    trained: list[Run] = field(default_factory=list)
+    seen_step: int = 0
 
-    def grant(self, count: int) -> Lease:
-        lease = Lease(self.cursor, count)
-        self.cursor += count
-        return lease
+
+class Leases:
+    def __init__(self) -> None:
+        self.cursor = 0
+        """The first position that nobody was given yet."""
+        self._free: deque[Run] = deque()  # taken back
+        self._held: dict[str, _Held] = {}
+
+    def granted(self, node: str) -> tuple[Run, ...]:
+        """What a node may train on, as far as it has reported."""
+        held = self._held.get(node)
+        return tuple(held.granted) if held else ()
+
+    def holds(self, node: str) -> bool:
+        return node in self._held
+
+    def grant(self, node: str, samples: int, step: int) -> tuple[Run, ...]:
+        """Fill a node's lease up to `samples` positions that it has not reported as trained."""
+        held = self._held.setdefault(node, _Held())
+        held.seen_step = step
+        missing = samples - count(held.granted)
+        while missing > 0:
+            if not self._free:
+                self._free.append(Run(self.cursor, missing))
+                self.cursor += missing
+            run = self._free.popleft()
+            if run.count > missing:
+                self._free.appendleft(Run(run.start + missing, run.count - missing))
+                run = Run(run.start, missing)
+            held.granted.append(run)
+            missing -= run.count
+        held.granted = _joined(held.granted)
+        return tuple(held.granted)
+
+    def reported_samples(self, node: str, trained_through: int | None) -> int:
+        """How many granted positions a node would report with this mark; 0 if it was granted no such position."""
+        held = self._held.get(node)
+        before, _ = _split(held.granted, trained_through) if held else ([], [])
+        return count(before)
+
+    def report(self, node: str, trained_through: int | None) -> None:
+        """A node has trained on its lease up to and including this position."""
+        held = self._held.get(node)
+        if held is not None:
+            before, held.granted = _split(held.granted, trained_through)
+            held.trained += before
+
+    def resume(self, node: str, trained_through: int | None) -> None:
+        """A node comes back with a momentum that holds what it trained on up to here: what it reported beyond that was
+        lost with its process, and is to be trained on again."""
+        held = self._held.get(node)
+        if held is not None:
+            before, rest = _split(held.trained + held.granted, trained_through)
+            held.trained, held.granted = _joined(before), _joined(rest)
+
+    def settle(self, node: str) -> None:
+        """A contribution was counted: what the node reported is in an update, or in its momentum."""
+        held = self._held.get(node)
+        if held is not None:
+            held.trained = []
+
+    def give_back(self, node: str) -> None:
+        """A node leaves, and keeps its momentum: what it has not reported is free."""
+        held = self._held.get(node)
+        if held is not None:
+            self._free.extend(held.granted)
+            held.granted = []
+
+    def take_back(self, node: str) -> None:
+        """A node is lost with its state: all that it held and that is in no update is free."""
+        held = self._held.pop(node, None)
+        if held is not None:
+            self._free.extend(_joined(held.trained + held.granted))
+
+    def seen(self, node: str, step: int) -> None:
+        if node in self._held:
+            self._held[node].seen_step = step
+
+    def away_since_before(self, step: int) -> list[str]:
+        """Nodes not seen since a step before this one."""
+        return [node for node, held in self._held.items() if held.seen_step < step]
+
+    def plain(self) -> list[Any]:
+        """All of it, as lists of numbers and strings."""
+        held = [
+            [
+                node,
+                entry.seen_step,
+                *([[run.start, run.count] for run in runs] for runs in (entry.granted, entry.trained)),
+            ]
+            for node, entry in self._held.items()
+        ]
+        return [self.cursor, [[run.start, run.count] for run in self._free], held]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Leases:
+        """Raises LedgerError if this is not what `plain` gave."""
+        leases = cls()
+        try:
+            leases.cursor, free, held = plain
+            leases._free.extend(Run(*run) for run in free)
+            for node, seen_step, granted, trained in held:
+                leases._held[node] = _Held([Run(*run) for run in granted], [Run(*run) for run in trained], seen_step)
+        except (TypeError, ValueError) as error:
+            raise LedgerError(f"the leases on disk cannot be read: {error}") from None
+        return leases
+
+
+def count(runs: list[Run] | tuple[Run, ...]) -> int:
+    return sum(run.count for run in runs)
+
+
+def _split(runs: list[Run], through: int | None) -> tuple[list[Run], list[Run]]:
+    """Runs up to and including a position, and the rest; nothing and all if it is in none of them."""
+    for number, run in enumerate(runs):
+        if through is not None and run.start <= through < run.start + run.count:
+            size = through - run.start + 1
+            before = [*runs[:number], Run(run.start, size)]
+            rest = [Run(run.start + size, run.count - size)] if size < run.count else []
+            return before, rest + runs[number + 1 :]
+    return [], list(runs)
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Neighbours made one, so that lists stay short."""
+    joined: list[Run] = []
+    for run in runs:
+        if joined and joined[-1].start + joined[-1].count == run.start:
+            joined[-1] = Run(joined[-1].start, joined[-1].count + run.count)
+        else:
+            joined.append(run)
+    return joined

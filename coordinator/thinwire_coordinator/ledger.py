@@ -6,13 +6,15 @@ All calls block, so they are made from the coordinator's disk thread. Only the n
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgpack
 
+from thinwire_coordinator.leases import Leases
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.rows import Counted, Row
 
@@ -28,7 +30,7 @@ CREATE TABLE IF NOT EXISTS voids (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS epochs (epoch INTEGER PRIMARY KEY, first_round INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS losses (step INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT;
 """
 
 
@@ -74,8 +76,9 @@ class Ledger:
         self._execute("INSERT INTO epochs VALUES (?, ?)", (epoch, last + 1))
         return Epoch(epoch, last + 1)
 
-    def append(self, row: Row) -> None:
-        """Seal a row: it is on disk when this returns."""
+    def append(self, row: Row, leases: list[Any] | None = None) -> None:
+        """Seal a row, and with it the leases as they are when its contributions are settled: on disk when this
+        returns."""
         fields = (
             row.step,
             row.round,
@@ -92,10 +95,12 @@ class Ledger:
             self._execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", fields)
             for entry in row.counted:
                 self._execute("INSERT INTO contributions VALUES (?, ?)", (entry.contribution, row.step))
+            if leases is not None:
+                self.record_leases(leases)
 
-    def record_lease_cursor(self, cursor: int) -> None:
-        """Positions below `cursor` have been granted, and are not granted again."""
-        self._execute("INSERT OR REPLACE INTO numbers VALUES ('lease_cursor', ?)", (cursor,))
+    def record_leases(self, plain: list[Any]) -> None:
+        """What `Leases.plain` gives: what is granted must be on disk before it is announced."""
+        self._execute("INSERT OR REPLACE INTO leases VALUES (0, ?)", (msgpack.packb(plain, use_bin_type=True),))
 
     def record_void(self, epoch: int, round_number: int, reason: str) -> None:
         """Voids in a row share one record; it keeps the newest reason."""
@@ -115,10 +120,13 @@ class Ledger:
         """The number of updates sealed."""
         return int(self._execute("SELECT count(*) FROM rows").fetchone()[0])
 
-    @property
-    def lease_cursor(self) -> int:
-        found = self._execute("SELECT value FROM numbers WHERE name = 'lease_cursor'").fetchone()
-        return int(found[0]) if found else 0
+    def leases(self) -> Leases:
+        """As recorded last. Raises LedgerError."""
+        found = self._execute("SELECT packed FROM leases").fetchone()
+        try:
+            return Leases.from_plain(msgpack.unpackb(found[0], raw=False)) if found else Leases()
+        except (ValueError, msgpack.UnpackException) as error:
+            raise LedgerError(f"{self._path}: the leases on disk cannot be read: {error}") from None
 
     @property
     def rounds_void(self) -> int:
@@ -127,6 +135,10 @@ class Ledger:
     def losses(self) -> list[tuple[int, float]]:
         """Held-out losses by step, oldest first."""
         return list(self._execute("SELECT step, loss FROM losses ORDER BY step"))
+
+    def counted_of(self, contributions: Iterable[bytes]) -> int:
+        """How many of these contributions are in an update."""
+        return sum(self.step_of_contribution(contribution) is not None for contribution in contributions)
 
     def step_of_contribution(self, contribution: bytes) -> int | None:
         """The step whose update holds a contribution, if one does."""

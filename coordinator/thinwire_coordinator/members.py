@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
-import secrets
 from dataclasses import dataclass, field
 
 from thinwire_proto.service_pb2 import Announcement
@@ -54,6 +54,7 @@ class Members:
     """All nodes that this process has seen, by node id and by session; as many as the contract allows."""
 
     nodes_max: int
+    randomness: random.Random = field(default_factory=random.SystemRandom)
     by_id: dict[str, Member] = field(default_factory=dict)
     by_session: dict[str, Member] = field(default_factory=dict)
 
@@ -66,7 +67,7 @@ class Members:
             member = self.by_id[node_id] = Member(node_id, "", "")
         self.by_session.pop(member.session, None)
         member.name = readable(name) or node_id[:8]
-        member.session = secrets.token_hex(16)
+        member.session = f"{self.randomness.getrandbits(128):032x}"
         member.calls = set()
         self.by_session[member.session] = member
         return member

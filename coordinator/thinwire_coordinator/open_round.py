@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from thinwire_coordinator.leases import Lease
 from thinwire_coordinator.sealing import Accepted
 from thinwire_proto.service_pb2 import Receipt
 from thinwire_proto.votes import Merger
@@ -18,24 +17,14 @@ class OpenRound:
     number: int
     step: int
     deadline: float
-    nonce: int
-    leases: dict[str, Lease]
-    fingerprint: asyncio.Future[int]  # of the coordinator's own replica at `step`
     merger: Merger
     accepted: dict[str, Accepted] = field(default_factory=dict)
+    arrived_us: dict[bytes, int] = field(default_factory=dict)
     receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)
     """By the contribution's hash, from the moment at which it has arrived whole."""
     arriving: set[str] = field(default_factory=set)  # sessions whose contribution is on its way in: one at a time
 
-
-@dataclass
-class Tally:
-    """Counts since this process started."""
-
-    tokens: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    bytes_fetched: int = 0
-    fingerprints_compared: int = 0
-    fingerprints_different: int = 0
-    loss_training: float | None = None
+    def answer(self, name: bytes, receipt: Receipt) -> None:
+        """Give the receipt of a contribution that has arrived whole."""
+        receipt.arrived_us = self.arrived_us[name]
+        self.receipts[name].set_result(receipt)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from thinwire_proto.contract import RoundSpec
+from thinwire_proto.limits import void_lasts_s
 
 
 class Phase(Enum):
@@ -76,8 +77,6 @@ Action = Opened | Gathered | Voided
 
 MISSES_FORGIVEN = 1
 """A node that let so many rounds pass is waited for again as soon as it is heard of; after more, once it delivers."""
-VOID_LASTS_S = 0.5
-"""The next round opens no sooner than this after a void one did: nodes with nothing to say must not make them spin."""
 
 
 @dataclass
@@ -133,7 +132,8 @@ class RoundMachine:
         return max(0, max(self._spec.min_contributions, self._wait_for) - len(self._active))
 
     def attend(self, node: str, now: float) -> list[Action]:
-        """A node holds the head's parameters and wants to train: it is active from the next round on."""
+        """A node holds the head's parameters and wants to train. It may deliver to the round that is open, and is
+        waited for from the next one on."""
         self._active[node] = _Presence()
         return self._advance(now)
 
@@ -196,7 +196,7 @@ class RoundMachine:
         return on_the_clock or self.missing_nodes == 0
 
     def _open(self, now: float) -> Opened:
-        length = self._spec.length_ms / 1000
+        length = self._spec.length_s
         start = now
         if self._spec.pace == "clock" and self._beat is not None and now < self._beat + length:
             start = self._beat  # the beat goes on from deadline to deadline; sealing takes time from the next round
@@ -227,7 +227,7 @@ class RoundMachine:
             return [Gathered(current.number, self.step, tuple(current.delivered), why)]
         self._move(Event.TOO_FEW)
         self._round = None
-        self._not_before = current.opened + VOID_LASTS_S
+        self._not_before = current.opened + void_lasts_s(self._spec.length_s)
         count = len(current.delivered)
         return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions came")]
 

@@ -7,7 +7,9 @@ after, the step is sealed, and replay finds it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from thinwire_coordinator.feed import Feed, SealedUpdate
 from thinwire_coordinator.state import State
@@ -48,13 +50,20 @@ class Sealer:
         self._workers = workers
         self._head = replica.head
 
-    async def seal(self, sealed: SealedRound, counted: tuple[Counted, ...], merger: Merger) -> asyncio.Future[None]:
-        """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names.
+    async def seal(
+        self,
+        sealed: SealedRound,
+        counted: tuple[Counted, ...],
+        merger: Merger,
+        leases: Callable[[], list[Any]] | None = None,
+    ) -> asyncio.Future[None]:
+        """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names. `leases`
+        tells what they are, at the moment when the row is queued behind whatever was recorded of them before.
 
         Returns when the update is on disk and out; the future is done when the coordinator's replica has it, too.
         Raises OSError or LedgerError where the disk fails; nothing is announced then."""
         body = await self._workers.merge.submit(self._body, sealed.step, merger)
-        row = await self._workers.disk.submit(self._write, sealed, counted, body[1])
+        row = await self._workers.disk.submit(self._write, sealed, counted, body[1], leases and leases())
         self._head = row.hash
         applied = self._workers.replica.submit(self._replica.apply, body[0], row.hash)
         await self._feed.publish(SealedUpdate(row.canonical(), body[1]))
@@ -65,7 +74,9 @@ class Sealer:
         update = Update(step, learning_rate(schedule, step), decay(schedule, step), merger.merged())
         return update, encode_update(update)
 
-    def _write(self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes) -> Row:
+    def _write(
+        self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: list[Any] | None
+    ) -> Row:
         row = Row(
             step=sealed.step,
             round=sealed.round,
@@ -77,5 +88,5 @@ class Sealer:
             counted=counted,
             previous=self._head,
         )
-        self._state.ledger.append(row)
+        self._state.ledger.append(row, leases)
         return row

@@ -39,19 +39,22 @@ class Service(SwarmServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
-        member = self._swarm.members.join(request.node_id, request.name)
+        member = self._swarm.books.members.join(request.node_id, request.name)
         if member is None:
-            limit = self._swarm.members.nodes_max
+            limit = self._swarm.books.members.nodes_max
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
-        take_snapshot = not request.HasField("replica_step") or await self._swarm.workers.disk.submit(
-            self._swarm.state.snapshot_is_lighter, request.replica_step
-        )
-        return pb.JoinReply(
-            contract=self._swarm.contract.canonical(),
-            session=member.session,
-            step=self._swarm.feed.step,
-            take_snapshot=take_snapshot,
-        )
+        return await self._swarm.join(request, member)
+
+    async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
+        member = await self._member(request.session, context)
+        self._swarm.leave(member, request.trained_through if request.HasField("trained_through") else None)
+        return pb.LeaveReply()
+
+    async def Probe(self, request: pb.ProbeRequest, context: Context[Any, Any]) -> pb.ProbeReply:
+        received_us = self._swarm.clockwork.now_us()
+        await self._member(request.session, context)
+        answered_us = self._swarm.clockwork.now_us()
+        return pb.ProbeReply(epoch=self._swarm.epoch.number, received_us=received_us, answered_us=answered_us)
 
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
         member = await self._member(request.session, context)
@@ -65,7 +68,7 @@ class Service(SwarmServicer):
         parts = aiter(request_iterator)
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(first.header.session, context)
-        return await self._swarm.contribute(member, first.header, self._counted_up(member, first, parts))
+        return await self._swarm.intake.contribute(member, first.header, self._counted_up(member, first, parts))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
         await self._member(request.session, context)
@@ -79,17 +82,18 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Updates", context):
             while True:
                 update = await self._swarm.feed.get(step)
-                row = update.row
+                row, head_step = update.row, self._swarm.feed.step
                 for data in split(update.body):
-                    yield self._counted_down(member, pb.UpdatePart(row=row, data=data))
-                    row = b""
+                    yield self._counted_down(member, pb.UpdatePart(row=row, head_step=head_step, data=data))
+                    row, head_step = b"", 0
                 step += 1
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
-        path = self._swarm.state.snapshot_path(self._swarm.state.snapshot_steps()[-1])
+        step = self._swarm.state.snapshot_steps()[-1]
+        offset = request.offset if request.step == step else 0
         async with _one_at_a_time(member, "Snapshot", context):
-            async for part in self._file(member, path):
+            async for part in self._file(member, self._swarm.state.snapshot_path(step), step, offset):
                 yield part
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
@@ -98,18 +102,23 @@ class Service(SwarmServicer):
             async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
                 yield part
 
-    async def _file(self, member: Member, path: Path) -> AsyncIterator[pb.FilePart]:
-        size = (await asyncio.to_thread(path.stat)).st_size
+    async def _file(self, member: Member, path: Path, step: int = 0, offset: int = 0) -> AsyncIterator[pb.FilePart]:
+        """The parts of a file from `offset` on: at least one, also where nothing is left of it."""
         with path.open("rb") as file:
-            while data := await asyncio.to_thread(file.read, PART_BYTES_MAX):
-                part = pb.FilePart(size=size, data=data)
+            size = (await asyncio.to_thread(path.stat)).st_size
+            file.seek(offset)
+            data = await asyncio.to_thread(file.read, PART_BYTES_MAX)
+            part = pb.FilePart(size=size, data=data, step=step, offset=offset)
+            while True:
                 member.bytes_fetched += part.ByteSize()
-                self._swarm.tally.bytes_fetched += part.ByteSize()
+                self._swarm.books.tally.bytes_fetched += part.ByteSize()
                 yield part
-                size = 0
+                if not (data := await asyncio.to_thread(file.read, PART_BYTES_MAX)):
+                    return
+                part = pb.FilePart(data=data)
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
-        swarm, tally = self._swarm, self._swarm.tally
+        swarm, tally = self._swarm, self._swarm.books.tally
         step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (swarm.feed.step, None)
         losses = await swarm.workers.disk.submit(swarm.state.ledger.losses)
         reply = pb.StatusReply(
@@ -133,11 +142,11 @@ class Service(SwarmServicer):
             fingerprints_different=tally.fingerprints_different,
             parameters=swarm.layout.parameters,
         )
-        reply.nodes.extend(_node_status(member) for member in swarm.members.by_id.values())
+        reply.nodes.extend(_node_status(member) for member in swarm.books.members.by_id.values())
         return reply
 
     async def _member(self, session: str, context: Context[Any, Any]) -> Member:
-        member = self._swarm.members.by_session.get(session)
+        member = self._swarm.books.members.by_session.get(session)
         if member is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
         return member
@@ -187,13 +196,13 @@ class Service(SwarmServicer):
         while part is not None:
             size = part.ByteSize()
             member.bytes_up += size
-            self._swarm.tally.bytes_up += size
+            self._swarm.books.tally.bytes_up += size
             yield part
             part = await anext(parts, None)
 
     def _counted_down(self, member: Member, part: pb.UpdatePart) -> pb.UpdatePart:
         member.bytes_down += part.ByteSize()
-        self._swarm.tally.bytes_down += part.ByteSize()
+        self._swarm.books.tally.bytes_down += part.ByteSize()
         return part
 
 

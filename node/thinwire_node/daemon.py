@@ -7,32 +7,31 @@ import contextlib
 import logging
 import random
 import re
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from thinwire_node.device import choose_apply_device, choose_device
+from thinwire_node import joining
 from thinwire_node.link import Link, LinkLost
+from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.session import Habits, Record, Session
-from thinwire_node.state import Head, NodeState
+from thinwire_node.state import Head, KeptMomentum, NodeState
 from thinwire_node.trainer import Interrupted
 from thinwire_node.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
 from thinwire_proto.errors import LocalError, PayloadError, ReplicaError, ThinwireError
+from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
 from thinwire_proto.replica import Replica
+from thinwire_proto.service_pb2 import KeptMomentum as KeptMomentumMessage
+from thinwire_proto.tiles import TileLayout
 
 log = logging.getLogger("thinwire.node")
 
 OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
-BACKOFF_FIRST_S = 0.5
-BACKOFF_MAX_S = 10.0
 RESYNCS_IN_VAIN_MAX = 5
-RECEIPT_WAIT_S = 2.0
-"""How long a leaving node waits for the receipt that is still out."""
+BACKOFF_JITTER = 0.2
+"""Pauses differ by so much, so that a thousand nodes do not come back at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,20 @@ class GaveUp(LocalError):
 
 
 class Node:
-    def __init__(self, settings: Settings) -> None:
+    """`machine`: what it stands on; made at startup if none is given."""
+
+    def __init__(
+        self, settings: Settings, machine: Machine | None = None, randomness: random.Random | None = None
+    ) -> None:
         self._settings = settings
+        self._machine = machine
+        self._random = randomness or random.Random()
         self.record = Record()
         self.work: Work | None = None
         self._state: NodeState | None = None
         self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
+        self._kept: KeptMomentum | None = None  # from disk; not taken up yet
+        self._leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
         self._contract: Contract | None = None
@@ -76,16 +83,19 @@ class Node:
             if not OUT_OF_MEMORY.search(str(error)):
                 raise
             reason = str(error).splitlines()[0]
-            raise LocalError(f"{self._device} has too little memory ({reason}); give a smaller --micro-batch") from None
+            device = self._machine.device if self._machine else "this machine"
+            raise LocalError(f"{device} has too little memory ({reason}); give a smaller --micro-batch") from None
 
     def _startup(self) -> None:
-        self._device, why = choose_device(self._settings.device)
-        if why:
-            log.warning("%s", why)
-        self._state = NodeState(self._settings.state_dir)
+        settings = self._settings
+        if self._machine is None:
+            self._machine = RealMachine(settings.address, settings.state_dir, settings.device)
+        self._now = self._machine.clocks.now
+        self._state = self._machine.open_state()
         self._contract = self._state.contract()
         if self._contract is not None:
             self._replica = self._state.replica(self._contract)
+            self._kept = self._state.momentum(TileLayout(self._contract.parameters).components)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Sessions, one after the other: a lost one is followed by the next, after a pause."""
@@ -112,14 +122,14 @@ class Node:
         """Yields when it is time to try; pauses longer from try to try while nothing comes of it. Raises GaveUp."""
         pause_s = BACKOFF_FIRST_S
         patience_s = self._settings.give_up_after_s
-        self._last_contact = time.monotonic()
+        self._last_contact = self._now()
         progress = self._progress()
         while True:
             yield
             if self._progress() != progress:
                 progress, pause_s = self._progress(), BACKOFF_FIRST_S
                 self._resyncs_in_vain = 0
-            alone_s = time.monotonic() - self._last_contact
+            alone_s = self._now() - self._last_contact
             if patience_s is not None and alone_s + pause_s > patience_s:
                 raise GaveUp(
                     f"no coordinator at {self._settings.address} for {patience_s:g} s (--give-up-after): "
@@ -127,7 +137,9 @@ class Node:
                 )
             log.info("trying again in %.1f s", pause_s)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stop.wait(), pause_s * random.uniform(0.8, 1.2))
+                await asyncio.wait_for(
+                    stop.wait(), pause_s * self._random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+                )
                 return
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
@@ -137,45 +149,75 @@ class Node:
 
     async def _session(self) -> None:
         assert self._state is not None
-        link = Link(self._settings.address)
+        assert self._machine is not None
+        link = self._machine.connect()
         self._joined = False
         try:
-            session = Session(link, self._state, self.record, self._settings.habits)
-            held = self.work.replica if self.work and self.work.replica else self._replica
-            self._contract, take_snapshot = await session.join(self._contract, held)
-            self._joined = True
-            log.info("joined at %s as %s", self._settings.address, self._settings.habits.name)
-            if self._corpus is None:
-                self._corpus = await session.fetch_corpus(self._contract)
-            if take_snapshot or held is None:
-                held = await session.fetch_snapshot(self._contract)
-            await self._adopt(held)
-            assert self.work is not None
-            await session.run(self.work)
+            work, head_step = await self._join(link)
+            session = Session(link, work, self.record, self._settings.habits, self._machine.clocks, head_step)
+            try:
+                await session.run()
+                self._leaving = True
+            finally:
+                if self._leaving:
+                    with contextlib.suppress(ThinwireError):
+                        await link.leave(work.trained_through_at_cut)
         finally:
             if self._joined:
-                self._last_contact = time.monotonic()
+                self._last_contact = self._now()
             self.record.bytes_up += link.bytes_up
             self.record.bytes_down += link.bytes_down
             await link.close()
+
+    async def _join(self, link: Link) -> tuple[Work, int]:
+        """Join and fetch what is missing: the work, and how many steps are sealed."""
+        assert self._state is not None
+        name = self._settings.habits.name
+        held = self.work.replica if self.work and self.work.replica else self._replica
+        self._contract, reply = await joining.join(link, self._state, name, self._contract, held, self._momentum())
+        self._joined = True
+        log.info("joined at %s as %s", self._settings.address, name)
+        if reply.drop_momentum:
+            await self._drop_momentum(reply.drop_momentum)
+        if self._corpus is None:
+            self._corpus = await joining.fetch_corpus(link, self._state, self._contract)
+        if reply.take_snapshot or held is None:
+            held = await joining.fetch_snapshot(link, self._state, self._contract)
+        await self._adopt(held)
+        assert self.work is not None
+        return self.work, reply.step
+
+    def _momentum(self) -> KeptMomentumMessage | None:
+        """What the coordinator has to know of the momentum that is here."""
+        assert self._state is not None
+        if self.work is not None:
+            return KeptMomentumMessage(trained_through=self.work.lease.trained_through)
+        sent = self._state.sent()
+        if self._kept is None or sent is None:
+            return None
+        return KeptMomentumMessage(trained_through=self._kept.trained_through, sent_since=sent)
+
+    async def _drop_momentum(self, why: str) -> None:
+        assert self._state is not None
+        log.warning("the momentum is dropped: %s", why)
+        self._kept = None
+        if self.work is not None:
+            await self.work.forget()
+        else:
+            self._state.drop_momentum()
 
     async def _adopt(self, replica: Replica) -> None:
         assert self._contract is not None
         assert self._corpus is not None
         assert self._state is not None
+        assert self._machine is not None
         if self.work is None:
-            apply_device, why = choose_apply_device(self._contract.demo.transform, self._device)
-            log.info("%s", why)
-            log.info("training on %s with %d threads", self._device, torch.get_num_threads())
-            work = Work(self._contract, self._state, self._device, apply_device)
-            await work.adopt(replica, self._corpus)
-            self.work = work
-            kept_at = await work.resume_momentum()
-            if kept_at is not None:
-                log.info("momentum of step %d taken up", kept_at)
+            self.work = await self._machine.make_work(self._contract, self._state, self._corpus, replica, self._kept)
+            if self._kept is not None:
+                log.info("momentum taken up")
         elif replica is not self.work.replica:
-            await self.work.adopt(replica, self._corpus)
-        self._replica = None
+            await self.work.adopt(self._machine.place(replica))
+        self._replica = self._kept = None
 
     def _resync(self, error: ReplicaError) -> None:
         """The parameters are not the swarm's: fetch them anew."""
@@ -193,10 +235,11 @@ class Node:
 
     async def _end(self, session: asyncio.Future[None]) -> None:
         """Stop a session that runs; a receipt that is out is waited for, for a while."""
-        deadline = time.monotonic() + RECEIPT_WAIT_S
-        while self.work and self.work.pending and not session.done() and time.monotonic() < deadline:
-            await asyncio.wait({session}, timeout=0.05)
+        self._leaving = True
         if self.work is not None:
+            settled = asyncio.ensure_future(self.work.settled())
+            await asyncio.wait({session, settled}, timeout=RECEIPT_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            settled.cancel()
             self.work.interrupt()
         session.cancel()
         with contextlib.suppress(asyncio.CancelledError, ThinwireError, Interrupted):
@@ -223,10 +266,6 @@ class Node:
             )
 
     async def _leave(self, work: Work) -> None:
-        await work.finish_jobs()
-        try:
-            await work.save_momentum()
-        finally:
-            await work.save_replica()
+        await work.save()
         if work.replica is not None:
             log.info("left at step %d, fingerprint %016x", work.replica.step, work.replica.fingerprint(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 
 from thinwire_node.state import Head
+from thinwire_proto import limits
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.codec import Update, decode_update, update_bytes_max
 from thinwire_proto.contract import Contract
@@ -26,14 +28,13 @@ Reply = TypeVar("Reply")
 
 PROTOCOL = 1
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
-CALL_TIMEOUT_S = 30.0
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # HTTP/2 pings: a coordinator whose machine is gone is noticed within 15 s
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # HTTP/2 pings are the heartbeat
+    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
 )
 LOST = frozenset(
     {
@@ -60,23 +61,33 @@ class Refused(RemoteError):
 class SealedUpdate:
     row: Row
     update: Update
+    size: int  # bytes of the body
+    head_step: int  # how many steps were sealed when it was sent
 
 
 class Link:
-    """One connection to the coordinator. Every call raises LinkLost or Refused where gRPC fails."""
+    """One connection to the coordinator. Every call raises LinkLost or Refused where gRPC fails.
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._stub = SwarmStub(self._channel)
+    stub: the calls as gRPC offers them; close: ends the connection."""
+
+    def __init__(self, stub: Any, close: Callable[[], Awaitable[None]]) -> None:
+        self._stub = stub
+        self._close = close
         self._session = ""
         self.bytes_up = 0
         self.bytes_down = 0
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._close()
 
     async def join(
-        self, contract: Contract | None, node_id: str, name: str, head: Head | None, replica_step: int | None
+        self,
+        contract: Contract | None,
+        node_id: str,
+        name: str,
+        head: Head | None,
+        replica_step: int | None,
+        momentum: pb.KeptMomentum | None,
     ) -> pb.JoinReply:
         """The handshake; the session is kept."""
         request = pb.JoinRequest(
@@ -87,8 +98,9 @@ class Link:
             head_step=head.step if head else 0,
             head_hash=head.hash if head else b"",
             replica_step=replica_step,
+            momentum=momentum,
         )
-        reply = await _told(self._stub.Join(request, timeout=CALL_TIMEOUT_S))
+        reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
         self._session = reply.session
         return reply
 
@@ -115,6 +127,13 @@ class Link:
 
         return await _told(self._stub.Contribute(parts()))
 
+    async def probe(self) -> pb.ProbeReply:
+        return await _told(self._stub.Probe(pb.ProbeRequest(session=self._session), timeout=limits.CALL_S))
+
+    async def leave(self, trained_through: int | None) -> None:
+        request = pb.LeaveRequest(session=self._session, trained_through=trained_through)
+        await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S))
+
     async def ask_receipt(self, contribution: bytes) -> pb.Receipt:
         request = pb.ReceiptRequest(session=self._session, contribution=contribution)
         return await _told(self._stub.AskReceipt(request))
@@ -123,46 +142,71 @@ class Link:
         """Updates from a step on, decoded, each checked to be what its row names. Raises PayloadError as well."""
         request = pb.UpdatesRequest(session=self._session, from_step=from_step)
         row: Row | None = None
+        head_step = 0
         assembly: Assembly | None = None
         async for part in _stream(self._stub.Updates(request)):
             self.bytes_down += part.ByteSize()
             if row is None or assembly is None:
-                row = parse_row(part.row)
+                row, head_step = parse_row(part.row), part.head_step
                 assembly = Assembly(row.body_bytes, update_bytes_max(layout), "update")
             assembly.add(part.data)
             if assembly.complete:
                 body = assembly.whole()
                 # off the event loop: for a large model it takes seconds
                 update = await asyncio.to_thread(_checked, row, body, layout)
-                yield SealedUpdate(row, update)
+                yield SealedUpdate(row, update, len(body), head_step)
                 row = assembly = None
 
-    async def snapshot(self, path: Path, contract: Contract) -> None:
-        """Fetch the newest snapshot into a file."""
+    async def snapshot(self, folder: Path, contract: Contract, begun: tuple[Path, int, int] | None) -> Path:
+        """Fetch the newest snapshot into a file of `folder`, named after its step; of the one that was begun, if that
+        is still the newest, only what is missing."""
+        _, step, offset = begun or (None, 0, 0)
         size_max = 4 * TileLayout(contract.parameters).parameters + SNAPSHOT_HEAD_BYTES_MAX
-        with path.open("wb") as file:
-            await self._fetch(self._stub.Snapshot(pb.SnapshotRequest(session=self._session)), size_max, file.write)
+        request = pb.SnapshotRequest(session=self._session, step=step, offset=offset)
+        path: Path | None = None
+        with contextlib.ExitStack() as opened:
+            async for part, first in self._parts(self._stub.Snapshot(request), size_max):
+                if first is not None:
+                    path = folder / f"snapshot-{first.step}.part"
+                    goes_on = first.offset > 0 and begun is not None and first.step == step
+                    if begun is not None and not goes_on:
+                        begun[0].unlink(missing_ok=True)
+                    file = opened.enter_context(path.open("ab" if goes_on else "wb"))
+                file.write(part)
+        if path is None:
+            raise LinkLost("the snapshot did not come")
+        return path
 
     async def corpus(self, contract: Contract) -> bytes:
         """Fetch the packed corpus; whether it is the right one is for `unpack_corpus` to say."""
         packed = bytearray()
-        size_max = packed_bytes_max(contract.data)
-        await self._fetch(self._stub.Corpus(pb.CorpusRequest(session=self._session)), size_max, packed.extend)
+        request = pb.CorpusRequest(session=self._session)
+        async for part, _ in self._parts(self._stub.Corpus(request), packed_bytes_max(contract.data)):
+            packed += part
         return bytes(packed)
 
-    async def _fetch(self, call: Any, size_max: int, take: Callable[[bytes], object]) -> None:
+    async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
+        """The data of a file, part by part, the first one with its envelope. Raises LinkLost if it is not all of it."""
         size: int | None = None
         received = 0
         async for part in _stream(call):
             self.bytes_down += part.ByteSize()
-            if size is None:
-                size = part.size
+            first = part if size is None else None
+            if first is not None:
+                size, received = first.size, first.offset
+            assert size is not None
             received += len(part.data)
             if size > size_max or received > size:
                 raise LinkLost(f"a file of {size} bytes was announced, {received} came, and {size_max} are allowed")
-            take(part.data)
+            yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
+
+
+def connect(address: str) -> Link:
+    """A link over gRPC to HOST:PORT."""
+    channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return Link(SwarmStub(channel), channel.close)
 
 
 def _checked(row: Row, body: bytes, layout: TileLayout) -> Update:

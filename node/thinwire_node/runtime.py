@@ -1,9 +1,11 @@
-"""The seam to the operating system: which event loop, which signals. Nothing else in this package needs POSIX."""
+"""The seam to the operating system: which event loop, which signals, which clock. Nothing else in this package needs
+POSIX."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
@@ -29,3 +31,17 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(with_signals())
     else:
         uvloop.run(with_signals())
+
+
+class SystemClock:
+    """Seconds on a clock that never jumps, and how long the machine has slept."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def asleep_s(self) -> float:
+        """Grows by what the machine sleeps. Only differences mean anything; where the system has no clock that runs
+        on in sleep, the time of day stands in for it, and setting it looks like a sleep, which does no harm."""
+        boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+        there = time.time() if boot_time is None else time.clock_gettime(boot_time)
+        return there - time.monotonic()

@@ -1,31 +1,31 @@
-"""One session with the coordinator: join, catch up, follow updates and take part in rounds, until something ends it.
+"""One session with the coordinator: catch up, follow updates and take part in rounds, until something ends it.
 
-Three tasks run side by side: `_follow` applies updates as they are sealed, `_listen` keeps the newest announcement, and
-`_take_part` trains and contributes.
+Five tasks run side by side: `_follow` applies updates as they are sealed, `_listen` keeps the newest announcement,
+`_probe` keeps the coordinator's clock, `_train` trains and cuts as `pacing` decides, and `_deliver` sends what was
+cut and takes its receipt, while the training goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from thinwire_node.cut import Cut
-from thinwire_node.link import Link, LinkLost, Refused
-from thinwire_node.state import NodeState
+from thinwire_node import pacing
+from thinwire_node.clock import CoordinatorClock, Probe
+from thinwire_node.keeping_up import KeepingUp
+from thinwire_node.link import Link, LinkLost
 from thinwire_node.work import Contribution, Work
-from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.corpus import Corpus, unpack_corpus
-from thinwire_proto.errors import ReplicaError
-from thinwire_proto.models import check_manifest
-from thinwire_proto.replica import Replica, load_replica
+from thinwire_proto.errors import LocalError, ReplicaError
+from thinwire_proto.limits import ROUND_TRIP_MAX_S, SUSPENDED_S, probe_every_s
 from thinwire_proto.service_pb2 import Announcement, ContributionHeader, Receipt
 
 log = logging.getLogger("thinwire.node")
 
-SAVE_INTERVAL_S = 60.0
 CATCH_UP_REPORT_STEPS = 100
+FIRST_PROBES = 3
 
 
 @dataclass
@@ -35,11 +35,14 @@ class Record:
     counted: int = 0
     not_counted: int = 0
     dropped: int = 0
+    too_old: int = 0
     resyncs: int = 0
+    clock_jumps: int = 0
     tokens: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    cut: Cut = field(default_factory=Cut)
+    tail: pacing.Tail = field(default_factory=pacing.Tail)
+    speed: pacing.Speed = field(default_factory=pacing.Speed)
 
 
 @dataclass(frozen=True)
@@ -51,181 +54,287 @@ class Habits:
     rounds: int | None
 
 
+@dataclass(frozen=True)
+class Clocks:
+    """now: seconds on a monotonic clock. asleep_s: grows by what the machine sleeps."""
+
+    now: Callable[[], float]
+    asleep_s: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class _Outgoing:
+    """A contribution that is ready to be sent; without a payload it says that there is nothing."""
+
+    announcement: Announcement
+    header: ContributionHeader
+    contribution: Contribution | None
+
+
 class Session:
-    def __init__(self, link: Link, state: NodeState, record: Record, habits: Habits) -> None:
+    def __init__(self, link: Link, work: Work, record: Record, habits: Habits, clocks: Clocks, head_step: int) -> None:
+        """`head_step`: how many steps were sealed when the node joined."""
         self._link = link
-        self._state = state
+        self._work = work
         self._record = record
         self._habits = habits
-        self._head_step = 0
+        self._clocks = clocks
+        self._head_step = head_step
+        self._spec = work.contract.round
+        self._clock = CoordinatorClock()
+        self._asleep_s = clocks.asleep_s()
+        self._probe_now = asyncio.Event()
         self._newest: Announcement | None = None
-        self._newest_at = 0.0
-        self._announced = asyncio.Condition()
-        self._saved_at = time.monotonic()
+        self._changed = asyncio.Event()
+        self._contributed: tuple[int, int] | None = None  # (epoch, round)
+        self._hurry = False
+        self._to_send: asyncio.Queue[_Outgoing] = asyncio.Queue(1)
+        self._said = ""
 
-    async def join(self, contract: Contract | None, replica: Replica | None) -> tuple[Contract, bool]:
-        """The handshake: the run's contract, and whether to take a snapshot. Raises Refused or LinkLost."""
-        replica_step = replica.step if replica else None
-        state = self._state
-        reply = await self._link.join(contract, state.node_id, self._habits.name, state.head, replica_step)
-        self._head_step = reply.step
-        theirs = parse_contract(reply.contract)
-        if contract is None:
-            check_manifest(theirs)
-            self._state.write("contract.json", theirs.canonical())
-        elif theirs.hash != contract.hash:
-            raise Refused("the coordinator took our contract and then named another")
-        return theirs, reply.take_snapshot
-
-    async def fetch_corpus(self, contract: Contract) -> Corpus:
-        """From the state directory, else from the coordinator."""
-        corpus = await asyncio.to_thread(self._state.corpus, contract)
-        if corpus is None:
-            log.info("fetching the corpus of %s bytes", f"{contract.data.corpus_bytes:,}")
-            packed = await self._link.corpus(contract)
-            corpus = await asyncio.to_thread(unpack_corpus, packed, contract.data)
-            self._state.write("corpus.zst", packed)
-        return corpus
-
-    async def fetch_snapshot(self, contract: Contract) -> Replica:
-        """The coordinator's newest snapshot."""
-        passing = self._state.path("snapshot.part")
-        log.info("fetching a snapshot")
-        await self._link.snapshot(passing, contract)
-        replica = await asyncio.to_thread(load_replica, contract, passing)
-        self._state.rename(passing, "replica.safetensors")
-        log.info("snapshot of step %d, %s parameters", replica.step, f"{replica.layout.parameters:,}")
-        return replica
-
-    async def run(self, work: Work) -> None:
-        """Follow and take part, until the run is complete or enough rounds are done. Raises LinkLost, Refused, or
-        ReplicaError if the parameters are not the swarm's."""
-        taking_part = asyncio.ensure_future(self._take_part(work))
-        tasks = [asyncio.ensure_future(self._follow(work)), asyncio.ensure_future(self._listen(work)), taking_part]
+    async def run(self) -> None:
+        """Follow and take part, until the run is complete or enough rounds are done. Raises LinkLost, Refused,
+        LocalError if the link cannot keep up, or ReplicaError if the parameters are not the swarm's."""
+        for _ in range(FIRST_PROBES):
+            await self._probe_once()
+        train = asyncio.ensure_future(self._train())
+        others = (self._follow(), self._listen(), self._probe(), self._deliver())
+        tasks = [train, *(asyncio.ensure_future(task) for task in others)]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            if taking_part not in done:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:  # in this order, so that what is told does not depend on chance
+                if task.done():
+                    task.result()
+            if not train.done():
                 raise LinkLost("the coordinator ended the session")
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await work.finish_jobs()
+            await self._work.finish_jobs()
 
-    async def _follow(self, work: Work) -> None:
+    async def _follow(self) -> None:
+        work, now = self._work, self._clocks.now
         assert work.replica is not None
+        keeping_up = KeepingUp(work.replica.step, self._head_step, now())
+        asked_at = now()
         async for sealed in self._link.updates(work.replica.step, work.replica.layout):
+            came_at = now()
             await work.apply(sealed)
-            step = work.replica.step
-            if step < self._head_step and step % CATCH_UP_REPORT_STEPS == 0:
-                log.info("catching up: step %d of %d", step, self._head_step)
-            if time.monotonic() - self._saved_at > SAVE_INTERVAL_S:
-                await work.save_replica()
-                self._saved_at = time.monotonic()
+            self._changed.set()
+            step = sealed.row.step + 1
+            if step < self._head_step:
+                fetch_s, replay_s = came_at - asked_at, now() - came_at
+                cannot = keeping_up.applied(sealed.size, fetch_s, replay_s, step, sealed.head_step, now())
+                if cannot:
+                    raise LocalError(cannot)
+                if step % CATCH_UP_REPORT_STEPS == 0:
+                    log.info("catching up: step %d of %d", step, sealed.head_step)
+                    await work.save_if_due()
+                if self._newest is None:
+                    self._head_step = sealed.head_step  # the swarm moves on meanwhile
+            asked_at = now()
 
-    async def _listen(self, work: Work) -> None:
-        await work.reached(self._head_step)  # who attends is waited for, so catch up first
+    async def _listen(self) -> None:
+        while self._work.replica is None or self._work.replica.step < self._head_step:
+            await self._work.reached(self._head_step)  # who attends is waited for, so catch up first
         async for announcement in self._link.announcements():
-            async with self._announced:
-                self._newest = announcement
-                self._newest_at = time.monotonic()
-                self._announced.notify_all()
+            before, self._newest = self._newest, announcement
+            if announcement.state == Announcement.STATE_ROUND:
+                self._work.lease.renew(range(run.start, run.start + run.count) for run in announcement.lease)
+                self._notice_what_passed(before, announcement)
+            self._changed.set()
 
-    async def _take_part(self, work: Work) -> None:
-        if work.pending is not None:  # a lost session, or the life before, left its receipt open
-            await self._settle(work, await self._link.ask_receipt(work.pending.hash))
-        seen: Announcement | None = None
-        said = ""
-        while self._habits.rounds is None or self._record.counted < self._habits.rounds:
-            async with self._announced:
-                await self._announced.wait_for(lambda: self._newest is not seen)  # noqa: B023 - awaited at once
-                seen, seen_at = self._newest, self._newest_at
-            assert seen is not None
-            await work.reached(seen.step)
-            if seen.state == Announcement.STATE_ROUND:
-                await self._round(work, seen, seen_at)
-            elif seen.state == Announcement.STATE_COMPLETE:
-                log.info("the run is complete")
-                return
-            elif seen.text != said:
-                log.info("%s", seen.text)
-                said = seen.text
+    def _notice_what_passed(self, before: Announcement | None, announcement: Announcement) -> None:
+        """A round that was ours to contribute to, and went on without us."""
+        if (
+            before is not None
+            and before.state == Announcement.STATE_ROUND
+            and before.step < announcement.step
+            and self._contributed != (before.epoch, before.round)
+        ):
+            self._hurry = True
 
-    async def _round(self, work: Work, announcement: Announcement, announced_at: float) -> None:
-        """Train on the lease until it is used up or the cut is due, then contribute."""
-        if work.trainer.samples == 0:
-            train_until = announced_at + self._record.cut.train_for_s(announcement.time_left_ms / 1000)
-            await self._train(work, announcement, train_until)
-        # else the round before was over too soon for us: say at once what there is, or we might never be in time
-        if self._newest is not announcement:
-            return  # overtaken; the gradient waits for the next cut
-        if work.trainer.samples == 0:
-            await self._say_nothing(work, announcement)
+    # the coordinator's clock
+
+    async def _probe(self) -> None:
+        every_s = probe_every_s(self._spec.length_s)
+        while True:
+            self._probe_now.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._probe_now.wait(), every_s)
+            await self._probe_once()
+
+    async def _probe_once(self) -> None:
+        self._look_for_sleep()
+        sent = self._clocks.now()
+        reply = await self._link.probe()
+        if self._look_for_sleep():
             return
-        cut_at = time.monotonic()
-        contribution = await work.contribution(announcement)
-        if contribution is not None:
-            await self._contribute(work, announcement, contribution, cut_at)
+        probe = Probe(sent, reply.received_us / 1e6, reply.answered_us / 1e6, self._clocks.now())
+        odd = self._clock.add(probe, reply.epoch)
+        if odd:
+            self._record.clock_jumps += 1
+            log.warning("%s", odd)
+        self._changed.set()
 
-    async def _train(self, work: Work, announcement: Announcement, train_until: float) -> None:
-        lease, size = announcement.lease, self._habits.micro_batch
-        end = lease.start + lease.count
-        for start in range(max(lease.start, work.trained_to), end, size):
-            began = time.monotonic()
-            await work.train(range(start, min(start + size, end)))
-            now = time.monotonic()
-            if self._newest is not announcement or now + (now - began) > train_until:
-                return
+    def _look_for_sleep(self) -> bool:
+        """Whether the machine has slept since this was asked last; the offset is then forgotten."""
+        before, self._asleep_s = self._asleep_s, self._clocks.asleep_s()
+        if abs(self._asleep_s - before) <= SUSPENDED_S:
+            return False
+        log.info("this machine slept for %.0f s; asking for the time anew", self._asleep_s - before)
+        self._clock.forget()
+        self._probe_now.set()
+        return True
 
-    async def _contribute(
-        self, work: Work, announcement: Announcement, contribution: Contribution, cut_at: float
-    ) -> None:
-        record = self._record
-        if contribution.dropped:
-            record.dropped += contribution.dropped
-            log.warning("%d micro-batches dropped: loss or gradient was not finite", contribution.dropped)
-        samples = min(contribution.samples, announcement.lease.count)
+    # training
+
+    async def _train(self) -> None:
+        work, record = self._work, self._record
+        if work.pending is not None:  # a lost session, or the life before, left its receipt open
+            await self._settle(await self._link.ask_receipt(work.pending.hash), tokens=0)
+        while not self._done():
+            self._changed.clear()
+            newest = self._newest
+            if self._look_for_sleep() or not self._clock:
+                self._probe_now.set()
+            decision = pacing.decide(self._view(newest), self._spec)
+            if isinstance(decision, pacing.Train):
+                began = self._clocks.now()
+                trained = await work.train(decision.samples)
+                record.speed.trained(trained, self._clocks.now() - began)
+            elif isinstance(decision, pacing.Cut):
+                assert newest is not None
+                await self._cut(newest, decision.why)
+            elif isinstance(decision, pacing.SayNothing):
+                assert newest is not None
+                await self._say_nothing(newest)
+            elif isinstance(decision, pacing.Drop):
+                await self._drop(decision.why)
+            else:
+                await self._wait(newest, decision.why)
+
+    def _done(self) -> bool:
+        if self._habits.rounds is not None and self._record.counted >= self._habits.rounds:
+            return True
+        newest, work = self._newest, self._work
+        if newest is None or newest.state != Announcement.STATE_COMPLETE or work.pending is not None:
+            return False
+        if work.replica is None or work.replica.step < newest.step:
+            return False
+        log.info("the run is complete")
+        return True
+
+    def _view(self, newest: Announcement | None) -> pacing.View:
+        work, now = self._work, self._clocks.now()
+        assert work.replica is not None
+        current = None
+        if newest is not None and newest.state == Announcement.STATE_ROUND and self._clock:
+            deadline = self._clock.here(newest.clock_us / 1e6 + newest.time_left_ms / 1000, now)
+            current = pacing.RoundView(newest.step, deadline, self._clock.error(now))
+        return pacing.View(
+            now=now,
+            round=current,
+            contributed=newest is not None and self._contributed == (newest.epoch, newest.round),
+            out=work.pending is not None or not self._to_send.empty(),
+            hurry=self._hurry,
+            replica_step=work.replica.step,
+            base_step=work.trainer.base_step,
+            samples=work.trainer.samples,
+            leased=work.lease.left,
+            sample_s=self._record.speed.sample_s,
+            tail_s=self._record.tail.seconds(self._spec.length_s),
+            micro_batch=self._habits.micro_batch,
+        )
+
+    async def _wait(self, newest: Announcement | None, why: str) -> None:
+        """Until something changes; a round that is over by our clock is looked at again soon, at the latest."""
+        if newest is not None and newest.state == Announcement.STATE_WAITING and newest.text != self._said:
+            self._said = newest.text
+            log.info("%s", newest.text)
+        log.debug("waiting: %s", why)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), ROUND_TRIP_MAX_S)
+
+    async def _drop(self, why: str) -> None:
+        self._hurry = True
+        self._record.too_old += 1
+        log.info("gradient dropped: %s", why)
+        await self._work.drop_gradient()
+
+    async def _cut(self, announcement: Announcement, why: str) -> None:
+        began = self._clocks.now()
+        contribution = await self._work.contribution(announcement)
+        if contribution is None:
+            return  # an update came in between; look again
+        self._record.tail.encoded(self._clocks.now() - began)
+        self._contributed = (announcement.epoch, announcement.round)
+        log.debug("round %d: cut, since %s", announcement.round, why)
+        self._tell_dropped(contribution.dropped)
         header = ContributionHeader(
             epoch=announcement.epoch,
             round=announcement.round,
             step=contribution.step,
+            base_step=contribution.base_step,
             fingerprint=contribution.fingerprint,
-            samples=samples,
+            samples=contribution.samples,
             loss=contribution.loss,
             dropped=contribution.dropped,
-            compute_ms=work.compute_ms(),
+            compute_ms=contribution.compute_ms,
+            trained_through=contribution.trained_through,
         )
+        await self._to_send.put(_Outgoing(announcement, header, contribution))
 
-        def sent() -> None:
-            record.cut.measured(time.monotonic() - cut_at)
-
-        receipt = await self._link.contribute(header, contribution.payload, sent)
-        if receipt.outcome == Receipt.OUTCOME_COUNTED:
-            record.tokens += samples * work.contract.model.context
-            log.debug("round %d: counted, loss %.3f", announcement.round, contribution.loss)
-        await self._settle(work, receipt)
-
-    async def _say_nothing(self, work: Work, announcement: Announcement) -> None:
-        """Nothing was trained: say so, that nobody waits."""
+    async def _say_nothing(self, announcement: Announcement) -> None:
+        """Nothing was trained: say so, that nobody waits, and that the lease is filled up again."""
+        work = self._work
+        self._contributed = (announcement.epoch, announcement.round)
         dropped = work.trainer.dropped
+        self._tell_dropped(dropped)
+        await work.drop_gradient()
+        header = ContributionHeader(
+            epoch=announcement.epoch,
+            round=announcement.round,
+            step=announcement.step,
+            base_step=announcement.step,
+            dropped=dropped,
+            trained_through=work.lease.trained_through,
+        )
+        await self._to_send.put(_Outgoing(announcement, header, None))
+
+    def _tell_dropped(self, dropped: int) -> None:
         self._record.dropped += dropped
         if dropped:
-            log.warning("round %d: loss or gradient was not finite; nothing to contribute", announcement.round)
-        await work.run(work.trainer.clear)
-        header = ContributionHeader(
-            epoch=announcement.epoch, round=announcement.round, step=announcement.step, dropped=dropped
-        )
-        await self._link.contribute(header, b"")
+            log.warning("%d micro-batches dropped: loss or gradient was not finite", dropped)
 
-    async def _settle(self, work: Work, receipt: Receipt) -> None:
+    # delivering
+
+    async def _deliver(self) -> None:
+        while True:
+            outgoing = await self._to_send.get()
+            contribution = outgoing.contribution
+            if contribution is None:
+                await self._link.contribute(outgoing.header, b"")
+                continue
+            began = self._clocks.now()
+            receipt = await self._link.contribute(outgoing.header, contribution.payload)
+            if receipt.arrived_us and self._clock:
+                now = self._clocks.now()
+                arrived = self._clock.here(receipt.arrived_us / 1e6, now) + self._clock.error(now)
+                self._record.tail.arrived(len(contribution.payload), min(arrived, now) - began)
+            await self._settle(receipt, contribution.samples * self._work.contract.model.context)
+
+    async def _settle(self, receipt: Receipt, tokens: int) -> None:
+        """`tokens`: that the contribution stands for."""
         counted = receipt.outcome == Receipt.OUTCOME_COUNTED
-        await work.settle(counted)  # first: should this be cancelled, the receipt is asked for again
+        await self._work.settle(counted)  # first: should this be cancelled, the receipt is asked for again
         if counted:
+            self._hurry = False
             self._record.counted += 1
+            self._record.tokens += tokens
         else:
             self._record.not_counted += 1
             log.warning("not counted: %s", receipt.text)
         if receipt.reason == Receipt.REASON_REPLICA_DIFFERS:
             raise ReplicaError(receipt.text)
+        self._changed.set()

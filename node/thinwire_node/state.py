@@ -4,8 +4,11 @@ node_id                   made once
 contract.json, corpus.zst of the run that it takes part in
 head.json                 the newest sealed row that it has seen
 replica.safetensors       its parameters, now and then
-momentum.safetensors      its momentum, written when it leaves in good order and taken away when it is loaded, so
-                          that nothing is counted twice
+momentum.safetensors      its momentum as it was after a cut, with the contribution that this cut took out of it
+sent.json                 contributions sent since: the momentum still holds what is in them, so that it is worth
+nothing
+                          if one of them was counted
+snapshot-STEP.part        a snapshot that is on its way
 lock                      held by the node that runs on this directory
 """
 
@@ -50,10 +53,11 @@ class Pending:
 
 @dataclass(frozen=True)
 class KeptMomentum:
-    """What of the momentum goes on disk: a flat buffer in tile space, the step that it was kept at, and what is out."""
+    """What of the momentum goes on disk: a flat buffer in tile space, the last position trained on that is in it, and
+    what is out."""
 
     momentum: Tensor
-    step: int
+    trained_through: int | None
     pending: Pending | None
 
 
@@ -145,7 +149,7 @@ class NodeState:
 
     def save_momentum(self, kept: KeptMomentum) -> None:
         tensors = {"momentum": kept.momentum.cpu()}
-        about = {"step": str(kept.step)}
+        about = {} if kept.trained_through is None else {"trained_through": str(kept.trained_through)}
         if kept.pending is not None:
             tensors |= {"components": kept.pending.sent.components.cpu(), "values": kept.pending.sent.values.cpu()}
             about["pending"] = kept.pending.hash.hex()
@@ -153,20 +157,45 @@ class NodeState:
         save_tensors(tensors, passing, about)
         self.rename(passing, "momentum.safetensors")
 
-    def take_momentum(self, components: int) -> KeptMomentum | None:
-        """The momentum of the last good leave, once, if it is one of a tile space of that size."""
-        path = self.path("momentum.safetensors")
+    def momentum(self, components: int) -> KeptMomentum | None:
+        """The momentum of the last save, if there is one of a tile space of that size that can be read."""
         try:
-            with safe_open(path, framework="pt") as file:
+            with safe_open(self.path("momentum.safetensors"), framework="pt") as file:
                 about = file.metadata() or {}
                 # copies: see replica.load_replica
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            kept = KeptMomentum(tensors["momentum"], int(about["step"]), None)
+            mark = int(about["trained_through"]) if "trained_through" in about else None
+            kept = KeptMomentum(tensors["momentum"], mark, None)
             if "pending" in about:
                 sent = Sent(tensors["components"], tensors["values"], 0)
                 kept = replace(kept, pending=Pending(bytes.fromhex(about["pending"]), sent))
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
-        path.unlink()
         fits = kept.momentum.shape == (components,) and kept.momentum.dtype == torch.float32
         return kept if fits and bool(torch.isfinite(kept.momentum).all()) else None
+
+    def drop_momentum(self) -> None:
+        self.path("momentum.safetensors").unlink(missing_ok=True)
+        self.save_sent([])
+
+    def save_sent(self, contributions: list[bytes]) -> None:
+        """Must be on disk before any of them leaves."""
+        self.write("sent.json", json.dumps([contribution.hex() for contribution in contributions]).encode())
+
+    def sent(self) -> list[bytes] | None:
+        """Contributions sent since the momentum was saved; None if that is not known any more."""
+        path = self.path("sent.json")
+        try:
+            return [bytes.fromhex(text) for text in json.loads(path.read_text())]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def partial_snapshot(self) -> tuple[Path, int, int] | None:
+        """A snapshot that broke off on its way: its file, its step, and how many bytes there are."""
+        for path in self._folder.glob("snapshot-*.part"):
+            step = path.stem.removeprefix("snapshot-")
+            if step.isdecimal():
+                return path, int(step), path.stat().st_size
+        return None

@@ -1,6 +1,7 @@
-"""What a node holds while it takes part: replica, trainer and momentum, and the one thread that touches them.
+"""What a node holds while it takes part: replica, trainer and momentum, the one thread that touches them, and the
+one that writes them down.
 
-Every job runs whole on that thread, so an update is applied between two micro-batches and never within one.
+Every job runs whole on the compute thread, so an update is applied between two micro-batches and never within one.
 """
 
 from __future__ import annotations
@@ -9,17 +10,16 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
-import torch
-
+from thinwire_node.demo import DeMo, Sent
+from thinwire_node.lease import Lease
 from thinwire_node.link import SealedUpdate
 from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
-from thinwire_node.trainer import Trainer
 from thinwire_proto.codec import encode_votes
 from thinwire_proto.contract import Contract
-from thinwire_proto.corpus import Corpus
 from thinwire_proto.errors import ReplicaError
+from thinwire_proto.limits import save_every_s
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import contribution_hash
 from thinwire_proto.service_pb2 import Announcement
@@ -27,56 +27,137 @@ from thinwire_proto.service_pb2 import Announcement
 Result = TypeVar("Result")
 
 
+class Computes(Protocol):
+    """What trains: see `thinwire_node.trainer.Trainer`. The simulator has one that makes its votes up."""
+
+    replica: Replica
+    demo: DeMo
+    samples: int
+    dropped: int
+    base_step: int | None
+    compute_s: float
+
+    def adopt(self, replica: Replica) -> None: ...
+    def refresh(self, out: Sent | None = None) -> None: ...
+    def look_ahead(self, out: Sent) -> None: ...
+    def micro_batch(self, positions: range) -> None: ...
+    def cut(self, k: int) -> tuple[Sent, int, float]: ...
+    def clear(self) -> None: ...
+    def interrupt(self) -> None: ...
+
+
+class Thread(Protocol):
+    """Jobs run on it in order, one at a time."""
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]: ...
+    def close(self) -> None:
+        """Wait for the job that runs, drop those that are queued."""
+
+
+class OneThread:
+    """A thread of the operating system."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, job, *arguments)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Threads:
+    """compute: whatever touches the parameters and the momentum. saver: what takes long to write. journal: what must be
+    written before the next thing happens."""
+
+    compute: Thread
+    saver: Thread
+    journal: Thread
+
+    def close(self) -> None:
+        for thread in (self.compute, self.saver, self.journal):
+            thread.close()
+
+
 @dataclass(frozen=True)
 class Contribution:
     """A finished cut: what it is computed on, and the payload."""
 
+    name: bytes
     step: int
+    base_step: int
     fingerprint: int
     samples: int
     dropped: int
     loss: float
+    trained_through: int | None
+    compute_ms: int
     payload: bytes
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Copies of what is to be saved, and the last contribution that was sent before."""
+
+    replica: Replica
+    momentum: KeptMomentum
+    last_sent: bytes | None
+
+
 class Work:
+    """`kept`: the momentum of an earlier life, if this one may go on with it. `now`: seconds on a monotonic clock."""
+
     def __init__(
-        self, contract: Contract, state: NodeState, compute_device: torch.device, apply_device: torch.device
+        self,
+        contract: Contract,
+        state: NodeState,
+        trainer: Computes,
+        threads: Threads,
+        now: Callable[[], float],
+        kept: KeptMomentum | None,
     ) -> None:
         self.contract = contract
-        self._state = state
-        self._compute_device = compute_device
-        self._apply_device = apply_device
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        self._moved = asyncio.Condition()
-        self._trainer: Trainer | None = None
-        self.replica: Replica | None = None
+        self.trainer = trainer
+        self.replica: Replica | None = trainer.replica
+        """None from a resync until the parameters are there again."""
         self.pending: Pending | None = None
-        self._resumed = False
+        """The contribution whose receipt is out."""
+        self.lease = Lease()
+        self._on_the_way: Pending | None = None  # the newest contribution, until an update holds it or it is put back
+        self._state = state
+        self._threads = threads
+        self._now = now
+        self._moved = asyncio.Condition()
+        self._trained_through_at_cut: int | None = None
         self._told_s = 0.0
-        self.trained_to = 0
-        """The first position of the samples that this node has not trained on; leases ascend."""
+        self._sent_since = state.sent() or []  # the save that is on disk
+        self._saving: asyncio.Future[None] | None = None
+        self._saved_at = now()
+        self._save_s = 0.0
+        if kept is not None:
+            trainer.demo.momentum.copy_(kept.momentum)
+            self.pending = self._on_the_way = kept.pending
+            self.lease.trained_through = self._trained_through_at_cut = kept.trained_through
 
-    @property
-    def trainer(self) -> Trainer:
-        assert self._trainer is not None
-        return self._trainer
-
-    def run(self, job: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Queue a job for the compute thread."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, job, *arguments)
+        return self._threads.compute.run(job, *arguments)
 
     def close(self) -> None:
-        """Wait for the job that runs, drop those that are queued."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._threads.close()
 
-    async def adopt(self, replica: Replica, corpus: Corpus) -> None:
-        """Train on this replica from now on; momentum and gradient of before stay."""
-        self.replica = replica = replica.clone(self._apply_device)
-        if self._trainer is None:
-            self._trainer = await self.run(Trainer, self.contract, corpus, replica, self._compute_device)
-        else:
-            await self.run(self._trainer.adopt, replica)
+    async def adopt(self, replica: Replica) -> None:
+        """Train on this replica from now on; the momentum stays, the gradient of the one before does not."""
+        self.replica = replica
+        await self.run(self._adopt, replica)
+
+    def _adopt(self, replica: Replica) -> None:
+        self.trainer.clear()
+        self.trainer.adopt(replica)
+
+    # updates
 
     async def apply(self, sealed: SealedUpdate) -> None:
         """Check an update's row against the replica, and step. Raises ReplicaError; the replica is then untouched."""
@@ -92,86 +173,170 @@ class Work:
         if replica.fingerprint(row.nonce) != row.fingerprint:
             raise ReplicaError(f"the parameters differ from those that were sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
-        self.trainer.refresh()
+        ahead = self._on_the_way
+        if ahead is not None and any(entry.contribution == ahead.hash for entry in row.counted):
+            ahead = self._on_the_way = None
+        self.trainer.refresh(ahead.sent if ahead and self._looks_ahead else None)
         self._state.save_head(Head(replica.step, replica.head))
 
-    async def train(self, positions: range) -> None:
-        """One micro-batch."""
-        self.trained_to = positions.stop
-        await self.run(self.trainer.micro_batch, positions)
-
-    def compute_ms(self) -> int:
-        """Spent on forward and backward since this was last asked."""
-        told, self._told_s = self._told_s, self.trainer.compute_s
-        return round((self._told_s - told) * 1000)
+    @property
+    def _looks_ahead(self) -> bool:
+        return self.contract.round.base_age_max > 0
 
     async def reached(self, step: int) -> None:
         """Wait until the replica is at `step` or beyond."""
         async with self._moved:
             await self._moved.wait_for(lambda: self.replica is not None and self.replica.step >= step)
 
+    # contributions
+
+    async def train(self, samples: int) -> int:
+        """One micro-batch of up to so many samples of the lease; returns how many it took."""
+        positions = self.lease.take(samples)
+        await self.run(self.trainer.micro_batch, positions)
+        return len(positions)
+
+    async def drop_gradient(self) -> None:
+        await self.run(self.trainer.clear)
+
     async def contribution(self, announcement: Announcement) -> Contribution | None:
         """Cut, and encode. None if the replica has left the round's step behind: the gradient then waits for the next
-        cut. What was cut is `pending` from then on, until `settle`."""
-        return await self.run(self._contribution, announcement)
-
-    def _contribution(self, announcement: Announcement) -> Contribution | None:
-        replica = self.replica
-        assert replica is not None
-        if replica.step != announcement.step:
+        cut. What was cut is `pending` from then on, until `settle`; it is noted on disk before this returns."""
+        done = await self.run(self._contribution, announcement, self.lease.trained_through)
+        if done is None:
             return None
-        dropped = self.trainer.dropped
-        sent, samples, loss = self.trainer.cut(announcement.k)
+        contribution, kept = done
+        self._sent_since.append(contribution.name)
+        await self._note_sent()
+        if self._saving is not None and self._saving.done():
+            self._saving.result()
+        if kept is not None and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.ensure_future(self._save_kept(kept))
+        return contribution
+
+    async def _note_sent(self) -> None:
+        await self._threads.journal.run(self._state.save_sent, list(self._sent_since))
+
+    def _contribution(
+        self, announcement: Announcement, trained_through: int | None
+    ) -> tuple[Contribution, _Kept | None] | None:
+        replica, trainer = self.replica, self.trainer
+        assert replica is not None
+        behind = announcement.step - replica.step
+        if not 0 <= behind < len(announcement.nonces) or trainer.base_step is None:
+            return None
+        dropped, base_step = trainer.dropped, trainer.base_step
+        sent, samples, loss = trainer.cut(announcement.k)
         payload = encode_votes(sent.votes())
         name = contribution_hash(
             self.contract.hash, announcement.epoch, announcement.round, self._state.node_id, payload
         )
-        self.pending = Pending(name, sent)
-        return Contribution(replica.step, replica.fingerprint(announcement.nonce), samples, dropped, loss, payload)
+        self.pending = self._on_the_way = Pending(name, sent)
+        self._trained_through_at_cut = trained_through
+        fingerprint = replica.fingerprint(announcement.nonces[behind])
+        if self._looks_ahead:
+            trainer.look_ahead(sent)
+        kept = self._keep() if self._save_is_due() else None
+        contribution = Contribution(
+            name,
+            replica.step,
+            base_step,
+            fingerprint,
+            samples,
+            dropped,
+            loss,
+            trained_through,
+            self._compute_ms(),
+            payload,
+        )
+        return contribution, kept
+
+    def _compute_ms(self) -> int:
+        """Spent on forward and backward since this was last asked."""
+        told, self._told_s = self._told_s, self.trainer.compute_s
+        return round((self._told_s - told) * 1000)
 
     async def settle(self, counted: bool) -> None:
         """The receipt is in: counted votes stay out of the momentum, others go back into it."""
         await self.run(self._settle, counted)
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def settled(self) -> None:
+        """Wait until no receipt is out."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.pending is None)
 
     def _settle(self, counted: bool) -> None:
         if self.pending is not None and not counted:
             self.trainer.demo.put_back(self.pending.sent)
+            if self._on_the_way is self.pending:
+                self._on_the_way = None
+                self.trainer.refresh()
         self.pending = None
+
+    async def forget(self) -> None:
+        """The momentum is worth nothing any more: begin anew, with a new lease."""
+        await self.run(self._forget)
+        await self._threads.journal.run(self._state.drop_momentum)
+
+    def _forget(self) -> None:
+        self.trainer.clear()
+        self.trainer.demo.momentum.zero_()
+        self.trainer.refresh()
+        self.pending = self._on_the_way = None
+        self.lease = Lease()
+        self._sent_since = []
 
     def interrupt(self) -> None:
         """We are about to leave: give up the micro-batch that runs."""
-        if self._trainer is not None:
-            self._trainer.interrupt()
+        self.trainer.interrupt()
 
     async def finish_jobs(self) -> None:
-        """Wait for whatever the thread has begun: cancelling a wait does not cancel the work."""
+        """Wait for whatever the threads have begun: cancelling a wait does not cancel the work."""
         await self.run(lambda: None)
+        if self._saving is not None:
+            await self._saving
 
-    async def save_replica(self) -> None:
-        """Keep the parameters, so that a restart needs no snapshot."""
-        if self.replica is not None:
-            await self.run(self._state.save_replica, self.replica)
+    # saving
 
-    async def save_momentum(self) -> None:
-        """Keep the momentum, and what is out of it; only for a node that leaves in good order."""
-        await self.run(self._save_momentum)
+    def _save_is_due(self) -> bool:
+        return self._now() - self._saved_at > save_every_s(self.contract.round.length_s, self._save_s)
 
-    def _save_momentum(self) -> None:
-        if self._resumed and self._trainer is not None:  # else what is on disk is the newest there is
-            self._state.save_momentum(
-                KeptMomentum(self._trainer.demo.momentum, self._trainer.replica.step, self.pending)
-            )
-
-    async def resume_momentum(self) -> int | None:
-        """Take up the momentum of the last good leave, if there is one; returns the step that it was kept at."""
-        return await self.run(self._resume_momentum)
-
-    def _resume_momentum(self) -> int | None:
-        momentum = self.trainer.demo.momentum
-        kept = self._state.take_momentum(momentum.numel())
-        self._resumed = True
-        if kept is None:
+    def _keep(self) -> _Kept | None:
+        """Copies, so that computing goes on while they are written."""
+        if self.replica is None:
             return None
-        momentum.copy_(kept.momentum)
-        self.pending = kept.pending
-        return kept.step
+        self._saved_at = self._now()
+        momentum = KeptMomentum(self.trainer.demo.momentum.clone(), self._trained_through_at_cut, self.pending)
+        return _Kept(self.replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
+
+    async def _save_kept(self, kept: _Kept) -> None:
+        """The list of what was sent since grows shorter only when the momentum is on disk."""
+        began = self._now()
+        await self._threads.saver.run(self._write, kept)
+        self._save_s = self._now() - began
+        known = [name for name in (kept.last_sent, kept.momentum.pending and kept.momentum.pending.hash) if name]
+        ends = [self._sent_since.index(name) + 1 for name in known if name in self._sent_since]
+        self._sent_since = self._sent_since[max(ends, default=0) :]
+        await self._note_sent()
+
+    def _write(self, kept: _Kept) -> None:
+        self._state.save_momentum(kept.momentum)
+        self._state.save_replica(kept.replica)
+
+    async def save(self) -> None:
+        """Keep all of it; for a node that leaves in good order, or that is catching up."""
+        await self.finish_jobs()
+        kept = await self.run(self._keep)
+        if kept is not None:
+            await self._save_kept(kept)
+
+    async def save_if_due(self) -> None:
+        if self._save_is_due():
+            await self.save()
+
+    @property
+    def trained_through_at_cut(self) -> int | None:
+        """The last position that is in the momentum, and not only in the gradient beside it."""
+        return self._trained_through_at_cut

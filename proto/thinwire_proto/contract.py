@@ -79,10 +79,29 @@ class RoundSpec(Section):
 
     pace: Literal["quorum", "clock"] = "quorum"
     length_ms: int = Field(30_000, ge=50, le=86_400_000, description="T: a round is over by then at the latest")
+    base_age_max: int = Field(0, ge=0, le=16, description="steps that a base may lie behind its round; 1 at pace clock")
+    momentum_age_max: int = Field(100, ge=1, description="steps after which an absent node's momentum is worth nothing")
     min_contributions: int = Field(1, ge=1)
-    samples: int = Field(8, ge=1, le=1 << 20, description="samples that a node leases for a round")
+    samples: int = Field(8, ge=1, le=1 << 20, description="samples that have the full weight; quorum: a node's share")
     weight_max: int = Field(8, ge=1, le=WEIGHT_SUM_MAX)
     nodes_max: int = Field(1024, ge=1, le=8192)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _base_age(cls, given: Any) -> Any:
+        """Where nobody waits for anybody, nobody waits for the update either."""
+        if isinstance(given, dict) and given.get("pace") == "clock":
+            return {"base_age_max": 1} | given
+        return given
+
+    @property
+    def length_s(self) -> float:
+        return self.length_ms / 1000
+
+    @property
+    def lease_samples(self) -> int:
+        """What a node is given in advance: a round's samples, and the next one's if it does not wait for the update."""
+        return self.samples * (2 if self.base_age_max else 1)
 
     @model_validator(mode="after")
     def _relations(self) -> RoundSpec:

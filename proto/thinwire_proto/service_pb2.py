@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cthinwire_proto/service.proto\x12\x0bthinwire.v1\"\xa2\x01\n\x0bJoinRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x10\n\x08\x63ontract\x18\x02 \x01(\x0c\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x11\n\thead_step\x18\x05 \x01(\x04\x12\x11\n\thead_hash\x18\x06 \x01(\x0c\x12\x19\n\x0creplica_step\x18\x07 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_replica_step\"S\n\tJoinReply\x12\x10\n\x08\x63ontract\x18\x01 \x01(\x0c\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x15\n\rtake_snapshot\x18\x04 \x01(\x08\" \n\rAttendRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\xa3\x02\n\x0c\x41nnouncement\x12.\n\x05state\x18\x01 \x01(\x0e\x32\x1f.thinwire.v1.Announcement.State\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x14\n\x0ctime_left_ms\x18\x05 \x01(\x04\x12\t\n\x01k\x18\x06 \x01(\r\x12\r\n\x05nonce\x18\x07 \x01(\x06\x12!\n\x05lease\x18\x08 \x01(\x0b\x32\x12.thinwire.v1.Lease\x12\x0c\n\x04text\x18\t \x01(\t\"V\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATE_ROUND\x10\x01\x12\x11\n\rSTATE_WAITING\x10\x02\x12\x12\n\x0eSTATE_COMPLETE\x10\x03\"%\n\x05Lease\x12\r\n\x05start\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\xc1\x01\n\x12\x43ontributionHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\x06\x12\x0f\n\x07samples\x18\x06 \x01(\r\x12\x0c\n\x04loss\x18\x07 \x01(\x02\x12\x0f\n\x07\x64ropped\x18\x08 \x01(\r\x12\x15\n\rpayload_bytes\x18\t \x01(\x04\x12\x12\n\ncompute_ms\x18\n \x01(\x04\"Q\n\x10\x43ontributionPart\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.thinwire.v1.ContributionHeader\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xe5\x03\n\x07Receipt\x12-\n\x07outcome\x18\x01 \x01(\x0e\x32\x1c.thinwire.v1.Receipt.Outcome\x12+\n\x06reason\x18\x02 \x01(\x0e\x32\x1b.thinwire.v1.Receipt.Reason\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x04\"P\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fOUTCOME_COUNTED\x10\x01\x12\x17\n\x13OUTCOME_NOT_COUNTED\x10\x02\"\x8f\x02\n\x06Reason\x12\x0f\n\x0bREASON_NONE\x10\x00\x12\x0f\n\x0bREASON_LATE\x10\x01\x12\x17\n\x13REASON_FUTURE_ROUND\x10\x02\x12\x1a\n\x16REASON_REPLICA_DIFFERS\x10\x03\x12\x15\n\x11REASON_OTHER_BASE\x10\x04\x12\x14\n\x10REASON_MALFORMED\x10\x05\x12\x15\n\x11REASON_OVER_LEASE\x10\x06\x12\x13\n\x0fREASON_NO_LEASE\x10\x07\x12\x14\n\x10REASON_DUPLICATE\x10\x08\x12\x0f\n\x0bREASON_VOID\x10\t\x12\x1a\n\x16REASON_NOTHING_TRAINED\x10\n\x12\x12\n\x0eREASON_UNKNOWN\x10\x0b\"7\n\x0eReceiptRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontribution\x18\x02 \x01(\x0c\"4\n\x0eUpdatesRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x11\n\tfrom_step\x18\x02 \x01(\x04\"\'\n\nUpdatePart\x12\x0b\n\x03row\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\"\n\x0fSnapshotRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\" \n\rCorpusRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"&\n\x08\x46ilePart\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"$\n\rStatusRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x08\"\x8f\x04\n\x0bStatusReply\x12\r\n\x05state\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\x13\n\x0brounds_void\x18\x06 \x01(\x04\x12\x17\n\nloss_first\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bloss_newest\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10loss_newest_step\x18\t \x01(\x04\x12\x1a\n\rloss_training\x18\n \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06tokens\x18\x0b \x01(\x04\x12\x10\n\x08\x62ytes_up\x18\r \x01(\x04\x12\x12\n\nbytes_down\x18\x0e \x01(\x04\x12\x15\n\rbytes_fetched\x18\x14 \x01(\x04\x12\x18\n\x0b\x66ingerprint\x18\x0f \x01(\x06H\x03\x88\x01\x01\x12\x1d\n\x15\x66ingerprints_compared\x18\x10 \x01(\x04\x12\x1e\n\x16\x66ingerprints_different\x18\x11 \x01(\x04\x12&\n\x05nodes\x18\x12 \x03(\x0b\x32\x17.thinwire.v1.NodeStatus\x12\x15\n\rmeasured_step\x18\x0c \x01(\x04\x12\x12\n\nparameters\x18\x13 \x01(\x04\x42\r\n\x0b_loss_firstB\x0e\n\x0c_loss_newestB\x10\n\x0e_loss_trainingB\x0e\n\x0c_fingerprint\"\x80\x02\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x03 \x01(\x08\x12\x0f\n\x07\x63ounted\x18\x04 \x01(\x04\x12\x13\n\x0bnot_counted\x18\x05 \x01(\x04\x12\x0e\n\x06tokens\x18\x06 \x01(\x04\x12\x10\n\x08\x62ytes_up\x18\x07 \x01(\x04\x12\x12\n\nbytes_down\x18\x08 \x01(\x04\x12\x15\n\rbytes_fetched\x18\n \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x0b \x01(\x04\x12\x1a\n\rreplica_equal\x18\t \x01(\x08H\x00\x88\x01\x01\x12\x11\n\tcompute_s\x18\x0c \x01(\x01\x42\x10\n\x0e_replica_equal2\x8f\x04\n\x05Swarm\x12\x38\n\x04Join\x12\x18.thinwire.v1.JoinRequest\x1a\x16.thinwire.v1.JoinReply\x12\x41\n\x06\x41ttend\x12\x1a.thinwire.v1.AttendRequest\x1a\x19.thinwire.v1.Announcement0\x01\x12\x43\n\nContribute\x12\x1d.thinwire.v1.ContributionPart\x1a\x14.thinwire.v1.Receipt(\x01\x12?\n\nAskReceipt\x12\x1b.thinwire.v1.ReceiptRequest\x1a\x14.thinwire.v1.Receipt\x12\x41\n\x07Updates\x12\x1b.thinwire.v1.UpdatesRequest\x1a\x17.thinwire.v1.UpdatePart0\x01\x12\x41\n\x08Snapshot\x12\x1c.thinwire.v1.SnapshotRequest\x1a\x15.thinwire.v1.FilePart0\x01\x12=\n\x06\x43orpus\x12\x1a.thinwire.v1.CorpusRequest\x1a\x15.thinwire.v1.FilePart0\x01\x12>\n\x06Status\x12\x1a.thinwire.v1.StatusRequest\x1a\x18.thinwire.v1.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cthinwire_proto/service.proto\x12\x0bthinwire.v1\"\xcf\x01\n\x0bJoinRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x10\n\x08\x63ontract\x18\x02 \x01(\x0c\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x11\n\thead_step\x18\x05 \x01(\x04\x12\x11\n\thead_hash\x18\x06 \x01(\x0c\x12\x19\n\x0creplica_step\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12+\n\x08momentum\x18\x08 \x01(\x0b\x32\x19.thinwire.v1.KeptMomentumB\x0f\n\r_replica_step\"T\n\x0cKeptMomentum\x12\x1c\n\x0ftrained_through\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nsent_since\x18\x02 \x03(\x0c\x42\x12\n\x10_trained_through\"j\n\tJoinReply\x12\x10\n\x08\x63ontract\x18\x01 \x01(\x0c\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x15\n\rtake_snapshot\x18\x04 \x01(\x08\x12\x15\n\rdrop_momentum\x18\x05 \x01(\t\" \n\rAttendRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\xb4\x02\n\x0c\x41nnouncement\x12.\n\x05state\x18\x01 \x01(\x0e\x32\x1f.thinwire.v1.Announcement.State\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x14\n\x0ctime_left_ms\x18\x05 \x01(\x04\x12\t\n\x01k\x18\x06 \x01(\r\x12\x0e\n\x06nonces\x18\x07 \x03(\x06\x12\x1f\n\x05lease\x18\x08 \x03(\x0b\x32\x10.thinwire.v1.Run\x12\x0c\n\x04text\x18\t \x01(\t\x12\x10\n\x08\x63lock_us\x18\n \x01(\x04\"V\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTATE_ROUND\x10\x01\x12\x11\n\rSTATE_WAITING\x10\x02\x12\x12\n\x0eSTATE_COMPLETE\x10\x03\"#\n\x03Run\x12\r\n\x05start\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x1f\n\x0cProbeRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"E\n\nProbeReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0breceived_us\x18\x02 \x01(\x04\x12\x13\n\x0b\x61nswered_us\x18\x03 \x01(\x04\"Q\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x1c\n\x0ftrained_through\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_trained_through\"\x0c\n\nLeaveReply\"\x86\x02\n\x12\x43ontributionHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\x06\x12\x0f\n\x07samples\x18\x06 \x01(\r\x12\x0c\n\x04loss\x18\x07 \x01(\x02\x12\x0f\n\x07\x64ropped\x18\x08 \x01(\r\x12\x15\n\rpayload_bytes\x18\t \x01(\x04\x12\x12\n\ncompute_ms\x18\n \x01(\x04\x12\x11\n\tbase_step\x18\x0b \x01(\x04\x12\x1c\n\x0ftrained_through\x18\x0c \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_trained_through\"Q\n\x10\x43ontributionPart\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.thinwire.v1.ContributionHeader\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xf7\x03\n\x07Receipt\x12-\n\x07outcome\x18\x01 \x01(\x0e\x32\x1c.thinwire.v1.Receipt.Outcome\x12+\n\x06reason\x18\x02 \x01(\x0e\x32\x1b.thinwire.v1.Receipt.Reason\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x12\n\narrived_us\x18\x05 \x01(\x04\"P\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fOUTCOME_COUNTED\x10\x01\x12\x17\n\x13OUTCOME_NOT_COUNTED\x10\x02\"\x8d\x02\n\x06Reason\x12\x0f\n\x0bREASON_NONE\x10\x00\x12\x0f\n\x0bREASON_LATE\x10\x01\x12\x17\n\x13REASON_FUTURE_ROUND\x10\x02\x12\x1a\n\x16REASON_REPLICA_DIFFERS\x10\x03\x12\x13\n\x0fREASON_BASE_AGE\x10\x04\x12\x14\n\x10REASON_MALFORMED\x10\x05\x12\x15\n\x11REASON_OVER_LEASE\x10\x06\x12\x13\n\x0fREASON_NO_LEASE\x10\x07\x12\x14\n\x10REASON_DUPLICATE\x10\x08\x12\x0f\n\x0bREASON_VOID\x10\t\x12\x1a\n\x16REASON_NOTHING_TRAINED\x10\n\x12\x12\n\x0eREASON_UNKNOWN\x10\x0b\"7\n\x0eReceiptRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontribution\x18\x02 \x01(\x0c\"4\n\x0eUpdatesRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x11\n\tfrom_step\x18\x02 \x01(\x04\":\n\nUpdatePart\x12\x0b\n\x03row\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\thead_step\x18\x03 \x01(\x04\"@\n\x0fSnapshotRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\" \n\rCorpusRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"D\n\x08\x46ilePart\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"$\n\rStatusRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x08\"\x8f\x04\n\x0bStatusReply\x12\r\n\x05state\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\x13\n\x0brounds_void\x18\x06 \x01(\x04\x12\x17\n\nloss_first\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bloss_newest\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10loss_newest_step\x18\t \x01(\x04\x12\x1a\n\rloss_training\x18\n \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06tokens\x18\x0b \x01(\x04\x12\x10\n\x08\x62ytes_up\x18\r \x01(\x04\x12\x12\n\nbytes_down\x18\x0e \x01(\x04\x12\x15\n\rbytes_fetched\x18\x14 \x01(\x04\x12\x18\n\x0b\x66ingerprint\x18\x0f \x01(\x06H\x03\x88\x01\x01\x12\x1d\n\x15\x66ingerprints_compared\x18\x10 \x01(\x04\x12\x1e\n\x16\x66ingerprints_different\x18\x11 \x01(\x04\x12&\n\x05nodes\x18\x12 \x03(\x0b\x32\x17.thinwire.v1.NodeStatus\x12\x15\n\rmeasured_step\x18\x0c \x01(\x04\x12\x12\n\nparameters\x18\x13 \x01(\x04\x42\r\n\x0b_loss_firstB\x0e\n\x0c_loss_newestB\x10\n\x0e_loss_trainingB\x0e\n\x0c_fingerprint\"\x80\x02\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x03 \x01(\x08\x12\x0f\n\x07\x63ounted\x18\x04 \x01(\x04\x12\x13\n\x0bnot_counted\x18\x05 \x01(\x04\x12\x0e\n\x06tokens\x18\x06 \x01(\x04\x12\x10\n\x08\x62ytes_up\x18\x07 \x01(\x04\x12\x12\n\nbytes_down\x18\x08 \x01(\x04\x12\x15\n\rbytes_fetched\x18\n \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x0b \x01(\x04\x12\x1a\n\rreplica_equal\x18\t \x01(\x08H\x00\x88\x01\x01\x12\x11\n\tcompute_s\x18\x0c \x01(\x01\x42\x10\n\x0e_replica_equal2\x89\x05\n\x05Swarm\x12\x38\n\x04Join\x12\x18.thinwire.v1.JoinRequest\x1a\x16.thinwire.v1.JoinReply\x12\x41\n\x06\x41ttend\x12\x1a.thinwire.v1.AttendRequest\x1a\x19.thinwire.v1.Announcement0\x01\x12\x43\n\nContribute\x12\x1d.thinwire.v1.ContributionPart\x1a\x14.thinwire.v1.Receipt(\x01\x12?\n\nAskReceipt\x12\x1b.thinwire.v1.ReceiptRequest\x1a\x14.thinwire.v1.Receipt\x12\x41\n\x07Updates\x12\x1b.thinwire.v1.UpdatesRequest\x1a\x17.thinwire.v1.UpdatePart0\x01\x12\x41\n\x08Snapshot\x12\x1c.thinwire.v1.SnapshotRequest\x1a\x15.thinwire.v1.FilePart0\x01\x12;\n\x05Probe\x12\x19.thinwire.v1.ProbeRequest\x1a\x17.thinwire.v1.ProbeReply\x12;\n\x05Leave\x12\x19.thinwire.v1.LeaveRequest\x1a\x17.thinwire.v1.LeaveReply\x12=\n\x06\x43orpus\x12\x1a.thinwire.v1.CorpusRequest\x1a\x15.thinwire.v1.FilePart0\x01\x12>\n\x06Status\x12\x1a.thinwire.v1.StatusRequest\x1a\x18.thinwire.v1.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,45 +32,55 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'thinwire_proto.service_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOINREQUEST']._serialized_start=46
-  _globals['_JOINREQUEST']._serialized_end=208
-  _globals['_JOINREPLY']._serialized_start=210
-  _globals['_JOINREPLY']._serialized_end=293
-  _globals['_ATTENDREQUEST']._serialized_start=295
-  _globals['_ATTENDREQUEST']._serialized_end=327
-  _globals['_ANNOUNCEMENT']._serialized_start=330
-  _globals['_ANNOUNCEMENT']._serialized_end=621
-  _globals['_ANNOUNCEMENT_STATE']._serialized_start=535
-  _globals['_ANNOUNCEMENT_STATE']._serialized_end=621
-  _globals['_LEASE']._serialized_start=623
-  _globals['_LEASE']._serialized_end=660
-  _globals['_CONTRIBUTIONHEADER']._serialized_start=663
-  _globals['_CONTRIBUTIONHEADER']._serialized_end=856
-  _globals['_CONTRIBUTIONPART']._serialized_start=858
-  _globals['_CONTRIBUTIONPART']._serialized_end=939
-  _globals['_RECEIPT']._serialized_start=942
-  _globals['_RECEIPT']._serialized_end=1427
-  _globals['_RECEIPT_OUTCOME']._serialized_start=1073
-  _globals['_RECEIPT_OUTCOME']._serialized_end=1153
-  _globals['_RECEIPT_REASON']._serialized_start=1156
-  _globals['_RECEIPT_REASON']._serialized_end=1427
-  _globals['_RECEIPTREQUEST']._serialized_start=1429
-  _globals['_RECEIPTREQUEST']._serialized_end=1484
-  _globals['_UPDATESREQUEST']._serialized_start=1486
-  _globals['_UPDATESREQUEST']._serialized_end=1538
-  _globals['_UPDATEPART']._serialized_start=1540
-  _globals['_UPDATEPART']._serialized_end=1579
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1581
-  _globals['_SNAPSHOTREQUEST']._serialized_end=1615
-  _globals['_CORPUSREQUEST']._serialized_start=1617
-  _globals['_CORPUSREQUEST']._serialized_end=1649
-  _globals['_FILEPART']._serialized_start=1651
-  _globals['_FILEPART']._serialized_end=1689
-  _globals['_STATUSREQUEST']._serialized_start=1691
-  _globals['_STATUSREQUEST']._serialized_end=1727
-  _globals['_STATUSREPLY']._serialized_start=1730
-  _globals['_STATUSREPLY']._serialized_end=2257
-  _globals['_NODESTATUS']._serialized_start=2260
-  _globals['_NODESTATUS']._serialized_end=2516
-  _globals['_SWARM']._serialized_start=2519
-  _globals['_SWARM']._serialized_end=3046
+  _globals['_JOINREQUEST']._serialized_end=253
+  _globals['_KEPTMOMENTUM']._serialized_start=255
+  _globals['_KEPTMOMENTUM']._serialized_end=339
+  _globals['_JOINREPLY']._serialized_start=341
+  _globals['_JOINREPLY']._serialized_end=447
+  _globals['_ATTENDREQUEST']._serialized_start=449
+  _globals['_ATTENDREQUEST']._serialized_end=481
+  _globals['_ANNOUNCEMENT']._serialized_start=484
+  _globals['_ANNOUNCEMENT']._serialized_end=792
+  _globals['_ANNOUNCEMENT_STATE']._serialized_start=706
+  _globals['_ANNOUNCEMENT_STATE']._serialized_end=792
+  _globals['_RUN']._serialized_start=794
+  _globals['_RUN']._serialized_end=829
+  _globals['_PROBEREQUEST']._serialized_start=831
+  _globals['_PROBEREQUEST']._serialized_end=862
+  _globals['_PROBEREPLY']._serialized_start=864
+  _globals['_PROBEREPLY']._serialized_end=933
+  _globals['_LEAVEREQUEST']._serialized_start=935
+  _globals['_LEAVEREQUEST']._serialized_end=1016
+  _globals['_LEAVEREPLY']._serialized_start=1018
+  _globals['_LEAVEREPLY']._serialized_end=1030
+  _globals['_CONTRIBUTIONHEADER']._serialized_start=1033
+  _globals['_CONTRIBUTIONHEADER']._serialized_end=1295
+  _globals['_CONTRIBUTIONPART']._serialized_start=1297
+  _globals['_CONTRIBUTIONPART']._serialized_end=1378
+  _globals['_RECEIPT']._serialized_start=1381
+  _globals['_RECEIPT']._serialized_end=1884
+  _globals['_RECEIPT_OUTCOME']._serialized_start=1532
+  _globals['_RECEIPT_OUTCOME']._serialized_end=1612
+  _globals['_RECEIPT_REASON']._serialized_start=1615
+  _globals['_RECEIPT_REASON']._serialized_end=1884
+  _globals['_RECEIPTREQUEST']._serialized_start=1886
+  _globals['_RECEIPTREQUEST']._serialized_end=1941
+  _globals['_UPDATESREQUEST']._serialized_start=1943
+  _globals['_UPDATESREQUEST']._serialized_end=1995
+  _globals['_UPDATEPART']._serialized_start=1997
+  _globals['_UPDATEPART']._serialized_end=2055
+  _globals['_SNAPSHOTREQUEST']._serialized_start=2057
+  _globals['_SNAPSHOTREQUEST']._serialized_end=2121
+  _globals['_CORPUSREQUEST']._serialized_start=2123
+  _globals['_CORPUSREQUEST']._serialized_end=2155
+  _globals['_FILEPART']._serialized_start=2157
+  _globals['_FILEPART']._serialized_end=2225
+  _globals['_STATUSREQUEST']._serialized_start=2227
+  _globals['_STATUSREQUEST']._serialized_end=2263
+  _globals['_STATUSREPLY']._serialized_start=2266
+  _globals['_STATUSREPLY']._serialized_end=2793
+  _globals['_NODESTATUS']._serialized_start=2796
+  _globals['_NODESTATUS']._serialized_end=3052
+  _globals['_SWARM']._serialized_start=3055
+  _globals['_SWARM']._serialized_end=3704
 # @@protoc_insertion_point(module_scope)

@@ -32,6 +32,7 @@ class JoinRequest(_message.Message):
     HEAD_STEP_FIELD_NUMBER: _builtins.int
     HEAD_HASH_FIELD_NUMBER: _builtins.int
     REPLICA_STEP_FIELD_NUMBER: _builtins.int
+    MOMENTUM_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     contract: _builtins.bytes
     """The canonical contract that the node kept from before; empty if it has none."""
@@ -44,6 +45,10 @@ class JoinRequest(_message.Message):
     head_hash: _builtins.bytes
     replica_step: _builtins.int
     """The step of the replica that the node holds on disk or in memory, if it holds one."""
+    @_builtins.property
+    def momentum(self) -> Global___KeptMomentum:
+        """The momentum that the node has, if it has one."""
+
     def __init__(
         self,
         *,
@@ -54,16 +59,49 @@ class JoinRequest(_message.Message):
         head_step: _builtins.int = ...,
         head_hash: _builtins.bytes = ...,
         replica_step: _builtins.int | None = ...,
+        momentum: Global___KeptMomentum | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "replica_step", b"replica_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "momentum", b"momentum", "replica_step", b"replica_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "replica_step", b"replica_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "replica_step", b"replica_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_step: _TypeAlias = _typing.Literal["replica_step"]  # noqa: Y015
     _WhichOneofArgType__replica_step: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_step) -> _WhichOneofReturnType__replica_step | None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class KeptMomentum(_message.Message):
+    """What a node has in its momentum, so that the coordinator can say whether it may go on with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
+    SENT_SINCE_FIELD_NUMBER: _builtins.int
+    trained_through: _builtins.int
+    """The last position that it trained on and has in there."""
+    @_builtins.property
+    def sent_since(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Contributions cut after the momentum was saved. If one of them was counted, or may yet be, the momentum still holds
+        what is in the update.
+        """
+
+    def __init__(
+        self,
+        *,
+        trained_through: _builtins.int | None = ...,
+        sent_since: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "sent_since", b"sent_since", "trained_through", b"trained_through"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
+    _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trained_through) -> _WhichOneofReturnType__trained_through | None: ...
+
+Global___KeptMomentum: _TypeAlias = KeptMomentum  # noqa: Y015
 
 @_typing.final
 class JoinReply(_message.Message):
@@ -73,12 +111,15 @@ class JoinReply(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     TAKE_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    DROP_MOMENTUM_FIELD_NUMBER: _builtins.int
     contract: _builtins.bytes
     session: _builtins.str
     """Names this node in the other calls, until either side restarts."""
     step: _builtins.int
     take_snapshot: _builtins.bool
     """The node is to take the newest snapshot: it has no replica, or the updates since weigh more than the snapshot does."""
+    drop_momentum: _builtins.str
+    """The node is to drop its momentum and forget its lease; why, in words. Empty: it goes on with what it has."""
     def __init__(
         self,
         *,
@@ -86,10 +127,11 @@ class JoinReply(_message.Message):
         session: _builtins.str = ...,
         step: _builtins.int = ...,
         take_snapshot: _builtins.bool = ...,
+        drop_momentum: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "drop_momentum", b"drop_momentum", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,9 +189,10 @@ class Announcement(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     TIME_LEFT_MS_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
-    NONCE_FIELD_NUMBER: _builtins.int
+    NONCES_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    CLOCK_US_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     epoch: _builtins.int
     """One life of the coordinator process. A round's number is meant within its epoch."""
@@ -160,11 +203,17 @@ class Announcement(_message.Message):
     """Time until the round is over, when this was sent."""
     k: _builtins.int
     """Components kept of a tile in this round."""
-    nonce: _builtins.int
-    """For the fingerprint of the base."""
     text: _builtins.str
+    clock_us: _builtins.int
+    """What the coordinator's clock showed when this was sent."""
     @_builtins.property
-    def lease(self) -> Global___Lease: ...
+    def nonces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For fingerprints: of the parameters at `step`, at step - 1, and so on, as far back as a base may lie."""
+
+    @_builtins.property
+    def lease(self) -> _containers.RepeatedCompositeFieldContainer[Global___Run]:
+        """The samples that the node may train on, in this order; without those that it has reported as trained."""
+
     def __init__(
         self,
         *,
@@ -174,21 +223,22 @@ class Announcement(_message.Message):
         step: _builtins.int = ...,
         time_left_ms: _builtins.int = ...,
         k: _builtins.int = ...,
-        nonce: _builtins.int = ...,
-        lease: Global___Lease | None = ...,
+        nonces: _abc.Iterable[_builtins.int] | None = ...,
+        lease: _abc.Iterable[Global___Run] | None = ...,
         text: _builtins.str = ...,
+        clock_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "k", b"k", "lease", b"lease", "nonce", b"nonce", "round", b"round", "state", b"state", "step", b"step", "text", b"text", "time_left_ms", b"time_left_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "epoch", b"epoch", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "text", b"text", "time_left_ms", b"time_left_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
 
 @_typing.final
-class Lease(_message.Message):
-    """The samples that a node may train on in a round: `count` positions from `start` on."""
+class Run(_message.Message):
+    """`count` positions from `start` on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -208,7 +258,92 @@ class Lease(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Lease: _TypeAlias = Lease  # noqa: Y015
+Global___Run: _TypeAlias = Run  # noqa: Y015
+
+@_typing.final
+class ProbeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeRequest: _TypeAlias = ProbeRequest  # noqa: Y015
+
+@_typing.final
+class ProbeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RECEIVED_US_FIELD_NUMBER: _builtins.int
+    ANSWERED_US_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    received_us: _builtins.int
+    """By the coordinator's monotonic clock."""
+    answered_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        received_us: _builtins.int = ...,
+        answered_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_us", b"answered_us", "epoch", b"epoch", "received_us", b"received_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeReply: _TypeAlias = ProbeReply  # noqa: Y015
+
+@_typing.final
+class LeaveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    trained_through: _builtins.int
+    """The last position that is in the momentum which the node keeps."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        trained_through: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "session", b"session", "trained_through", b"trained_through"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
+    _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trained_through) -> _WhichOneofReturnType__trained_through | None: ...
+
+Global___LeaveRequest: _TypeAlias = LeaveRequest  # noqa: Y015
+
+@_typing.final
+class LeaveReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveReply: _TypeAlias = LeaveReply  # noqa: Y015
 
 @_typing.final
 class ContributionHeader(_message.Message):
@@ -224,11 +359,13 @@ class ContributionHeader(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     COMPUTE_MS_FIELD_NUMBER: _builtins.int
+    BASE_STEP_FIELD_NUMBER: _builtins.int
+    TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     epoch: _builtins.int
     round: _builtins.int
     step: _builtins.int
-    """The base: the step whose parameters this was computed on, and their fingerprint under the round's nonce."""
+    """The step of the node's replica at the cut, and its fingerprint under the nonce announced for that step."""
     fingerprint: _builtins.int
     samples: _builtins.int
     """Samples trained. None: the node has nothing to say in this round, and the payload is empty."""
@@ -239,6 +376,10 @@ class ContributionHeader(_message.Message):
     payload_bytes: _builtins.int
     compute_ms: _builtins.int
     """Time spent on forward and backward since the contribution before."""
+    base_step: _builtins.int
+    """The base: the oldest step whose parameters any of the gradient was computed on."""
+    trained_through: _builtins.int
+    """The last position trained on at the cut; the samples of the lease up to it are used up."""
     def __init__(
         self,
         *,
@@ -252,12 +393,16 @@ class ContributionHeader(_message.Message):
         dropped: _builtins.int = ...,
         payload_bytes: _builtins.int = ...,
         compute_ms: _builtins.int = ...,
+        base_step: _builtins.int = ...,
+        trained_through: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ms", b"compute_ms", "dropped", b"dropped", "epoch", b"epoch", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "epoch", b"epoch", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "step", b"step", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
+    _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trained_through) -> _WhichOneofReturnType__trained_through | None: ...
 
 Global___ContributionHeader: _TypeAlias = ContributionHeader  # noqa: Y015
 
@@ -323,8 +468,8 @@ class Receipt(_message.Message):
         """The round is not open yet: the node is ahead of the coordinator's clock, or claims to be."""
         REASON_REPLICA_DIFFERS: Receipt._Reason.ValueType  # 3
         """The fingerprint of the base is not the coordinator's: the node's parameters differ. It resyncs."""
-        REASON_OTHER_BASE: Receipt._Reason.ValueType  # 4
-        """The base is not the step that the round announced."""
+        REASON_BASE_AGE: Receipt._Reason.ValueType  # 4
+        """The base, or the replica at the cut, is older than the contract allows, or newer than the round."""
         REASON_MALFORMED: Receipt._Reason.ValueType  # 5
         """The payload is not one of this contract."""
         REASON_OVER_LEASE: Receipt._Reason.ValueType  # 6
@@ -349,8 +494,8 @@ class Receipt(_message.Message):
     """The round is not open yet: the node is ahead of the coordinator's clock, or claims to be."""
     REASON_REPLICA_DIFFERS: Receipt.Reason.ValueType  # 3
     """The fingerprint of the base is not the coordinator's: the node's parameters differ. It resyncs."""
-    REASON_OTHER_BASE: Receipt.Reason.ValueType  # 4
-    """The base is not the step that the round announced."""
+    REASON_BASE_AGE: Receipt.Reason.ValueType  # 4
+    """The base, or the replica at the cut, is older than the contract allows, or newer than the round."""
     REASON_MALFORMED: Receipt.Reason.ValueType  # 5
     """The payload is not one of this contract."""
     REASON_OVER_LEASE: Receipt.Reason.ValueType  # 6
@@ -370,11 +515,14 @@ class Receipt(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    ARRIVED_US_FIELD_NUMBER: _builtins.int
     outcome: Global___Receipt.Outcome.ValueType
     reason: Global___Receipt.Reason.ValueType
     text: _builtins.str
     step: _builtins.int
     """Of the update that holds the votes."""
+    arrived_us: _builtins.int
+    """When the contribution had arrived whole, by the coordinator's clock. 0: it had not, or that was in another epoch."""
     def __init__(
         self,
         *,
@@ -382,10 +530,11 @@ class Receipt(_message.Message):
         reason: Global___Receipt.Reason.ValueType = ...,
         text: _builtins.str = ...,
         step: _builtins.int = ...,
+        arrived_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "reason", b"reason", "step", b"step", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_us", b"arrived_us", "outcome", b"outcome", "reason", b"reason", "step", b"step", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,18 +591,22 @@ class UpdatePart(_message.Message):
 
     ROW_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    HEAD_STEP_FIELD_NUMBER: _builtins.int
     row: _builtins.bytes
     """In the first part of an update only: the canonical row, which names the body's hash and size."""
     data: _builtins.bytes
+    head_step: _builtins.int
+    """In the first part of an update only: how many steps are sealed by now."""
     def __init__(
         self,
         *,
         row: _builtins.bytes = ...,
         data: _builtins.bytes = ...,
+        head_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "row", b"row"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "head_step", b"head_step", "row", b"row"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,15 +617,24 @@ class SnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     session: _builtins.str
+    step: _builtins.int
+    """To go on where it broke off: of which step's snapshot the node has so many bytes. If that is not the newest any more,
+    the newest comes, from its beginning.
+    """
+    offset: _builtins.int
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
+        step: _builtins.int = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "session", b"session", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,18 +665,25 @@ class FilePart(_message.Message):
 
     SIZE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     size: _builtins.int
-    """Size of the whole, in the first part only."""
+    """Of the whole, in the first part only."""
     data: _builtins.bytes
+    step: _builtins.int
+    """In the first part only: of which step the snapshot is, and at which of its bytes this begins."""
+    offset: _builtins.int
     def __init__(
         self,
         *,
         size: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        step: _builtins.int = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset", "size", b"size", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -64,6 +64,16 @@ class SwarmStub:
                 request_serializer=thinwire__proto_dot_service__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=thinwire__proto_dot_service__pb2.FilePart.FromString,
                 _registered_method=True)
+        self.Probe = channel.unary_unary(
+                '/thinwire.v1.Swarm/Probe',
+                request_serializer=thinwire__proto_dot_service__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_service__pb2.ProbeReply.FromString,
+                _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/thinwire.v1.Swarm/Leave',
+                request_serializer=thinwire__proto_dot_service__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_service__pb2.LeaveReply.FromString,
+                _registered_method=True)
         self.Corpus = channel.unary_stream(
                 '/thinwire.v1.Swarm/Corpus',
                 request_serializer=thinwire__proto_dot_service__pb2.CorpusRequest.SerializeToString,
@@ -122,6 +132,20 @@ class SwarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Probe(self, request, context):
+        """Four timestamps: what the coordinator's clock shows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Leave(self, request, context):
+        """The node leaves in good order: what it has not trained on of its lease goes back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Corpus(self, request, context):
         """The corpus of the contract, packed.
         """
@@ -168,6 +192,16 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=thinwire__proto_dot_service__pb2.SnapshotRequest.FromString,
                     response_serializer=thinwire__proto_dot_service__pb2.FilePart.SerializeToString,
+            ),
+            'Probe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Probe,
+                    request_deserializer=thinwire__proto_dot_service__pb2.ProbeRequest.FromString,
+                    response_serializer=thinwire__proto_dot_service__pb2.ProbeReply.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=thinwire__proto_dot_service__pb2.LeaveRequest.FromString,
+                    response_serializer=thinwire__proto_dot_service__pb2.LeaveReply.SerializeToString,
             ),
             'Corpus': grpc.unary_stream_rpc_method_handler(
                     servicer.Corpus,
@@ -342,6 +376,60 @@ class Swarm:
             '/thinwire.v1.Swarm/Snapshot',
             thinwire__proto_dot_service__pb2.SnapshotRequest.SerializeToString,
             thinwire__proto_dot_service__pb2.FilePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Probe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/thinwire.v1.Swarm/Probe',
+            thinwire__proto_dot_service__pb2.ProbeRequest.SerializeToString,
+            thinwire__proto_dot_service__pb2.ProbeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/thinwire.v1.Swarm/Leave',
+            thinwire__proto_dot_service__pb2.LeaveRequest.SerializeToString,
+            thinwire__proto_dot_service__pb2.LeaveReply.FromString,
             options,
             channel_credentials,
             insecure,

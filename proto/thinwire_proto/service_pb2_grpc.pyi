@@ -47,6 +47,10 @@ class SwarmStub:
     """Updates go out: those sealed since a step, and then each new one as it is sealed."""
     Snapshot: _grpc.UnaryStreamMultiCallable[_service_pb2.SnapshotRequest, _service_pb2.FilePart]
     """The newest snapshot, for a replica that has no parameters."""
+    Probe: _grpc.UnaryUnaryMultiCallable[_service_pb2.ProbeRequest, _service_pb2.ProbeReply]
+    """Four timestamps: what the coordinator's clock shows."""
+    Leave: _grpc.UnaryUnaryMultiCallable[_service_pb2.LeaveRequest, _service_pb2.LeaveReply]
+    """The node leaves in good order: what it has not trained on of its lease goes back."""
     Corpus: _grpc.UnaryStreamMultiCallable[_service_pb2.CorpusRequest, _service_pb2.FilePart]
     """The corpus of the contract, packed."""
     Status: _grpc.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]
@@ -69,6 +73,10 @@ class SwarmAsyncStub(SwarmStub):
     """Updates go out: those sealed since a step, and then each new one as it is sealed."""
     Snapshot: _aio.UnaryStreamMultiCallable[_service_pb2.SnapshotRequest, _service_pb2.FilePart]  # type: ignore[assignment]
     """The newest snapshot, for a replica that has no parameters."""
+    Probe: _aio.UnaryUnaryMultiCallable[_service_pb2.ProbeRequest, _service_pb2.ProbeReply]  # type: ignore[assignment]
+    """Four timestamps: what the coordinator's clock shows."""
+    Leave: _aio.UnaryUnaryMultiCallable[_service_pb2.LeaveRequest, _service_pb2.LeaveReply]  # type: ignore[assignment]
+    """The node leaves in good order: what it has not trained on of its lease goes back."""
     Corpus: _aio.UnaryStreamMultiCallable[_service_pb2.CorpusRequest, _service_pb2.FilePart]  # type: ignore[assignment]
     """The corpus of the contract, packed."""
     Status: _aio.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]  # type: ignore[assignment]
@@ -124,6 +132,22 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_service_pb2.FilePart], _abc.AsyncIterator[_service_pb2.FilePart]]:
         """The newest snapshot, for a replica that has no parameters."""
+
+    @_abc_1.abstractmethod
+    def Probe(
+        self,
+        request: _service_pb2.ProbeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_service_pb2.ProbeReply, _abc.Awaitable[_service_pb2.ProbeReply]]:
+        """Four timestamps: what the coordinator's clock shows."""
+
+    @_abc_1.abstractmethod
+    def Leave(
+        self,
+        request: _service_pb2.LeaveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_service_pb2.LeaveReply, _abc.Awaitable[_service_pb2.LeaveReply]]:
+        """The node leaves in good order: what it has not trained on of its lease goes back."""
 
     @_abc_1.abstractmethod
     def Corpus(

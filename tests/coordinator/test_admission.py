@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from thinwire_coordinator.admission import Claim, RoundFacts, at_the_door, weight
-from thinwire_coordinator.leases import Leases
+from thinwire_coordinator.admission import Claim, RoundFacts, at_the_door, weight, why_drop_momentum
 from thinwire_coordinator.members import Members, readable
 from thinwire_proto.service_pb2 import Receipt
 
-CLAIM = Claim(epoch=2, round=7, step=5, samples=8, payload_bytes=1000)
-FACTS = RoundFacts(round=7, step=5, leased_samples=8, contributed=False, payload_bytes_max=1000)
+CLAIM = Claim(epoch=2, round=7, step=5, base_step=5, samples=8, payload_bytes=1000)
+FACTS = RoundFacts(round=7, step=5, base_age_max=0, leased_samples=8, contributed=False, payload_bytes_max=1000)
 
 
 def judge(claim: Claim, facts: RoundFacts | None = FACTS) -> int | None:
@@ -32,8 +31,10 @@ def test_one_that_is_in_order_passes() -> None:
         ({"round": 6}, Receipt.REASON_LATE),
         ({"epoch": 1}, Receipt.REASON_LATE),
         ({"epoch": 1, "round": 900}, Receipt.REASON_LATE),
-        ({"step": 4}, Receipt.REASON_OTHER_BASE),
-        ({"step": 6}, Receipt.REASON_OTHER_BASE),
+        ({"step": 4, "base_step": 4}, Receipt.REASON_BASE_AGE),
+        ({"base_step": 4}, Receipt.REASON_BASE_AGE),
+        ({"step": 6, "base_step": 6}, Receipt.REASON_BASE_AGE),
+        ({"step": 5, "base_step": 6}, Receipt.REASON_BASE_AGE),
         ({"samples": 0}, Receipt.REASON_NOTHING_TRAINED),
         ({"samples": 9}, Receipt.REASON_OVER_LEASE),
         ({"payload_bytes": 1001}, Receipt.REASON_MALFORMED),
@@ -58,10 +59,31 @@ def test_weight_follows_the_samples_and_is_never_zero(samples: int, expected: in
     assert weight(samples, 16, 8) == expected
 
 
-def test_leases_are_disjoint_and_in_order() -> None:
-    leases = Leases(100)
-    a, b = leases.grant(8), leases.grant(4)
-    assert (a.start, a.count, b.start, b.count, leases.cursor) == (100, 8, 108, 4, 112)
+@pytest.mark.parametrize(("step", "base", "fine"), [(5, 4, True), (4, 4, True), (5, 3, False), (4, 3, False)])
+def test_a_base_may_be_as_old_as_the_contract_says(step: int, base: int, fine: bool) -> None:
+    reason = judge(replace(CLAIM, step=step, base_step=base), replace(FACTS, base_age_max=1))
+    assert reason == (None if fine else Receipt.REASON_BASE_AGE)
+
+
+def test_samples_beyond_the_full_share_weigh_no_more() -> None:
+    assert weight(32, 16, 8) == 8
+
+
+@pytest.mark.parametrize(
+    ("kept", "holds_lease", "counted_since", "why"),
+    [
+        (False, False, 0, ""),
+        (True, True, 0, ""),
+        (True, False, 0, "away for more than 100 steps"),
+        (True, True, 1, "is in an update, or may yet be"),
+    ],
+)
+def test_who_may_go_on_with_the_momentum_that_was_kept(
+    kept: bool, holds_lease: bool, counted_since: int, why: str
+) -> None:
+    said = why_drop_momentum(kept=kept, holds_lease=holds_lease, counted_since=counted_since, age_max=100)
+    assert why in said
+    assert bool(why) == bool(said)
 
 
 def test_a_node_that_joins_again_gets_a_session_in_place_of_its_old_one() -> None:

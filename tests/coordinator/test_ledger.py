@@ -192,12 +192,13 @@ def test_voids_in_a_row_share_one_record(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_receipts_and_the_lease_cursor_survive(folder: Path) -> None:
+def test_receipts_and_leases_survive(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(2)
     assert state.ledger.step_of_contribution(row.counted[1].contribution) == 2
     assert state.ledger.step_of_contribution(b"x" * 32) is None
-    assert state.ledger.lease_cursor == 16 * STEPS
+    assert state.ledger.leases().cursor == 16 * STEPS
+    assert state.ledger.counted_of([row.counted[0].contribution, b"x" * 32]) == 1
     state.close()
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from thinwire_coordinator.rounds import (
     TRANSITIONS,
-    VOID_LASTS_S,
     Action,
     Event,
     Gathered,
@@ -18,6 +17,7 @@ from thinwire_coordinator.rounds import (
     Voided,
 )
 from thinwire_proto.contract import RoundSpec
+from thinwire_proto.limits import void_lasts_s
 
 T = 10.0
 
@@ -147,9 +147,9 @@ def test_nodes_with_nothing_to_say_do_not_make_rounds_spin() -> None:
     m = machine()
     m.attend("a", 0.0)
     assert kinds(m.excuse("a", 0.01)) == ["Voided"]
-    assert m.deadline == VOID_LASTS_S
-    assert m.tick(VOID_LASTS_S - 0.01) == []
-    assert kinds(m.tick(VOID_LASTS_S)) == ["Opened"]
+    assert m.deadline == void_lasts_s(T)
+    assert m.tick(void_lasts_s(T) - 0.01) == []
+    assert kinds(m.tick(void_lasts_s(T))) == ["Opened"]
 
 
 def test_a_node_that_is_late_whenever_it_is_waited_for_does_not_slow_the_others_for_ever() -> None:

@@ -17,7 +17,14 @@ from thinwire_coordinator.workers import Workers
 from thinwire_proto.codec import encode_votes
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import contribution_hash
-from thinwire_proto.service_pb2 import Announcement, ContributionHeader, ContributionPart, Receipt
+from thinwire_proto.service_pb2 import (
+    Announcement,
+    ContributionHeader,
+    ContributionPart,
+    JoinRequest,
+    KeptMomentum,
+    Receipt,
+)
 
 PATIENCE_S = 10
 
@@ -40,7 +47,7 @@ class Bench:
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
-        member = self.swarm.members.join(letter * 32, letter)
+        member = self.swarm.books.members.join(letter * 32, letter)
         assert member is not None
         return member
 
@@ -55,24 +62,29 @@ class Bench:
         return encode_votes(random_votes(self.replica.layout, 32, seed))
 
     def header(self, member: Member, payload: bytes) -> ContributionHeader:
-        current = self.swarm._round
+        current = self.swarm.intake.round
         assert current is not None
+        books = self.swarm.books
+        (nonce,) = books.bases.nonces(current.step)
+        lease = books.leases.granted(member.node_id)
         return ContributionHeader(
             session=member.session,
             epoch=1,
             round=current.number,
             step=current.step,
-            fingerprint=self.replica.fingerprint(current.nonce),
+            base_step=current.step,
+            fingerprint=self.replica.fingerprint(nonce),
             samples=8,
+            trained_through=lease[-1].start + lease[-1].count - 1 if lease else None,
             payload_bytes=len(payload),
         )
 
     async def contribute(self, member: Member, seed: int) -> Receipt:
         payload = self.payload(seed)
-        return await self.swarm.contribute(member, self.header(member, payload), parts_of(payload))
+        return await self.swarm.intake.contribute(member, self.header(member, payload), parts_of(payload))
 
     def name(self, member: Member, payload: bytes) -> bytes:
-        current = self.swarm._round
+        current = self.swarm.intake.round
         assert current is not None
         return contribution_hash(self.state.contract.hash, 1, current.number, member.node_id, payload)
 
@@ -112,7 +124,7 @@ async def test_whoever_asks_while_it_is_checked_gets_the_one_receipt(tmp_path: P
     await bench.attend(member)
     name = bench.name(member, bench.payload(1))
     sending = asyncio.ensure_future(bench.contribute(member, 1))
-    while name not in bench.swarm._round.receipts:  # type: ignore[union-attr]
+    while name not in bench.swarm.intake.round.receipts:  # type: ignore[union-attr]
         await asyncio.sleep(0)
     sending.cancel()
     asked = await asyncio.wait_for(bench.swarm.ask_receipt(name), PATIENCE_S)
@@ -128,7 +140,7 @@ async def test_what_was_called_unknown_is_never_counted_afterwards(tmp_path: Pat
     await bench.attend(member)
     payload, gate = bench.payload(1), asyncio.Event()
     header, name = bench.header(member, payload), bench.name(member, payload)
-    sending = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    sending = asyncio.ensure_future(bench.swarm.intake.contribute(member, header, parts_of(payload, gate)))
     await asyncio.sleep(0)
     bench.join("a")
     assert (await bench.swarm.ask_receipt(name)).reason == Receipt.REASON_UNKNOWN
@@ -145,9 +157,9 @@ async def test_a_second_copy_does_not_cost_the_first_one_its_place(tmp_path: Pat
     await bench.attend(member)
     payload, gate = bench.payload(1), asyncio.Event()
     header = bench.header(member, payload)
-    first = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    first = asyncio.ensure_future(bench.swarm.intake.contribute(member, header, parts_of(payload, gate)))
     await asyncio.sleep(0)
-    second = await bench.swarm.contribute(member, header, parts_of(payload))
+    second = await bench.swarm.intake.contribute(member, header, parts_of(payload))
     assert second.reason == Receipt.REASON_DUPLICATE
     gate.set()
     assert (await asyncio.wait_for(first, PATIENCE_S)).outcome == Receipt.OUTCOME_COUNTED
@@ -160,7 +172,7 @@ async def test_a_contribution_that_trickles_in_is_late_and_holds_nobody_up(tmp_p
     await bench.attend(slow)
     payload = bench.payload(1)
     header = bench.header(slow, payload)
-    trickling = bench.swarm.contribute(slow, header, parts_of(payload, asyncio.Event()))
+    trickling = bench.swarm.intake.contribute(slow, header, parts_of(payload, asyncio.Event()))
     sending = asyncio.ensure_future(trickling)
     await bench.attend(quick)
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
@@ -176,11 +188,11 @@ async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: 
     stream = await bench.attend(first)
     await bench.attend(second)
     sending = asyncio.ensure_future(bench.contribute(first, 1))
-    while not bench.swarm._round.accepted:  # type: ignore[union-attr]
+    while not bench.swarm.intake.round.accepted:  # type: ignore[union-attr]
         await asyncio.sleep(0.01)
     await stream.aclose()
     bench.join("c")
-    assert "a" * 32 not in bench.swarm.members.by_id
+    assert "a" * 32 not in bench.swarm.books.members.by_id
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_VOID
     assert not bench.swarm.failed.done()
@@ -196,9 +208,9 @@ async def test_votes_are_merged_as_they_come(tmp_path: Path) -> None:
     assert (await bench.contribute(first, 1)).outcome == Receipt.OUTCOME_COUNTED
     bench.replica.apply(bench.state.update(bench.state.ledger.row(0)), b"")
     waiting = asyncio.ensure_future(bench.contribute(first, 2))
-    while not bench.swarm._round.accepted:  # type: ignore[union-attr]
+    while not bench.swarm.intake.round.accepted:  # type: ignore[union-attr]
         await asyncio.sleep(0.01)
-    merged = await bench.workers.merge.submit(bench.swarm._round.merger.merged)  # type: ignore[union-attr]
+    merged = await bench.workers.merge.submit(bench.swarm.intake.round.merger.merged)  # type: ignore[union-attr]
     assert len(merged) > 0
     assert (await bench.contribute(second, 3)).outcome == Receipt.OUTCOME_COUNTED
     assert (await waiting).outcome == Receipt.OUTCOME_COUNTED
@@ -209,16 +221,58 @@ async def test_votes_are_merged_as_they_come(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restarts", [1, 3])
 async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, restarts: int) -> None:
     bench = Bench(tmp_path)
-    starts = []
-    for _ in range(restarts + 1):
-        member = bench.join("a")
+    starts = {}
+    for letter in "abcd"[: restarts + 1]:
+        member = bench.join(letter)
         await bench.attend(member)
-        current = bench.swarm._round
-        assert current is not None
-        starts.append(current.leases[member.node_id].start)
+        starts[letter] = bench.swarm.books.leases.granted(member.node_id)[0].start
         await bench.workers.disk.submit(lambda: None)  # what was queued is on disk; then the process is killed
         bench.swarm = Swarm(
             bench.state, bench.replica, bench.state.ledger.begin_epoch(), bench.workers, bench.swarm.feed, wait_for=1
         )
-    assert starts == [8 * number for number in range(restarts + 1)]
+    assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
+    for letter, start in starts.items():  # and everybody still holds what they held
+        assert bench.swarm.books.leases.granted(letter * 32)[0].start == start
+    await bench.close()
+
+
+async def test_a_newcomer_in_the_middle_of_a_round_has_a_part_in_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_contributions=2, length_ms=60_000)
+    first, second = bench.join("a"), bench.join("b")
+    await bench.attend(first)
+    await bench.attend(second)
+    assert bench.swarm.intake.round is not None
+    third = bench.join("c")
+    stream = await bench.attend(third)
+    announcement = await asyncio.wait_for(anext(stream), PATIENCE_S)
+    assert announcement.round == bench.swarm.intake.round.number
+    everybody = (third, first, second)
+    sending = [asyncio.ensure_future(bench.contribute(member, seed)) for seed, member in enumerate(everybody)]
+    receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
+    assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
+    assert len(bench.state.ledger.row(0).counted) == 3
+    await bench.close()
+
+
+async def test_a_momentum_is_dropped_if_what_left_after_it_was_saved_is_counted_or_may_be(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_contributions=2, length_ms=60_000)
+    first, second = bench.join("a"), bench.join("b")
+    await bench.attend(first)
+    await bench.attend(second)
+    name = bench.name(first, bench.payload(1))
+    sending = asyncio.ensure_future(bench.contribute(first, 1))
+    while not bench.swarm.intake.round.accepted:  # type: ignore[union-attr]
+        await asyncio.sleep(0.01)
+
+    async def joins(*since: bytes) -> str:
+        request = JoinRequest(node_id=first.node_id, momentum=KeptMomentum(trained_through=3, sent_since=since))
+        return (await bench.swarm.join(request, first)).drop_momentum
+
+    assert await joins() == ""
+    assert "may yet be" in await joins(b"x" * 32, name)  # the round is open
+    await bench.contribute(second, 2)
+    await sending
+    bench.swarm.books.leases.grant(first.node_id, 8, 1)
+    assert "is in an update" in await joins(name)
+    assert "away for more than" in await joins()  # with the momentum, its lease went back
     await bench.close()

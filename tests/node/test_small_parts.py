@@ -1,4 +1,4 @@
-"""State directory, devices and the cut: what a node keeps, where it computes, and when it stops adding."""
+"""State directory and devices: what a node keeps, and where it computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node import device as device_module
-from thinwire_node.cut import Cut
 from thinwire_node.demo import Sent
 from thinwire_node.device import choose_apply_device, choose_device
 from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
@@ -48,7 +47,7 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
     assert state.corpus(contract) is None
     assert state.head is None
     assert state.replica(contract) is None
-    assert state.take_momentum(3) is None
+    assert state.momentum(3) is None
     (tmp_path / "node_id").write_bytes(b"\xff\xfe torn")
     (tmp_path / "contract.json").write_bytes(b"{}")
     with pytest.raises(ConfigError, match="give another --state-dir"):
@@ -56,16 +55,15 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
     state.close()
 
 
-def test_momentum_is_taken_once_and_only_if_it_fits(tmp_path: Path) -> None:
+def test_momentum_is_taken_up_only_if_it_fits(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
     state.save_momentum(KeptMomentum(torch.arange(3.0), 7, None))
-    found = state.take_momentum(3)
+    found = state.momentum(3)
     assert found is not None
-    assert (found.momentum.tolist(), found.step, found.pending) == ([0, 1, 2], 7, None)
-    assert state.take_momentum(3) is None
+    assert (found.momentum.tolist(), found.trained_through, found.pending) == ([0, 1, 2], 7, None)
     for bad in (torch.zeros(4), torch.tensor([0.0, float("nan"), 0.0])):
-        state.save_momentum(KeptMomentum(bad, 0, None))
-        assert state.take_momentum(3) is None
+        state.save_momentum(KeptMomentum(bad, None, None))
+        assert state.momentum(3) is None
     state.close()
 
 
@@ -73,13 +71,26 @@ def test_a_contribution_that_is_out_is_kept_with_the_momentum(tmp_path: Path) ->
     state = NodeState(tmp_path)
     sent = Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 12)
     state.save_momentum(KeptMomentum(torch.zeros(9), 7, Pending(b"h" * 32, sent)))
-    found = state.take_momentum(9)
+    found = state.momentum(9)
     assert found is not None
     assert found.pending is not None
     assert found.pending.hash == b"h" * 32
     assert found.pending.sent.components.tolist() == [1, 5]
     assert found.pending.sent.values.tolist() == [0.5, -0.25]
     assert found.pending.sent.cut == 0  # the momentum was not decayed since
+    state.close()
+
+
+def test_what_was_sent_since_is_known_or_known_to_be_unknown(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    assert state.sent() == []
+    state.save_sent([b"a" * 32, b"b" * 32])
+    assert state.sent() == [b"a" * 32, b"b" * 32]
+    (tmp_path / "sent.json").write_text('["6161')
+    assert state.sent() is None
+    state.save_momentum(KeptMomentum(torch.ones(3), 1, None))
+    state.drop_momentum()
+    assert (state.sent(), state.momentum(3)) == ([], None)
     state.close()
 
 
@@ -147,15 +158,6 @@ def test_a_device_that_cannot_run_the_self_test_applies_on_the_cpu() -> None:
     assert device.type == "cpu"
 
 
-def test_the_cut_leaves_time_for_what_comes_after_it() -> None:
-    cut = Cut()
-    assert cut.train_for_s(10.0) == pytest.approx(9.0)
-    assert cut.train_for_s(1.0) == pytest.approx(0.75)
-    cut.measured(1.5)
-    assert cut.train_for_s(10.0) == pytest.approx(6.0)
-    assert cut.train_for_s(2.0) < 0
-
-
 def test_a_disk_that_fails_is_an_os_error_and_leaves_the_old_file(tmp_path: Path) -> None:
     """safetensors has an error type of its own, which would end the node with a traceback."""
     state = NodeState(tmp_path)
@@ -163,7 +165,7 @@ def test_a_disk_that_fails_is_an_os_error_and_leaves_the_old_file(tmp_path: Path
     (tmp_path / "momentum.part").mkdir()
     with pytest.raises(OSError, match="cannot be written"):
         state.save_momentum(KeptMomentum(torch.zeros(3), 2, None))
-    kept = state.take_momentum(3)
+    kept = state.momentum(3)
     assert kept is not None
     assert kept.momentum.tolist() == [1, 1, 1]
     state.close()

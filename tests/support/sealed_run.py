@@ -9,6 +9,7 @@ import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
 from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.leases import Leases
 from thinwire_coordinator.sealing import SealedRound, Sealer
 from thinwire_coordinator.state import State, open_state
 from thinwire_coordinator.workers import Workers
@@ -43,6 +44,7 @@ def make_run(folder: Path, steps: int) -> None:
 async def _seal(state: State, steps: int) -> None:
     workers = Workers()
     replica = state.load_snapshot(0)
+    leases = Leases()
 
     async def read(step: int) -> SealedUpdate:
         raise AssertionError("nobody follows")
@@ -54,8 +56,10 @@ async def _seal(state: State, steps: int) -> None:
         merger = Merger(replica.layout.components)
         for seed in (2 * step, 2 * step + 1):
             merger.add(random_votes(replica.layout, state.contract.demo.k, seed), 8)
-        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger))
-        await workers.disk.submit(state.ledger.record_lease_cursor, 16 * (step + 1))
+        leases.grant("a" * 32, 16, step)
+        leases.report("a" * 32, 16 * step + 15)
+        leases.settle("a" * 32)
+        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger, leases.plain))
         if step == 1:
             state.save_snapshot(replica)
     workers.close()

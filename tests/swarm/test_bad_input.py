@@ -53,8 +53,10 @@ class RawNode:
             "epoch": announcement.epoch,
             "round": announcement.round,
             "step": announcement.step,
-            "fingerprint": self.replica.fingerprint(announcement.nonce),
-            "samples": announcement.lease.count,
+            "base_step": announcement.step,
+            "fingerprint": self.replica.fingerprint(announcement.nonces[0]) if announcement.nonces else 0,
+            "samples": sum(run.count for run in announcement.lease),
+            "trained_through": max((run.start + run.count - 1 for run in announcement.lease), default=None),
         }
         return pb.ContributionHeader(**(right | fields))  # type: ignore[arg-type]
 
@@ -92,7 +94,7 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
         (good, {"payload_bytes": len(good) + 1}, pb.Receipt.REASON_MALFORMED),
         (good, {"round": 10_000}, pb.Receipt.REASON_FUTURE_ROUND),
         (good, {"epoch": 7}, pb.Receipt.REASON_FUTURE_ROUND),
-        (good, {"step": 3}, pb.Receipt.REASON_OTHER_BASE),
+        (good, {"step": 3, "base_step": 3}, pb.Receipt.REASON_BASE_AGE),
         (good, {"samples": 5}, pb.Receipt.REASON_OVER_LEASE),
         (good, {"samples": 0}, pb.Receipt.REASON_NOTHING_TRAINED),
         (good, {"fingerprint": 1}, pb.Receipt.REASON_REPLICA_DIFFERS),
@@ -105,7 +107,7 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
         assert receipt.text
     # too late for another epoch, but it lives, so the round that is open still waits for it
     current = opened(announcements)
-    assert raw.contribute(current, good, epoch=0).reason == pb.Receipt.REASON_LATE
+    assert raw.contribute(current, good, epoch=0, trained_through=None).reason == pb.Receipt.REASON_LATE
     receipt = raw.contribute(current, good)
     assert receipt.outcome == pb.Receipt.OUTCOME_COUNTED
     stale = raw.contribute(pb.Announcement(epoch=1, round=0), good)
@@ -245,7 +247,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
     swarm.coordinator()
     again = swarm.node("a", "--rounds", "2")
     assert ended(again) == 0
-    assert re.search(r"momentum of step \d+ taken up", again.text())
+    assert "momentum taken up" in again.text()
     assert "fetching a snapshot" not in again.text()
 
 

@@ -1,0 +1,61 @@
+"""Drives the round machine by the event loop's clock: whatever happens goes in here with the time, and whatever is
+to be done comes out to one handler, now or when a timer says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from thinwire_coordinator.rounds import Action, RoundMachine
+
+TICK_S = 0.001
+"""The timer fires so much behind a deadline: what arrives at the very deadline is still counted."""
+
+
+class Clockwork:
+    """`handle` gets every action, in order."""
+
+    def __init__(self, machine: RoundMachine, handle: Callable[[Action], None]) -> None:
+        self.machine = machine
+        self._handle = handle
+        self._timer: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Seconds on the coordinator's clock."""
+        return asyncio.get_running_loop().time()
+
+    def now_us(self) -> int:
+        return round(self.now() * 1e6)
+
+    def attend(self, node: str) -> None:
+        self._do(self.machine.attend(node, self.now()))
+
+    def depart(self, node: str) -> None:
+        self._do(self.machine.depart(node, self.now()))
+
+    def excuse(self, node: str) -> None:
+        self._do(self.machine.excuse(node, self.now()))
+
+    def sealed(self) -> None:
+        self._do(self.machine.sealed(self.now()))
+
+    def deliver(self, node: str, round_number: int, arrived: Callable[[], None]) -> bool:
+        """Whether the contribution is in; if so, `arrived` is called before anything that follows from it is done."""
+        in_time, actions = self.machine.deliver(node, round_number, self.now())
+        if in_time:
+            arrived()
+        self._do(actions)
+        return in_time
+
+    def _tick(self) -> None:
+        self._do(self.machine.tick(self.now()))
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._handle(action)
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self.machine.deadline
+        self._timer = None
+        if deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(deadline + TICK_S, self._tick)

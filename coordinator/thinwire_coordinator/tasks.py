@@ -1,0 +1,33 @@
+"""Work that nobody waits for, but without which the coordinator cannot go on: its first failure is kept in one
+place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Tasks:
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the first exception."""
+        self._running: set[asyncio.Task[None]] = set()
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task to its end; the loop itself holds tasks only weakly."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        self.must_succeed(task)
+
+    def must_succeed(self, work: asyncio.Future[None]) -> None:
+        work.add_done_callback(self._look)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def _look(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.fail(error)

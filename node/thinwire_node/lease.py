@@ -1,0 +1,35 @@
+"""The samples that a node may train on: runs of positions, in the order in which they were granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Lease:
+    """`trained_through`: the last position taken, or None. The coordinator hears of it with the next contribution."""
+
+    def __init__(self, trained_through: int | None = None) -> None:
+        self.trained_through = trained_through
+        self._runs: list[range] = []
+
+    @property
+    def left(self) -> int:
+        return sum(len(run) for run in self._runs)
+
+    def renew(self, runs: Iterable[range]) -> None:
+        """An announcement tells the whole lease, as of what the coordinator had heard: what was taken since is still
+        in it, at its beginning."""
+        self._runs = list(runs)
+        for number, run in enumerate(self._runs):
+            if self.trained_through is not None and self.trained_through in run:
+                rest = range(self.trained_through + 1, run.stop)
+                self._runs = [part for part in (rest, *self._runs[number + 1 :]) if part]
+                return
+
+    def take(self, samples: int) -> range:
+        """Up to so many neighbouring positions; they count as trained on from now. Call it only if some are left."""
+        first, *others = self._runs
+        taken, rest = first[:samples], first[samples:]
+        self._runs = [rest, *others] if rest else others
+        self.trained_through = taken[-1]
+        return taken

@@ -1,0 +1,78 @@
+"""What a node stands on: the clock, the disk, the link and the threads of this machine. The simulator has another
+one, and everything above it is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from thinwire_node.device import choose_apply_device, choose_device
+from thinwire_node.link import Link, connect
+from thinwire_node.runtime import SystemClock
+from thinwire_node.session import Clocks
+from thinwire_node.state import KeptMomentum, NodeState
+from thinwire_node.trainer import Trainer
+from thinwire_node.work import OneThread, Threads, Work
+from thinwire_proto.contract import Contract
+from thinwire_proto.corpus import Corpus
+from thinwire_proto.replica import Replica
+
+log = logging.getLogger("thinwire.node")
+
+
+class Machine(Protocol):
+    clocks: Clocks
+    device: str
+
+    def open_state(self) -> NodeState:
+        """Raises ConfigError."""
+
+    def connect(self) -> Link: ...
+
+    async def make_work(
+        self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
+    ) -> Work:
+        """Raises ConfigError if this machine cannot do the work exactly."""
+
+    def place(self, replica: Replica) -> Replica:
+        """A copy of a replica where updates are applied."""
+
+
+class RealMachine:
+    """`device`: as the volunteer named it. Raises ConfigError if it cannot be used."""
+
+    def __init__(self, address: str, state_dir: Path, device: str) -> None:
+        self._address = address
+        self._state_dir = state_dir
+        self._compute_device, why = choose_device(device)
+        self._apply_device = torch.device("cpu")
+        if why:
+            log.warning("%s", why)
+        clock = SystemClock()
+        self.clocks = Clocks(clock.now, clock.asleep_s)
+        self.device = str(self._compute_device)
+
+    def open_state(self) -> NodeState:
+        return NodeState(self._state_dir)
+
+    def connect(self) -> Link:
+        return connect(self._address)
+
+    async def make_work(
+        self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
+    ) -> Work:
+        self._apply_device, why = choose_apply_device(contract.demo.transform, self._compute_device)
+        log.info("%s", why)
+        log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
+        threads = Threads(OneThread("compute"), OneThread("saver"), OneThread("journal"))
+        placed = self.place(replica)
+        trainer = await threads.compute.run(Trainer, contract, corpus, placed, self._compute_device)
+        await asyncio.sleep(0)
+        return Work(contract, state, trainer, threads, self.clocks.now, kept)
+
+    def place(self, replica: Replica) -> Replica:
+        return replica.clone(self._apply_device)

@@ -1,0 +1,132 @@
+"""Leases: disjoint, in order, and back only when a node is lost with its state."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thinwire_coordinator.leases import Leases, Run
+from thinwire_proto.errors import LedgerError
+
+
+def test_leases_are_disjoint_and_in_order() -> None:
+    leases = Leases()
+    assert leases.grant("a", 8, 0) == (Run(0, 8),)
+    assert leases.grant("b", 4, 0) == (Run(8, 4),)
+    assert leases.grant("a", 8, 1) == (Run(0, 8),)  # it has reported nothing, so it needs no more
+    assert leases.cursor == 12
+
+
+def test_what_was_reported_is_filled_up_again() -> None:
+    leases = Leases()
+    leases.grant("a", 8, 0)
+    leases.grant("b", 8, 0)
+    assert leases.reported_samples("a", 2) == 3
+    leases.report("a", 2)
+    assert leases.reported_samples("a", 2) == 0
+    assert leases.grant("a", 8, 1) == (Run(3, 5), Run(16, 3))
+
+
+def test_a_mark_that_is_in_no_run_reports_nothing() -> None:
+    leases = Leases()
+    leases.grant("a", 8, 0)
+    for mark in (None, 8, 1 << 60):
+        assert leases.reported_samples("a", mark) == 0
+        leases.report("a", mark)
+    assert leases.granted("a") == (Run(0, 8),)
+    assert leases.reported_samples("stranger", 3) == 0
+
+
+def test_a_node_lost_with_its_state_gives_everything_back_that_is_in_no_update() -> None:
+    leases = Leases()
+    leases.grant("a", 4, 0)
+    leases.report("a", 3)
+    leases.settle("a")
+    leases.grant("a", 4, 1)
+    leases.report("a", 5)
+    leases.take_back("a")
+    assert not leases.holds("a")
+    assert leases.grant("b", 8, 2) == (Run(4, 8),)  # 4 and 5 were trained on, but not counted
+
+
+def test_a_node_that_leaves_in_good_order_gives_back_what_it_did_not_train_on() -> None:
+    leases = Leases()
+    leases.grant("a", 8, 0)
+    leases.report("a", 2)
+    leases.give_back("a")
+    assert leases.holds("a")
+    assert leases.grant("b", 5, 0) == (Run(3, 5),)
+
+
+def test_what_a_restarted_node_had_reported_but_not_saved_is_trained_on_again() -> None:
+    leases = Leases()
+    leases.grant("a", 8, 0)
+    leases.report("a", 5)
+    leases.resume("a", 2)
+    assert leases.granted("a") == (Run(3, 5),)
+    leases.resume("a", None)
+    assert leases.granted("a") == (Run(0, 8),)
+
+
+def test_who_was_away_for_long_is_known() -> None:
+    leases = Leases()
+    leases.grant("a", 8, 3)
+    leases.grant("b", 8, 3)
+    leases.seen("b", 9)
+    assert leases.away_since_before(9) == ["a"]
+
+
+@pytest.mark.parametrize("torn", [None, [], [1, 2], [0, [[1]], []], [0, [], [["a", 1]]]])
+def test_what_is_not_a_list_of_leases_is_said(torn: object) -> None:
+    with pytest.raises(LedgerError, match="cannot be read"):
+        Leases.from_plain(torn)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["grant", "report", "settle", "back", "give", "resume"]),
+            st.integers(0, 4),
+            st.integers(1, 9),
+        ),
+        max_size=60,
+    )
+)
+def test_no_position_is_ever_with_two(events: list[tuple[str, int, int]]) -> None:
+    """Against a dumb twin, which keeps one state for each position."""
+    leases = Leases()
+    settled: set[int] = set()
+    for what, number, size in events:
+        node = "abcde"[number]
+        granted = [position for run in leases.granted(node) for position in range(run.start, run.start + run.count)]
+        mark = granted[min(size, len(granted)) - 1] if granted else None
+        if what == "grant":
+            leases.grant(node, size, 0)
+        elif what == "report":
+            leases.report(node, mark)
+        elif what == "settle":
+            settled |= set(_positions(_held(leases, node)[3])) if leases.holds(node) else set()
+            leases.settle(node)
+        elif what == "back":
+            leases.take_back(node)
+        elif what == "give":
+            leases.give_back(node)
+        else:
+            leases.resume(node, mark)
+        leases = Leases.from_plain(leases.plain())  # and it survives the disk
+        cursor, free, held = leases.plain()
+        everywhere = _positions(free) + [p for _, _, granted, trained in held for p in _positions(granted + trained)]
+        assert len(set(everywhere)) == len(everywhere)
+        assert set(everywhere) | settled == set(range(cursor))
+        assert not set(everywhere) & settled
+
+
+def _held(leases: Leases, node: str) -> list[object]:
+    return next(entry for entry in leases.plain()[2] if entry[0] == node)
+
+
+def _positions(runs: object) -> list[int]:
+    assert isinstance(runs, list)
+    return [position for start, count in runs for position in range(start, start + count)]

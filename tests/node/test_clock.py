@@ -1,0 +1,81 @@
+"""The coordinator's clock, seen from a node: never more wrong than it says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from thinwire_node.clock import CoordinatorClock, Probe
+from thinwire_proto.limits import CLOCK_DRIFT_MAX
+
+
+def probe(offset: float, there_s: float, back_s: float, sent: float = 100.0, busy_s: float = 0.001) -> Probe:
+    """What a probe reads where the coordinator's clock is `offset` ahead."""
+    received = sent + there_s
+    answered = received + busy_s
+    return Probe(sent, received + offset, answered + offset, answered + back_s)
+
+
+@pytest.mark.parametrize(("there_s", "back_s"), [(0.01, 0.01), (0.2, 0.0), (0.0, 0.2), (0.05, 0.15)])
+def test_the_error_bound_holds_however_the_delay_is_shared(there_s: float, back_s: float) -> None:
+    found = probe(5.0, there_s, back_s)
+    assert abs(found.offset - 5.0) <= found.error + 1e-12
+    assert found.error == pytest.approx((there_s + back_s) / 2)
+
+
+def test_the_best_of_the_last_probes_is_used() -> None:
+    clock = CoordinatorClock()
+    assert not clock
+    for delay_s in (0.2, 0.01, 0.3):
+        assert clock.add(probe(5.0, delay_s, 0.0), 1) is None
+    assert clock
+    assert clock.error(100.1) == pytest.approx(0.005, abs=1e-4)
+    assert clock.here(110.0, 100.1) == pytest.approx(105.0, abs=0.006)
+
+
+def test_an_old_probe_says_less_and_less() -> None:
+    clock = CoordinatorClock()
+    clock.add(probe(5.0, 0.001, 0.001), 1)
+    assert clock.error(100.0 + 1000) == pytest.approx(0.001 + 1000 * CLOCK_DRIFT_MAX, rel=0.01)
+    clock.add(probe(5.0, 0.05, 0.05, sent=1100.0), 1)
+    assert clock.error(1100.2) == pytest.approx(0.05, rel=0.01)
+
+
+def test_a_new_epoch_forgets_the_old_clock() -> None:
+    clock = CoordinatorClock()
+    clock.add(probe(5.0, 0.001, 0.001), 1)
+    assert clock.add(probe(-900.0, 0.02, 0.02, sent=101.0), 2) is None
+    assert clock.offset(101.1) == pytest.approx(-900.0, abs=0.03)
+
+
+@pytest.mark.parametrize("jump", [-7200.0, -0.5, 0.5, 7200.0])
+def test_a_clock_that_jumps_is_noticed_and_the_old_probes_are_forgotten(jump: float) -> None:
+    clock = CoordinatorClock()
+    clock.add(probe(5.0, 0.01, 0.01), 1)
+    odd = clock.add(probe(5.0 + jump, 0.02, 0.02, sent=101.0), 1)
+    assert odd is not None
+    assert "have moved by" in odd
+    assert clock.offset(101.1) == pytest.approx(5.0 + jump, abs=0.03)
+
+
+def test_a_probe_during_which_a_clock_ran_backwards_is_thrown_away() -> None:
+    clock = CoordinatorClock()
+    clock.add(probe(5.0, 0.01, 0.01), 1)
+    assert "backwards" in (clock.add(Probe(100.0, 105.0, 105.1, 99.0), 1) or "")
+    assert not clock
+    assert "backwards" in (clock.add(Probe(100.0, 105.1, 105.0, 101.0), 1) or "")
+    assert not clock
+
+
+def test_with_drift_within_the_bound_the_truth_is_always_within_the_error() -> None:
+    rng = random.Random(1)
+    for ppm in (-190, 0, 190):
+        clock, now = CoordinatorClock(), 0.0
+        for _ in range(300):
+            now += rng.uniform(0.5, 20)
+            offset = 3.0 + now * ppm * 1e-6
+            delays = rng.uniform(0, 0.2), rng.uniform(0, 0.2)
+            assert clock.add(probe(offset, *delays, sent=now), 1) is None
+            later = now + rng.uniform(0.5, 30)
+            assert abs(clock.offset(later) - (3.0 + later * ppm * 1e-6)) <= clock.error(later) + 1e-4

@@ -1,0 +1,168 @@
+"""Train, cut or wait: every rule, under made-up time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from thinwire_node.lease import Lease
+from thinwire_node.pacing import Cut, Drop, RoundView, SayNothing, Speed, Tail, Train, View, Wait, cut_at, decide
+from thinwire_proto.contract import RoundSpec
+
+T = 10.0
+
+
+def spec(pace: str = "clock", age: int = 1, samples: int = 8) -> RoundSpec:
+    return RoundSpec.model_validate(
+        {"pace": pace, "base_age_max": age, "samples": samples, "length_ms": int(T * 1000), "nodes_max": 100}
+    )
+
+
+ROUND = RoundView(step=5, deadline=T, error=0.1)
+VIEW = View(
+    now=1.0,
+    round=ROUND,
+    contributed=False,
+    out=False,
+    hurry=False,
+    replica_step=5,
+    base_step=5,
+    samples=3,
+    leased=100,
+    sample_s=0.01,
+    tail_s=1.0,
+    micro_batch=4,
+)
+
+
+def kind(rules: RoundSpec, **changes: Any) -> type:
+    return type(decide(replace(VIEW, **changes), rules))
+
+
+def test_the_cut_leaves_time_for_all_that_comes_after_it() -> None:
+    assert cut_at(VIEW, ROUND, spec()) == pytest.approx(T - 0.1 - 1.0 - 0.25)
+    assert kind(spec(), now=8.6) is Train
+    assert kind(spec(), now=8.65) is Cut
+    assert kind(spec(), now=T) is Cut  # at the very deadline it may still be counted
+    assert kind(spec(), now=T + 0.01) is Train  # now it cannot, so it is for the next round
+
+
+def test_a_micro_batch_that_would_not_end_in_time_is_begun_after_the_cut() -> None:
+    assert kind(spec(), now=6.0, sample_s=3.0) is Cut
+    assert kind(spec(), now=6.0, sample_s=3.0, samples=0, base_step=None) is Train
+
+
+@pytest.mark.parametrize(
+    ("age", "replica_step", "contributed", "expected"),
+    [
+        (0, 5, False, Train),
+        (0, 5, True, Wait),  # for the update
+        (0, 4, False, Wait),
+        (1, 5, True, Train),  # towards the next round, on parameters that are a step old there
+        (1, 4, False, Train),
+        (1, 4, True, Wait),
+        (2, 4, True, Train),
+        (1, 3, False, Wait),
+    ],
+)
+def test_computing_goes_on_as_long_as_a_round_can_take_it(
+    age: int, replica_step: int, contributed: bool, expected: type
+) -> None:
+    changes = {"replica_step": replica_step, "contributed": contributed, "samples": 0, "base_step": None}
+    assert kind(spec(age=age), **changes) is expected
+
+
+def test_gradient_that_no_round_takes_any_more_is_dropped() -> None:
+    assert kind(spec(), base_step=4) is Train
+    assert kind(spec(), base_step=3) is Drop
+    assert kind(spec(age=0), base_step=4) is Drop
+    assert kind(spec(), base_step=5, replica_step=7) is Drop  # the next round will stand on step 7
+
+
+def test_a_replica_that_is_ahead_of_the_round_does_not_contribute_to_it() -> None:
+    assert kind(spec(), replica_step=6, now=9.0) is Train
+
+
+def test_one_contribution_is_out_at_a_time() -> None:
+    assert kind(spec(), now=9.0, out=True) is Train
+    assert kind(spec(), now=9.0, contributed=True) is Train
+
+
+def test_in_a_quorum_everybody_trains_a_share() -> None:
+    rules = spec("quorum", age=0)
+    assert decide(replace(VIEW, samples=6), rules) == Train(2, "towards step 5")
+    assert kind(rules, samples=8) is Cut
+    overlapped = spec("quorum", age=1)
+    assert kind(overlapped, samples=7, contributed=True) is Train
+    assert kind(overlapped, samples=8, contributed=True) is Wait
+
+
+def test_a_lease_that_is_used_up_is_said() -> None:
+    assert kind(spec(), leased=0) is Cut
+    assert kind(spec(), leased=0, samples=0, base_step=None) is SayNothing
+    assert kind(spec(), leased=0, samples=0, base_step=None, contributed=True) is Wait
+
+
+def test_whom_a_round_has_passed_speaks_up_early_in_the_next() -> None:
+    assert kind(spec("quorum", age=0), hurry=True, samples=1) is Cut
+
+
+def test_without_a_round_there_is_nothing_to_do() -> None:
+    assert kind(spec(), round=None) is Wait
+
+
+@pytest.mark.parametrize(
+    ("changes", "samples"),
+    [
+        ({"sample_s": 0.0}, 4),
+        ({"leased": 3}, 3),
+        ({"sample_s": 1.0}, 2),  # a quarter of a round
+        ({"sample_s": 30.0}, 1),  # and one, however slow the machine is
+        ({"now": 8.0, "sample_s": 0.2}, 3),  # what is left before the cut
+    ],
+)
+def test_micro_batches_are_no_larger_than_fits(changes: dict[str, Any], samples: int) -> None:
+    decision = decide(replace(VIEW, **({"samples": 0, "base_step": None} | changes)), spec(samples=64))
+    assert isinstance(decision, Train)
+    assert decision.samples == samples
+
+
+def test_the_tail_is_the_slowest_of_the_last_eight() -> None:
+    tail = Tail()
+    assert tail.seconds(T) == T / 4
+    tail.encoded(0.1)
+    assert tail.seconds(T) == T / 4  # only half of it is measured
+    tail.arrived(1000, 2.0)
+    tail.arrived(2000, 1.0)
+    assert tail.seconds(T) == pytest.approx(0.1 + 2000 * 0.002)
+    for _ in range(8):
+        tail.encoded(0.2)
+        tail.arrived(1000, 0.5)
+    assert tail.seconds(T) == pytest.approx(0.7)
+
+
+def test_speed_is_the_mean_of_the_last_ones() -> None:
+    speed = Speed()
+    assert speed.sample_s == 0.0
+    speed.trained(4, 2.0)
+    speed.trained(1, 0.1)
+    assert speed.sample_s == pytest.approx(0.3)
+
+
+def test_a_lease_goes_on_behind_what_was_trained() -> None:
+    lease = Lease()
+    lease.renew([range(4), range(10, 20)])
+    assert [lease.take(3), lease.take(3), lease.take(3)] == [range(3), range(3, 4), range(10, 13)]
+    lease.renew([range(2, 4), range(10, 20), range(30, 32)])  # told before the last two were heard of
+    assert lease.left == 9
+    assert lease.take(100) == range(13, 20)
+    lease.renew([range(30, 32), range(50, 60)])
+    assert (lease.take(9), lease.trained_through) == (range(30, 32), 31)
+
+
+def test_a_mark_from_an_earlier_life_counts() -> None:
+    lease = Lease(trained_through=11)
+    lease.renew([range(10, 20)])
+    assert lease.take(1) == range(12, 13)
