@@ -2,17 +2,19 @@
 # make test    lint and tests
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
 # make bench   how fast and how small, beside honest baselines
+# make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
 # make proto   write the gRPC stubs anew
 PYTHON ?= python3
 NODES  ?= 3
 ROUNDS ?= 200
 PRESET ?= byte-1m
+WAN    ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/service_pb2.py
 
-.PHONY: swarm test lint bench proto clean
+.PHONY: swarm test lint bench bench-wan proto clean
 
 swarm: $(VENV)/.run
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET)
@@ -31,6 +33,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.run
 	$(BIN)/python -m deploy.bench
+
+bench-wan: $(VENV)/.bench
+	$(BIN)/python -m deploy.wan $(WAN)
 
 proto: $(VENV)/.dev
 	$(BIN)/python -m deploy.stubs
@@ -52,4 +57,9 @@ $(VENV)/.run: $(VENV)/.venv pyproject.toml
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what its tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.run
+	@echo "installing what its plots need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@

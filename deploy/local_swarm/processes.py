@@ -97,7 +97,7 @@ class Processes:
         return [process for process in self.all if process is not self.coordinator]
 
     def _start(self, name: str, command: list[str]) -> Process:
-        with _uninterrupted():  # or it could run without being known here
+        with uninterrupted():  # or it could run without being known here
             process = Process(name, command, self.folder / f"{name}.log")
             self.all.append(process)
         return process
@@ -127,7 +127,7 @@ class Processes:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Signals that tell us to end are kept until the block is over."""
     kept: list[int] = []
     before = {number: signal.signal(number, lambda told, frame: kept.append(told)) for number in ENDING}
