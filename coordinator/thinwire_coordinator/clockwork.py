@@ -47,6 +47,12 @@ class Clockwork:
         self._do(actions)
         return in_time
 
+    def stop(self) -> None:
+        """No timer fires any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _tick(self) -> None:
         self._do(self.machine.tick(self.now()))
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from thinwire_coordinator import admission
+from thinwire_coordinator.bases import Base
 from thinwire_coordinator.books import Books
 from thinwire_coordinator.clockwork import Clockwork
 from thinwire_coordinator.ledger import Epoch
@@ -136,7 +137,11 @@ class Intake:
         self, member: Member, header: ContributionHeader, current: OpenRound, payload: bytes, name: bytes
     ) -> admission.Refusal | None:
         """Compare the base, decode the votes, and take them into the round if it is still open."""
-        if not await self._replica_is_equal(member, header):
+        over = admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended before this was checked")
+        base = self._books.bases.at(header.step)
+        if base is None:
+            return over  # rounds stand on later steps by now
+        if not await self._replica_is_equal(member, header, base):
             log.warning("%s: its replica differs at step %d; its votes are not merged", member.name, header.step)
             text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"
             return admission.Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
@@ -156,11 +161,11 @@ class Intake:
 
         if self._clockwork.deliver(member.node_id, current.number, take_in):
             return None
-        return admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended before this was checked")
+        return over
 
-    async def _replica_is_equal(self, member: Member, header: ContributionHeader) -> bool:
-        base, tally = self._books.bases.at(header.step), self._books.tally
-        equal = base is not None and header.fingerprint == await asyncio.shield(base.fingerprint)
+    async def _replica_is_equal(self, member: Member, header: ContributionHeader, base: Base) -> bool:
+        tally = self._books.tally
+        equal = header.fingerprint == await asyncio.shield(base.fingerprint)
         member.replica_equal = equal
         tally.fingerprints_compared += 1
         tally.fingerprints_different += not equal

@@ -191,7 +191,8 @@ class Node:
         """What the coordinator has to know of the momentum that is here."""
         assert self._state is not None
         if self.work is not None:
-            return KeptMomentumMessage(trained_through=self.work.lease.trained_through)
+            # what the gradient beside the momentum stands for is reported with the next contribution
+            return KeptMomentumMessage(trained_through=self.work.trained_through_at_cut)
         sent = self._state.sent()
         if self._kept is None or sent is None:
             return None

@@ -7,8 +7,7 @@ what weight, and the fingerprint of θ_s (the state before it, so that nothing w
 from __future__ import annotations
 
 import hashlib
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import msgpack
 
@@ -43,7 +42,9 @@ class Row:
 
     def canonical(self) -> bytes:
         """The one way to write this row down (a msgpack array)."""
-        return bytes(msgpack.packb(_plain(astuple(self)), use_bin_type=True))
+        counted = [[entry.node, entry.contribution, entry.weight, entry.samples] for entry in self.counted]
+        fields = [self.step, self.round, self.epoch, self.nonce, self.fingerprint, self.body_hash, self.body_bytes]
+        return bytes(msgpack.packb([*fields, counted, self.previous], use_bin_type=True))
 
     @property
     def hash(self) -> bytes:
@@ -81,7 +82,3 @@ def parse_row(data: bytes) -> Row:
     ):
         raise PayloadError("this is not a row: a field has another type or length than a row's")
     return row
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(part) for part in value] if isinstance(value, tuple) else value

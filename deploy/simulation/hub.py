@@ -1,0 +1,120 @@
+"""The simulated coordinator: the real state directory, ledger, swarm and service, with workers that take virtual
+time and stop dead when the process is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from deploy.simulation.made_up import VOTES
+from deploy.simulation.replicas import Shared, SharedReplica
+from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.service import Service
+from thinwire_coordinator.state import State, open_state, replica_at_head
+from thinwire_coordinator.swarm import Swarm
+from thinwire_coordinator.workers import Worker, Workers
+from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
+from thinwire_proto.corpus import Corpus, CorpusFile
+from thinwire_proto.models import build, initial_state, manifest
+from thinwire_proto.replica import Replica
+from thinwire_proto.rows import genesis
+
+Result = TypeVar("Result")
+
+DISK_S = 0.004
+"""A synced write."""
+MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
+"""The smallest that there is: what is simulated is not the model."""
+
+
+def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
+    """A state directory with a first state and nothing sealed."""
+    text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
+    corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
+    data = DataSpec(seed=seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    run = RunSpec.model_validate({"model": MODEL, "data": data, "demo": {"k": VOTES}} | spec)
+    sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}
+    contract = Contract.model_validate(sections)
+    contract = contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})
+    replica = Replica(contract, initial_state(contract.model, seed), 0, b"\0" * 32)
+    replica.head = genesis(contract.hash, replica.state_hash())
+    (folder / "snapshots").mkdir(parents=True)
+    (folder / "corpus.zst").write_bytes(corpus.pack())
+    replica.save(folder / "snapshots" / "0.safetensors")
+    (folder / "contract.json").write_bytes(contract.canonical())
+
+
+class VirtualWorker(Worker):
+    """Work is done when its virtual time is up, unless the process was killed before."""
+
+    def __init__(self, cost_s: float) -> None:
+        self._cost_s = cost_s
+        self._free_at = 0.0
+        self.dead = False
+
+    def submit(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._free_at = max(loop.time(), self._free_at) + self._cost_s
+        loop.call_at(self._free_at, self._finish, future, work, arguments)
+        return future
+
+    def _finish(self, future: asyncio.Future[Result], work: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
+        if self.dead or future.cancelled():
+            return
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+            future.set_exception(error)
+
+    def close(self) -> None:
+        self.dead = True
+
+
+class VirtualWorkers(Workers):
+    def __init__(self) -> None:
+        self.replica = VirtualWorker(0.001)
+        self.disk = VirtualWorker(DISK_S)
+        self.reading = VirtualWorker(0.001)
+        self.merge = VirtualWorker(0.0)
+        self.evaluation = VirtualWorker(0.0)
+
+
+class Hub:
+    """One life of the coordinator's process."""
+
+    def __init__(self, folder: Path, shared: Shared, randomness: random.Random, wait_for: int) -> None:
+        self.workers = VirtualWorkers()
+        self.state: State = open_state(folder)
+        replica = SharedReplica(shared, replica_at_head(self.state))
+        epoch = self.state.ledger.begin_epoch()
+
+        async def read(step: int) -> SealedUpdate:
+            return await self.workers.reading.submit(self._read, step)
+
+        self.feed = Feed(read, replica.step)
+        self.swarm = Swarm(self.state, replica, epoch, self.workers, self.feed, wait_for, randomness)
+        self.service: Service | None = Service(self.swarm)
+
+    def _read(self, step: int) -> SealedUpdate:
+        row = self.state.reading_ledger.row(step)
+        return SealedUpdate(row.canonical(), self.state.bodies.get(row.body_hash, row.body_bytes))
+
+    def kill(self) -> None:
+        """kill -9: nothing more is written, and nothing more is decided."""
+        self.workers.close()
+        self.service = None
+        self.swarm.clockwork.stop()
+        self.state.close()
+
+
+def scratch_folder() -> str | None:
+    """Where the ledger of a simulation lies: in memory where the system offers that, since syncing a real disk would
+    take most of the time."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

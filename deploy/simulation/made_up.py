@@ -1,0 +1,252 @@
+"""What stands in for a graphics card and a disk: a trainer whose votes are made up, threads on which work takes virtual
+time, and a state directory in memory. Everything above them is the node's own code.
+
+The made-up momentum holds positions instead of floats: those that a node has trained on and that are in no counted
+contribution. So it can be checked that every sample is counted once or put back, never both, never neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+
+from thinwire_node.demo import DeMo, Sent
+from thinwire_node.state import Head, KeptMomentum, NodeState
+from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.corpus import Corpus
+from thinwire_proto.replica import Replica
+from thinwire_proto.votes import Votes
+
+Result = TypeVar("Result")
+
+VOTES = 40
+"""Of a made-up contribution."""
+ENCODE_S = 0.02
+REPLAY_S = 0.01
+
+
+class Killed(BaseException):
+    """The process is gone in the middle of what it did; nothing may come of it any more."""
+
+
+class Positions(set[int]):
+    """A momentum: as much of a tensor's ways as the node's code asks of it. `dropped`: what was in it when it was."""
+
+    def __init__(self, positions: Iterable[int] = ()) -> None:
+        super().__init__(positions)
+        self.dropped: set[int] = set()
+
+    def clone(self) -> Positions:
+        return Positions(self)
+
+    def copy_(self, other: Positions) -> None:
+        self.clear()
+        self.update(other)
+
+    def zero_(self) -> None:
+        self.dropped |= self
+        self.clear()
+
+
+class MadeUpSent(Sent):
+    """What a cut took out: made-up votes that stand for positions."""
+
+    positions: frozenset[int]
+
+    def votes(self) -> Votes:
+        return Votes(self.components.numpy(), (self.values > 0).numpy())
+
+
+class MadeUpDemo:
+    def __init__(self) -> None:
+        self.momentum = Positions()
+
+    def put_back(self, sent: Sent) -> None:
+        self.momentum |= cast(MadeUpSent, sent).positions
+
+
+class MadeUpTrainer:
+    """See `thinwire_node.work.Computes`. `finite`: whether a micro-batch comes to something."""
+
+    def __init__(self, replica: Replica, randomness: random.Random) -> None:
+        self.replica = replica
+        self.made_up = MadeUpDemo()
+        self.demo = cast(DeMo, self.made_up)
+        self.samples = 0
+        self.dropped = 0
+        self.base_step: int | None = None
+        self.compute_s = 0.0
+        self.finite = True
+        self._gradient: set[int] = set()
+        self._rng = np.random.default_rng(randomness.getrandbits(32))
+        self.trained: set[int] = set()
+        self._too_old: set[int] = set()
+
+    def adopt(self, replica: Replica) -> None:
+        self.replica = replica
+
+    def refresh(self, out: Sent | None = None) -> None:
+        pass
+
+    def look_ahead(self, out: Sent) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+    def micro_batch(self, positions: range) -> None:
+        if not self.finite:
+            self.dropped += 1
+            return
+        self.trained.update(positions)
+        self._gradient.update(positions)
+        self.samples += len(positions)
+        step = self.replica.step
+        self.base_step = step if self.base_step is None else min(step, self.base_step)
+
+    def cut(self, k: int) -> tuple[Sent, int, float]:
+        samples = self.samples
+        matrix_components = self.replica.layout.matrix_components
+        components = np.unique(self._rng.integers(0, matrix_components, VOTES))
+        signs = torch.from_numpy(self._rng.random(len(components)) < 0.5).float() - 0.5
+        sent = MadeUpSent(torch.from_numpy(components), signs, 0)
+        object.__setattr__(sent, "positions", frozenset(self.made_up.momentum | self._gradient))
+        self.made_up.momentum.clear()
+        self._gradient.clear()
+        self.clear()
+        return sent, samples, 5.0
+
+    def clear(self) -> None:
+        self._too_old |= self._gradient
+        self._gradient.clear()
+        self.samples = 0
+        self.dropped = 0
+        self.base_step = None
+
+    def lost(self) -> set[int]:
+        """Positions that were dropped by rule."""
+        return self._too_old | self.made_up.momentum.dropped
+
+    def holds(self) -> set[int]:
+        """Positions whose gradient is here."""
+        return set(self.made_up.momentum) | self._gradient
+
+
+class VirtualThread:
+    """Jobs take virtual time, one after the other; `cost_s` says how much."""
+
+    def __init__(self, cost_s: Callable[[Callable[..., Any], tuple[Any, ...]], float]) -> None:
+        self._cost_s = cost_s
+        self._free_at = 0.0
+        self.dead = False
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        if self.dead:
+            raise Killed
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._free_at = max(loop.time(), self._free_at) + self._cost_s(job, arguments)
+        loop.call_at(self._free_at, self._finish, future, job, arguments)
+        return future
+
+    def _finish(self, future: asyncio.Future[Result], job: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
+        if self.dead:
+            if not future.done():
+                future.set_exception(Killed())
+                future.exception()  # nobody may be left to look at it
+            return
+        try:
+            result = job(*arguments)
+        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+            if not future.cancelled():
+                future.set_exception(error)
+            return
+        if not future.cancelled():
+            future.set_result(result)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryState(NodeState):
+    """A node's disk. It outlives processes, until `lose`; a killed process writes no more to it."""
+
+    def __init__(self, node_id: str, contract: Contract, corpus: Corpus) -> None:
+        self.node_id = node_id
+        self._first_contract, self._corpus = contract, corpus
+        self._files: dict[str, bytes] = {}
+        self._kept_replica: Replica | None = None
+        self._kept_momentum: KeptMomentum | None = None
+        self._sent: list[bytes] = []
+        self._scratch: Path | None = None
+        self.head: Head | None = None
+        self.frozen = False
+
+    def _write(self) -> None:
+        if self.frozen:
+            raise Killed
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            for path in self._scratch.iterdir():
+                path.unlink()
+            self._scratch.rmdir()
+            self._scratch = None
+
+    def path(self, name: str) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp())
+        return self._scratch / name
+
+    def write(self, name: str, data: bytes) -> None:
+        self._write()
+        self._files[name] = data
+
+    def rename(self, passing: Path, name: str) -> None:
+        passing.unlink()
+
+    def contract(self) -> Contract | None:
+        return parse_contract(self._files["contract.json"]) if "contract.json" in self._files else None
+
+    def corpus(self, contract: Contract) -> Corpus | None:
+        return self._corpus
+
+    def save_head(self, head: Head) -> None:
+        self._write()
+        if self.head is None or head.step > self.head.step:
+            self.head = head
+
+    def replica(self, contract: Contract) -> Replica | None:
+        return self._kept_replica.clone() if self._kept_replica else None
+
+    def save_replica(self, replica: Replica) -> None:
+        self._write()
+        self._kept_replica = replica
+
+    def save_momentum(self, kept: KeptMomentum) -> None:
+        self._write()
+        self._kept_momentum = kept
+
+    def momentum(self, components: int) -> KeptMomentum | None:
+        return self._kept_momentum
+
+    def drop_momentum(self) -> None:
+        self._write()
+        self._kept_momentum, self._sent = None, []
+
+    def save_sent(self, contributions: list[bytes]) -> None:
+        self._write()
+        self._sent = contributions
+
+    def sent(self) -> list[bytes] | None:
+        return list(self._sent)
+
+    def partial_snapshot(self) -> tuple[Path, int, int] | None:
+        return None
