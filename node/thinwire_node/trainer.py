@@ -1,4 +1,10 @@
-"""Forward and backward: from the samples of a lease to a mean gradient. One thread calls it; nothing here waits."""
+"""Forward and backward: from the samples of a lease to a mean gradient. One thread calls it; nothing here waits.
+
+Computing goes on while a contribution and the update that it goes into are under way. What is computed then stands on
+parameters that are a step old when it counts, and it points once more to where the node's last contribution has led
+already. So the model can look ahead: it then stands on the parameters as the update would leave them if it held the
+node's own votes alone. docs/LOG.md has what staleness costs, and what of it this mends.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from thinwire_node.demo import DeMo, Sent
+from thinwire_proto.codec import Update
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
 from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import learning_rate
+from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.votes import merge
 
 
 class Interrupted(Exception):
@@ -26,7 +34,8 @@ class Trainer:
     """The model on the compute device, with the gradient of all samples since the last cut.
 
     Where the replica lives on the same device, the model's parameters are the replica's tensors themselves; else they
-    are copied after each update.
+    are copied after each update. Only `look_ahead` takes a further set of tensors, where the replica lives, when it is
+    first called; it is used again from then on.
     """
 
     def __init__(self, contract: Contract, corpus: Corpus, replica: Replica, device: torch.device) -> None:
@@ -37,10 +46,14 @@ class Trainer:
         """Micro-batches thrown away since the last cut because their loss or gradient was not finite."""
         self.compute_s = 0.0
         """Spent on forward and backward, since the start."""
+        self.base_step: int | None = None
+        """The oldest step whose parameters a gradient since the last cut was computed on; None without samples.
+        Looking ahead from θ_s counts as step s."""
         self._contract = contract
         self._device = device
         self._windows = windows(corpus.train, contract.model.context)
         self._loss_sum = 0.0
+        self._ahead: Replica | None = None
         self._interrupted = threading.Event()
         self._model = build(contract.model, device)
         for block in self._model.blocks:
@@ -49,21 +62,42 @@ class Trainer:
         self._gradients = {name: torch.zeros_like(tensor) for name, tensor in self._parameters.items()}
         self.adopt(replica)
 
-    @torch.no_grad()
     def adopt(self, replica: Replica) -> None:
-        """Train on this replica from now on. The momentum stays."""
+        """Train on this replica from now on; it ends looking ahead. The momentum stays."""
         self.replica = replica
+        self.refresh()
+
+    def refresh(self, out: Sent | None = None) -> None:
+        """The replica has changed: bring the model up to it. It ends looking ahead, whether the update held this node's
+        last contribution or not; with `out`, a contribution that is still under way, it looks ahead from here."""
+        if out is None:
+            self._stand_on(self.replica)
+        else:
+            self.look_ahead(out)
+
+    @torch.no_grad()
+    def look_ahead(self, out: Sent) -> None:
+        """Until the next `refresh`, train on the parameters as the next update would leave them if it held `out` alone,
+        the node's own contribution that is under way. The replica is read and never written."""
+        replica, ahead = self.replica, self._ahead
+        if ahead is None or ahead.device != replica.device:
+            ahead = self._ahead = replica.clone(replica.device)
+        for name, tensor in ahead.tensors.items():
+            tensor.copy_(replica.tensors[name])
+        ahead.step, schedule = replica.step, self._contract.schedule
+        alone = merge([(out.votes(), 1)], replica.layout.components)
+        update = Update(replica.step, learning_rate(schedule, replica.step), decay(schedule, replica.step), alone)
+        ahead.apply(update, replica.head)
+        self._stand_on(ahead)
+
+    @torch.no_grad()
+    def _stand_on(self, replica: Replica) -> None:
+        """Make these the model's parameters: the tensors themselves on the same device, else a copy of them."""
         for name, parameter in self._parameters.items():
             if replica.device == self._device:
                 parameter.data = replica.tensors[name]
-        self.refresh()
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """The replica has changed: bring the model up to it, where the two do not share their tensors."""
-        if self.replica.device != self._device:
-            for name, parameter in self._parameters.items():
-                parameter.copy_(self.replica.tensors[name])
+            else:
+                parameter.copy_(replica.tensors[name])
 
     def interrupt(self) -> None:
         """Give up the micro-batch that runs, and any later one, between two blocks: on a slow machine it may have
@@ -101,6 +135,8 @@ class Trainer:
             return
         for total, gradient in zip(self._gradients.values(), gradients, strict=True):
             total.add_(gradient, alpha=len(positions))
+        step = self.replica.step
+        self.base_step = step if self.base_step is None else min(step, self.base_step)
         self.samples += len(positions)
         self._loss_sum += loss.item() * len(positions)
 
@@ -124,4 +160,5 @@ class Trainer:
             total.zero_()
         self.samples = 0
         self.dropped = 0
+        self.base_step = None
         self._loss_sum = 0.0

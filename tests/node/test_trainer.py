@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from support.small import random_replica, small_contract, small_corpus
+from support.small import random_replica, random_votes, small_contract, small_corpus
+from thinwire_node.demo import Sent
 from thinwire_node.trainer import Interrupted, Trainer
+from thinwire_proto.codec import Update
+from thinwire_proto.replica import Replica
+from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.votes import Votes, merge
+
+NUMBERED = torch.device("cpu:0")
+"""Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""
 
 
 @pytest.fixture
@@ -100,3 +108,124 @@ def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch
     with pytest.raises(Interrupted):
         trainer.micro_batch(range(2))
     assert trainer.samples == 0
+
+
+def update_of(replica: Replica, *votes: Votes) -> Update:
+    """The update that the coordinator would make of these votes."""
+    schedule, step = replica.contract.schedule, replica.step
+    merged = merge([(one, 1) for one in votes], replica.layout.components)
+    return Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+
+
+def stands_on(trainer: Trainer, replica: Replica) -> bool:
+    """Whether the model's parameters are this replica's, bit for bit."""
+    model = dict(trainer._model.named_parameters())
+    return all(torch.equal(model[name], tensor) for name, tensor in replica.tensors.items())
+
+
+@pytest.fixture(params=[torch.device("cpu"), NUMBERED], ids=["tensors shared", "tensors copied"])
+def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
+    """A trainer in mid-run, with weight decay, and the contribution that it has under way."""
+    contract = small_contract(schedule={"learning_rate": 0.01, "weight_decay": 0.1, "steps": 100})
+    trainer = Trainer(contract, small_corpus(), random_replica(contract, step=20), request.param)
+    trainer.micro_batch(range(4))
+    sent, _, _ = trainer.cut(8)
+    return trainer, sent
+
+
+def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(looking: tuple[Trainer, Sent]) -> None:
+    trainer, sent = looking
+    expected = trainer.replica.clone()
+    expected.apply(update_of(expected, sent.votes()), b"")
+    trainer.look_ahead(sent)
+    assert stands_on(trainer, expected)
+    assert not stands_on(trainer, trainer.replica)
+
+
+def test_looking_ahead_never_touches_the_replica(looking: tuple[Trainer, Sent]) -> None:
+    trainer, sent = looking
+    before, step, head = trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head
+    for start in (4, 8):
+        trainer.look_ahead(sent)
+        trainer.micro_batch(range(start, start + 4))
+    trainer.cut(8)
+    assert (trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head) == (before, step, head)
+
+
+def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> None:
+    trainer, sent = looking
+    swarms = trainer.replica.clone()
+    theirs = random_votes(swarms.layout, 8, seed=1)
+    for update in (update_of(swarms, sent.votes(), theirs), update_of(swarms, theirs)):  # counted, and not counted
+        trainer.replica = swarms.clone()
+        trainer.look_ahead(sent)
+        trainer.replica.apply(update, b"")
+        trainer.refresh()
+        expected = swarms.clone()
+        expected.apply(update, b"")
+        assert trainer.replica.state_hash() == expected.state_hash()
+        assert stands_on(trainer, expected)
+
+
+def test_with_a_contribution_still_out_a_refresh_looks_ahead_from_the_new_parameters(
+    looking: tuple[Trainer, Sent],
+) -> None:
+    trainer, sent = looking
+    trainer.look_ahead(sent)
+    trainer.replica.apply(update_of(trainer.replica, random_votes(trainer.replica.layout, 8, seed=1)), b"")
+    trainer.refresh(sent)
+    expected = trainer.replica.clone()
+    expected.apply(update_of(expected, sent.votes()), b"")
+    assert stands_on(trainer, expected)
+
+
+def test_looking_ahead_takes_one_set_of_tensors_and_giving_it_up_shares_the_replicas_again() -> None:
+    contract = small_contract()
+    trainer = Trainer(contract, small_corpus(), random_replica(contract), torch.device("cpu"))
+    trainer.micro_batch(range(2))
+    sent, _, _ = trainer.cut(8)
+    parameter = trainer._model.embedding.weight
+    places = []
+    for _ in range(2):
+        assert parameter.data_ptr() == trainer.replica.tensors["embedding.weight"].data_ptr()
+        trainer.look_ahead(sent)
+        places.append(parameter.data_ptr())
+        trainer.refresh()
+    assert places[0] == places[1] != parameter.data_ptr()
+
+
+def test_a_replica_that_is_adopted_ends_looking_ahead(looking: tuple[Trainer, Sent]) -> None:
+    trainer, sent = looking
+    trainer.look_ahead(sent)
+    other = random_replica(trainer.replica.contract, seed=1)
+    trainer.adopt(other)
+    assert stands_on(trainer, other)
+    trainer.look_ahead(sent)
+    expected = other.clone()
+    expected.apply(update_of(other, sent.votes()), b"")
+    assert stands_on(trainer, expected)
+
+
+def test_the_base_is_the_oldest_step_that_a_gradient_since_the_cut_stands_on(looking: tuple[Trainer, Sent]) -> None:
+    trainer, sent = looking
+    bases = [trainer.base_step]
+    trainer.look_ahead(sent)
+    bases.append(trainer.base_step)
+    trainer.micro_batch(range(4, 6))  # ahead of step 20, which counts as step 20
+    trainer.replica.apply(update_of(trainer.replica, sent.votes()), b"")
+    trainer.refresh()
+    trainer.micro_batch(range(6, 8))
+    bases.append(trainer.base_step)
+    trainer.cut(8)
+    bases.append(trainer.base_step)
+    trainer.micro_batch(range(8, 10))
+    bases.append(trainer.base_step)
+    trainer.clear()
+    bases.append(trainer.base_step)
+    assert bases == [None, None, 20, None, 21, None]
+
+
+def test_a_micro_batch_that_is_dropped_has_no_base(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_finite", lambda loss, gradients: False)
+    trainer.micro_batch(range(2))
+    assert (trainer.dropped, trainer.base_step) == (1, None)
