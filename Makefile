@@ -2,6 +2,7 @@
 # make test    lint and tests
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
 # make bench   how fast and how small, beside honest baselines
+# make bench-staleness   what stale gradients cost, and what looking ahead mends; about 15 minutes
 # make proto   write the gRPC stubs anew
 PYTHON ?= python3
 NODES  ?= 3
@@ -12,7 +13,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/service_pb2.py
 
-.PHONY: swarm test lint bench proto clean
+.PHONY: swarm test lint bench bench-staleness proto clean
 
 swarm: $(VENV)/.run
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET)
@@ -31,6 +32,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.run
 	$(BIN)/python -m deploy.bench
+
+bench-staleness: $(VENV)/.run
+	$(BIN)/python -m deploy.staleness
 
 proto: $(VENV)/.dev
 	$(BIN)/python -m deploy.stubs
