@@ -3,6 +3,7 @@
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
 # make bench   how fast and how small, beside honest baselines
 # make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
+# make bench-staleness   what stale gradients cost, and what looking ahead mends; about 15 minutes
 # make proto   write the gRPC stubs anew
 PYTHON ?= python3
 NODES  ?= 3
@@ -14,7 +15,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/service_pb2.py
 
-.PHONY: swarm test lint bench bench-wan proto clean
+.PHONY: swarm test lint bench bench-wan bench-staleness simulate chaos proto clean
 
 swarm: $(VENV)/.run
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET)
@@ -36,6 +37,9 @@ bench: $(VENV)/.run
 
 bench-wan: $(VENV)/.bench
 	$(BIN)/python -m deploy.wan $(WAN)
+
+bench-staleness: $(VENV)/.run
+	$(BIN)/python -m deploy.staleness
 
 proto: $(VENV)/.dev
 	$(BIN)/python -m deploy.stubs

@@ -2,8 +2,8 @@
 
 Computing goes on while a contribution and the update that it goes into are under way. What is computed then stands on
 parameters that are a step old when it counts, and it points once more to where the node's last contribution has led
-already. So the model can look ahead: it then stands on the parameters as the update would leave them if it held the
-node's own votes alone. docs/LOG.md has what staleness costs, and what of it this mends.
+already. So the model can look ahead: it then stands on the parameters as an update of the node's own votes alone would
+leave them. docs/LOG.md has what staleness costs, and what of it this mends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
 from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.schedule import decay, learning_rate, to_float32
 from thinwire_proto.votes import merge
 
 
@@ -76,18 +76,20 @@ class Trainer:
             self.look_ahead(out)
 
     @torch.no_grad()
-    def look_ahead(self, out: Sent) -> None:
+    def look_ahead(self, out: Sent, share: float = 1.0) -> None:
         """Until the next `refresh`, train on the parameters as the next update would leave them if it held `out` alone,
-        the node's own contribution that is under way. The replica is read and never written."""
+        the node's own contribution that is under way. A `share` other than 1 scales the step and not the decay. The
+        replica is read and never written."""
         replica, ahead = self.replica, self._ahead
         if ahead is None or ahead.device != replica.device:
             ahead = self._ahead = replica.clone(replica.device)
         for name, tensor in ahead.tensors.items():
             tensor.copy_(replica.tensors[name])
-        ahead.step, schedule = replica.step, self._contract.schedule
+        step = ahead.step = replica.step
+        schedule = self._contract.schedule
         alone = merge([(out.votes(), 1)], replica.layout.components)
-        update = Update(replica.step, learning_rate(schedule, replica.step), decay(schedule, replica.step), alone)
-        ahead.apply(update, replica.head)
+        rate = to_float32(share * learning_rate(schedule, step))
+        ahead.apply(Update(step, rate, decay(schedule, step), alone), replica.head)
         self._stand_on(ahead)
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from thinwire_node.demo import Sent
 from thinwire_node.trainer import Interrupted, Trainer
 from thinwire_proto.codec import Update
 from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.schedule import decay, learning_rate, to_float32
 from thinwire_proto.votes import Votes, merge
 
 NUMBERED = torch.device("cpu:0")
@@ -110,11 +110,11 @@ def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch
     assert trainer.samples == 0
 
 
-def update_of(replica: Replica, *votes: Votes) -> Update:
-    """The update that the coordinator would make of these votes."""
+def update_of(replica: Replica, *votes: Votes, share: float = 1.0) -> Update:
+    """The update that the coordinator would make of these votes, with a share of its step."""
     schedule, step = replica.contract.schedule, replica.step
     merged = merge([(one, 1) for one in votes], replica.layout.components)
-    return Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+    return Update(step, to_float32(share * learning_rate(schedule, step)), decay(schedule, step), merged)
 
 
 def stands_on(trainer: Trainer, replica: Replica) -> bool:
@@ -133,11 +133,14 @@ def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
     return trainer, sent
 
 
-def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(looking: tuple[Trainer, Sent]) -> None:
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(
+    looking: tuple[Trainer, Sent], share: float
+) -> None:
     trainer, sent = looking
     expected = trainer.replica.clone()
-    expected.apply(update_of(expected, sent.votes()), b"")
-    trainer.look_ahead(sent)
+    expected.apply(update_of(expected, sent.votes(), share=share), b"")
+    trainer.look_ahead(sent, share)
     assert stands_on(trainer, expected)
     assert not stands_on(trainer, trainer.replica)
 
