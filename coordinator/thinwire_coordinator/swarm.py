@@ -73,6 +73,8 @@ class Swarm:
         self._replica = replica
         self._sealer = Sealer(state, replica, feed, workers)
         self._fingerprinted = (-1, 0)
+        self._granted: dict[str, None] = {}  # to be announced when it is on disk
+        self._writing_leases = False
         self._know_older_bases()
 
     def _know_older_bases(self) -> None:
@@ -209,10 +211,25 @@ class Swarm:
                 leases.take_back(node)  # its momentum is worth nothing by now, and is dropped if it comes back
         for node in nodes:
             leases.grant(node, self.contract.round.lease_samples, step)
-        written = self.workers.disk.submit(self.state.ledger.record_leases, leases.plain())
+            self._granted[node] = None
+        if not self._writing_leases:
+            self._write_leases()
+
+    def _write_leases(self) -> None:
+        """One write at a time, for all that were granted something meanwhile: a thousand may come back at once."""
+        self._writing_leases = True
+        announced = list(self._granted)
+        self._granted.clear()
+        written = self.workers.disk.submit(self.state.ledger.record_leases, self.books.leases.plain())
         self.tasks.must_succeed(written)
-        announced = list(nodes)
-        written.add_done_callback(lambda _: self._announce(*announced))
+
+        def done(_: asyncio.Future[None]) -> None:
+            self._writing_leases = False
+            self._announce(*announced)
+            if self._granted:
+                self._write_leases()
+
+        written.add_done_callback(done)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
         base = self.books.bases.at(gathered.step)

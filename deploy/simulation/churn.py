@@ -15,7 +15,7 @@ async def churn(world: World, share: str, nodes: str, rounds: str) -> None:
     count, last = int(nodes), world.round + int(rounds)
     rng = world.random
     for place in range(count - len(world.volunteers)):
-        hardware = Hardware(samples_s=rng.uniform(1, 8), micro_batch=rng.randint(2, 16))
+        hardware = Hardware(samples_s=rng.uniform(0.3, 2), micro_batch=rng.randint(4, 16))
         world.start(world.add(f"n{place}", hardware, rng.uniform(-100e-6, 100e-6)))
     while world.round < last:
         current = world.round

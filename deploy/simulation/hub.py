@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,16 +57,19 @@ class VirtualWorker(Worker):
     def __init__(self, cost_s: float) -> None:
         self._cost_s = cost_s
         self._free_at = 0.0
+        self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self.dead = False
 
     def submit(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._free_at = max(loop.time(), self._free_at) + self._cost_s
-        loop.call_at(self._free_at, self._finish, future, work, arguments)
+        self._queue.append((future, work, arguments))
+        loop.call_at(self._free_at, self._finish)
         return future
 
-    def _finish(self, future: asyncio.Future[Result], work: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
+    def _finish(self) -> None:
+        future, work, arguments = self._queue.popleft()  # timers of the same moment fire in any order
         if self.dead or future.cancelled():
             return
         try:

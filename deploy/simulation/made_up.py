@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -145,6 +146,7 @@ class VirtualThread:
     def __init__(self, cost_s: Callable[[Callable[..., Any], tuple[Any, ...]], float]) -> None:
         self._cost_s = cost_s
         self._free_at = 0.0
+        self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self.dead = False
 
     def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
@@ -153,10 +155,12 @@ class VirtualThread:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._free_at = max(loop.time(), self._free_at) + self._cost_s(job, arguments)
-        loop.call_at(self._free_at, self._finish, future, job, arguments)
+        self._queue.append((future, job, arguments))
+        loop.call_at(self._free_at, self._finish)
         return future
 
-    def _finish(self, future: asyncio.Future[Result], job: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
+    def _finish(self) -> None:
+        future, job, arguments = self._queue.popleft()  # timers of the same moment fire in any order
         if self.dead:
             if not future.done():
                 future.set_exception(Killed())

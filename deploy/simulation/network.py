@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -90,6 +91,8 @@ class Connection:
         self._network = network
         self._free_at = {"up": 0.0, "down": 0.0}
         self._arrived_at = {"up": 0.0, "down": 0.0}
+        # timers that are due at the same moment fire in any order, so each takes the message that has waited longest
+        self._under_way: dict[str, deque[tuple[Callable[[], None], int]]] = {"up": deque(), "down": deque()}
         self._held: list[tuple[Callable[[], None], str, int]] = []
         self._ends: dict[Callable[[str], None], None] = {}
 
@@ -110,6 +113,10 @@ class Connection:
             for end in ends:
                 end(why)
 
+    def backlog_s(self, way: str) -> float:
+        """How long what was given to the line already will take to get onto it."""
+        return max(0.0, self._free_at[way] - asyncio.get_running_loop().time())
+
     def send(self, way: str, size: int, deliver: Callable[[], None]) -> None:
         """Call `deliver` when a message of `size` bytes has arrived, if it ever does."""
         if self.dead is not None:
@@ -125,9 +132,11 @@ class Connection:
         slowest_s = max(self._network.travel_s(self.node) for _ in range(packets))
         self._arrived_at[way] = max(self._arrived_at[way], self._free_at[way] + slowest_s)
         self._network.bytes_carried += size
-        loop.call_at(self._arrived_at[way], self._deliver, deliver, way, size)
+        self._under_way[way].append((deliver, size))
+        loop.call_at(self._arrived_at[way], self._deliver, way)
 
-    def _deliver(self, deliver: Callable[[], None], way: str, size: int) -> None:
+    def _deliver(self, way: str) -> None:
+        deliver, size = self._under_way[way].popleft()
         if self.dead is None:
             if self.node in self._network.blocked:
                 self._held.append((deliver, way, size))

@@ -17,6 +17,10 @@ ENVELOPE_BYTES = 120
 """HTTP/2, TCP and IP headers of a small message."""
 
 
+BACKLOG_S = 0.5
+"""A stream gives the line no more than it can carry in this time."""
+
+
 class Aborted(Exception):
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -146,6 +150,8 @@ class Stream:
             async for message in messages:
                 size = message.ByteSize() + ENVELOPE_BYTES
                 self._connection.send("down", size, lambda message=message: self._give(message))  # type: ignore[misc]
+                if (backlog_s := self._connection.backlog_s("down")) > BACKLOG_S:
+                    await asyncio.sleep(backlog_s - BACKLOG_S)  # as flow control does
         except Aborted as error:
             failed = error_of(error.code, error.text)
             self._connection.send("down", ENVELOPE_BYTES, lambda: self._fail(failed))

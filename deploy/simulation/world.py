@@ -234,15 +234,16 @@ class World:
                     if position in counted:
                         raise Broken(f"position {position} is in step {row.step} and in {counted[position]}")
                     counted[position] = (row.step, entry.node)
+        settled = set(counted)
         for volunteer in self.volunteers.values():
             trainer = volunteer.machine.trainer if volunteer.machine else None
             if not volunteer.running or trainer is None:
                 continue
-            if both := trainer.holds() & counted.keys():
+            if both := trainer.holds() & settled:
                 raise Broken(f"{volunteer.name} still has in its momentum what was counted: {sorted(both)[:5]}")
             work = volunteer.node.work if volunteer.node else None
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
-            if neither := trainer.trained - trainer.holds() - trainer.lost() - counted.keys() - out:
+            if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
                 raise Broken(f"{volunteer.name} has trained on what is nowhere: {sorted(neither)[:5]}")
 
     def _check_leases(self, hub: Hub) -> None:

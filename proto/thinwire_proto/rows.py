@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import msgpack
 
@@ -46,7 +47,7 @@ class Row:
         fields = [self.step, self.round, self.epoch, self.nonce, self.fingerprint, self.body_hash, self.body_bytes]
         return bytes(msgpack.packb([*fields, counted, self.previous], use_bin_type=True))
 
-    @property
+    @cached_property
     def hash(self) -> bytes:
         """32 bytes; the `previous` of the next row, and the head of a replica at step + 1."""
         return hashlib.sha256(self.canonical()).digest()
@@ -63,6 +64,7 @@ def contribution_hash(contract_hash: bytes, epoch: int, round_number: int, node:
     return hashlib.sha256(head + hashlib.sha256(payload).digest()).digest()
 
 
+@lru_cache(maxsize=8)  # whoever holds several replicas, as a simulation does, reads each row once
 def parse_row(data: bytes) -> Row:
     """Read a canonical row. Raises PayloadError."""
     if len(data) > ROW_BYTES_MAX:
