@@ -80,6 +80,12 @@ class Bodies:
         except FileNotFoundError:  # a store has no empty folders
             return []
 
+    def check_writable(self) -> None:
+        """Raises OSError if nothing can be written here: better now than when a round is to be sealed."""
+        with self._failing():
+            self._fs.pipe_file(self._path("writable.part"), b"")
+        self.remove(["writable.part"])
+
     def remove(self, names: Iterable[str]) -> None:
         """In the order given; what is gone already is gone."""
         for name in names:
@@ -92,10 +98,11 @@ class Bodies:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Each store has errors of its own for a network or a permission that fails: make them one kind."""
+        """Each store has errors of its own for a network or a permission that fails: make them one kind, that names
+        the address."""
         try:
             yield
-        except OSError:
+        except FileNotFoundError:
             raise
         except Exception as error:
             if self.folder:

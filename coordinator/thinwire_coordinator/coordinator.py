@@ -78,6 +78,11 @@ class Coordinator:
         try:
             await self._startup()
             await self._main_loop(stop)
+        except LedgerError as error:
+            if self._server is None or error.step is not None:
+                raise
+            # what was opened and replayed cannot be read or written any more: a full disk, or one that fails
+            raise LedgerError(f"{error}; nothing that was sealed is lost") from error
         except ThinwireError:
             raise
         except OSError as error:
@@ -223,7 +228,7 @@ def _foretell(state: State, keep: int | None) -> None:
     forecast, needs = measure(state, keep)
     elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.place
     free = ", ".join(f"{size(need.free_bytes)} are free in {need.place}" for need in needs)
-    log.info("disk: %s; %s", in_words(forecast, elsewhere), free)
+    log.info("disk: %s; %s", in_words(forecast, keep, elsewhere), free)
     for need in needs:
         if need.short_bytes > 0:
             may = "will" if forecast.measured else "may"

@@ -76,11 +76,13 @@ class Retention:
         of them say that the ledger has lost rows: then they are all kept, for the day it is restored.
         """
         state = self._state
-        sync_folder(state.folder / "snapshots")  # what is gone from it stays gone, before bodies follow
-        for folder in (state.folder, state.folder / "snapshots"):
-            for passing in folder.glob("*.part"):
-                passing.unlink(missing_ok=True)
+        snapshots = state.folder / "snapshots"
+        sync_folder(snapshots)  # what is gone from it stays gone, before bodies follow
+        # safetensors writes under a passing name of its own, and then gives the file the one that it was told
+        for passing in [*state.folder.glob("*.part"), *snapshots.glob("*.part"), *snapshots.glob(".tmp*")]:
+            passing.unlink(missing_ok=True)
         state.bodies.remove_passing()
+        state.bodies.check_writable()
         oldest = state.snapshot_steps()[0]
         try:
             found = _sort_bodies(state, oldest)
@@ -89,7 +91,7 @@ class Retention:
             self._stands_still = True
             return
         if found.missing:
-            _say_missing(state, found.missing)
+            _say_missing(state, found.missing, oldest)
         if len(found.unnamed) > 1:
             log.warning("%d bodies belong to no row: the ledger may have lost rows; they stay", len(found.unnamed))
         else:
@@ -139,10 +141,12 @@ def _sort_bodies(state: State, oldest: int) -> Sorted:
     return found
 
 
-def _say_missing(state: State, missing: list[int]) -> None:
-    """Raises LedgerError if even the newest body is not there: then this is not the place where they lie."""
+def _say_missing(state: State, missing: list[int], oldest: int) -> None:
+    """Raises LedgerError if none is there: then this is not the place where they lie."""
     place = state.bodies.place
-    if missing[-1] == state.reading_ledger.step - 1:
-        step = missing[-1]
-        raise LedgerError(f"step {step}: its body is missing from {place}: is everything mounted there?", step)
+    if len(missing) == state.reading_ledger.step - oldest:
+        raise LedgerError(
+            f"step {oldest}: its body and all after it are missing from {place}: mount it, or restore what it held",
+            oldest,
+        )
     log.warning("%s: the bodies of %d updates are missing, first that of step %d", place, len(missing), missing[0])

@@ -25,7 +25,6 @@ class Forecast:
     measured: bool
     snapshots: int
     snapshots_bytes: int
-    updates: int
     updates_bytes: int
     rows_bytes: int
 
@@ -57,17 +56,17 @@ def foretell(
         measured=sealed > 0,
         snapshots=snapshots,
         snapshots_bytes=snapshots * snapshot_bytes,
-        updates=-(-updates_bytes // update_bytes),
         updates_bytes=updates_bytes,
         rows_bytes=ROW_BYTES * steps,
     )
 
 
-def in_words(forecast: Forecast, elsewhere: str | None) -> str:
+def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str:
     """elsewhere: where the bodies lie, if not in the state directory."""
     most = "" if forecast.measured else "at most "
     update = f"{most}{size(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
-    kept = f"{forecast.snapshots} snapshots and {forecast.updates:,} updates"
+    updates = "every update" if keep is None else "the updates since the oldest of them"
+    kept = f"{forecast.snapshots} snapshots and {updates}"
     text = f"a snapshot is {size(forecast.snapshot_bytes)}, an update {update}; the run will take {most}"
     if elsewhere is None:
         return f"{text}{size(forecast.total_bytes)} ({kept})"

@@ -67,7 +67,7 @@ class State:
     def load_own_snapshot(self, step: int) -> Replica:
         """A snapshot that belongs to the ledger's rows. Raises ReplicaError if it does not, or cannot be read."""
         replica = self.load_snapshot(step)
-        if step > 0 and replica.head != self.ledger.row(step - 1).hash:
+        if step > 0 and replica.head != self.reading_ledger.row(step - 1).hash:
             raise ReplicaError(f"{self.snapshot_path(step)} does not belong to the row of step {step - 1}")
         return replica
 
