@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.registry import _registry
 
 from support.sealed_run import make_state
 from support.small import MODEL
@@ -84,16 +84,9 @@ def test_bodies_can_be_listed_and_removed_anywhere(tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_opened_says_what_it_needs(
     url: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *more: Any, **named: Any) -> Any:
-        if name.partition(".")[0] in ("s3fs", "gcsfs", "adlfs"):
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *more, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("s3fs", "gcsfs")]:
-        monkeypatch.delitem(sys.modules, name)
+    for protocol, package in (("s3", "s3fs"), ("gs", "gcsfs"), ("abfs", "adlfs")):
+        monkeypatch.delitem(_registry, protocol, raising=False)
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(ConfigError) as error:
         place_of(url)
     assert said in str(error.value)
