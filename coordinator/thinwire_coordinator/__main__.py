@@ -12,6 +12,7 @@ from pathlib import Path
 from thinwire_coordinator.config import check_address, read_run
 from thinwire_coordinator.coordinator import Coordinator, Settings
 from thinwire_coordinator.evaluation import sample
+from thinwire_coordinator.retention import KEEP_MIN
 from thinwire_coordinator.state import open_state, replay, replica_at_head
 from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import ConfigError, ThinwireError
@@ -30,6 +31,9 @@ def main() -> None:
     except ThinwireError as error:
         print(f"thinwire-coordinator: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        print(f"thinwire-coordinator: the disk fails: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -39,6 +43,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         run=read_run(arguments.run) if arguments.run else None,
         wait_for=arguments.wait_for,
         evaluate_every=arguments.evaluate_every,
+        bodies=arguments.bodies,
+        keep=arguments.keep,
     )
 
     async def serve() -> None:
@@ -78,7 +84,10 @@ def _replica(folder: Path, step: int | None) -> Replica:
         return replica_at_head(state)
     if not 0 <= step <= state.ledger.step:
         raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
-    replica = state.load_snapshot(max(snapshot for snapshot in state.snapshot_steps() if snapshot <= step))
+    snapshots = state.snapshot_steps()
+    if step < snapshots[0]:
+        raise ConfigError(f"step {step} is not kept any more: the oldest snapshot is that of step {snapshots[0]}")
+    replica = state.load_snapshot(max(snapshot for snapshot in snapshots if snapshot <= step))
     for _ in replay(state, replica, step):
         pass
     return replica
@@ -95,6 +104,18 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--wait-for", type=_positive, default=1, metavar="N", help="nodes before the first round")
     serve.add_argument(
         "--evaluate-every", type=_positive, default=20, metavar="STEPS", help="held-out loss; default 20"
+    )
+    serve.add_argument(
+        "--keep",
+        type=_kept,
+        metavar="N",
+        help="keep the newest N snapshots (2 or more) and every update since the oldest of them; without it, "
+        "everything from the first state on",
+    )
+    serve.add_argument(
+        "--bodies",
+        metavar="URL",
+        help="where a new run's updates are kept: a folder, s3://BUCKET/PREFIX, …; default: in the state directory",
     )
     serve.set_defaults(command=_serve)
 
@@ -122,6 +143,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def _kept(text: str) -> int:
+    number = int(text)
+    if number < KEEP_MIN:
+        raise argparse.ArgumentTypeError(f"must be {KEEP_MIN} or more, one of them to fall back on, not {number}")
     return number
 
 

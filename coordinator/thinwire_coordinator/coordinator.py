@@ -14,9 +14,12 @@ from filelock import FileLock
 
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.retention import NotKept, Retention
 from thinwire_coordinator.service import Service
+from thinwire_coordinator.sizes import in_words, measure, size
 from thinwire_coordinator.state import (
     State,
+    check_bodies,
     check_run,
     create_state,
     is_state,
@@ -27,7 +30,7 @@ from thinwire_coordinator.state import (
 from thinwire_coordinator.swarm import Swarm
 from thinwire_coordinator.workers import Workers
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import ConfigError, LocalError, ThinwireError
+from thinwire_proto.errors import ConfigError, LedgerError, LocalError, ThinwireError
 from thinwire_proto.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.replica import Replica
 from thinwire_proto.service_pb2_grpc import add_SwarmServicer_to_server
@@ -56,6 +59,10 @@ class Settings:
     run: RunSpec | None
     wait_for: int
     evaluate_every: int
+    bodies: str | None = None
+    """Where bodies lie; None: where they lay, or in the state directory."""
+    keep: int | None = None
+    """See `retention`."""
 
 
 class Coordinator:
@@ -71,6 +78,11 @@ class Coordinator:
         try:
             await self._startup()
             await self._main_loop(stop)
+        except LedgerError as error:
+            if self._server is None or error.step is not None:
+                raise
+            # what was opened and replayed cannot be read or written any more: a full disk, or one that fails
+            raise LedgerError(f"{error}; nothing that was sealed is lost") from error
         except ThinwireError:
             raise
         except OSError as error:
@@ -87,13 +99,20 @@ class Coordinator:
         self._lock = lock_state(folder)
         if not is_state(folder):
             log.info("new run in %s: making its corpus and its first state", folder)
-            await self._workers.disk.submit(create_state, folder, self._settings.run or RunSpec())
+            await self._workers.disk.submit(
+                create_state, folder, self._settings.run or RunSpec(), self._settings.bodies
+            )
         self._state = state = await self._workers.disk.submit(open_state, folder)
         if self._settings.run is not None:
             check_run(state, self._settings.run)
+        if self._settings.bodies is not None:
+            check_bodies(state, self._settings.bodies)
         replica = await self._workers.disk.submit(lambda: replica_at_head(state, set_aside=True))
         if replica.step:
             log.info("replayed the ledger: step %d, every fingerprint as sealed", replica.step)
+        self._retention = Retention(state, self._settings.keep)
+        await self._workers.disk.submit(self._retention.sweep)
+        await self._workers.disk.submit(_foretell, state, self._settings.keep)
         epoch = await self._workers.disk.submit(state.ledger.begin_epoch)
 
         nodes_max = state.contract.round.nodes_max
@@ -174,6 +193,7 @@ class Coordinator:
                     newest = copy.step
                     await self._workers.reading.submit(state.save_snapshot, copy)
                     log.info("step %d: snapshot written", copy.step)
+                    await self._workers.reading.submit(self._retention.trim)
             await self._swarm.sealed.wait()
             self._swarm.sealed.clear()
 
@@ -203,6 +223,30 @@ class Coordinator:
             self._lock.release()
 
 
+def _foretell(state: State, keep: int | None) -> None:
+    """Say how much disk the run will take, and warn if there is too little."""
+    forecast, needs = measure(state, keep)
+    elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.place
+    free = ", ".join(f"{size(need.free_bytes)} are free in {need.place}" for need in needs)
+    log.info("disk: %s; %s", in_words(forecast, keep, elsewhere), free)
+    for need in needs:
+        if need.short_bytes > 0:
+            may = "will" if forecast.measured else "may"
+            log.warning(
+                "%s %s be too small: %s more will be needed than is free; make room%s",
+                need.place,
+                may,
+                size(need.short_bytes),
+                ", or give --keep N" if keep is None else "",
+            )
+
+
 def _sealed_update(state: State, step: int) -> SealedUpdate:
     row = state.reading_ledger.row(step)
-    return SealedUpdate(row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+    try:
+        return SealedUpdate(row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+    except LedgerError as error:
+        oldest = state.snapshot_steps()[0]
+        if step >= oldest:
+            raise
+        raise NotKept(f"{error}: updates are kept since step {oldest}; join again, and take a snapshot", step) from None

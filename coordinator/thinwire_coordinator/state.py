@@ -3,13 +3,15 @@
 contract.json             the contract, canonical
 corpus.zst                the corpus that it names
 ledger.sqlite             rows, voids, epochs, losses
-updates/HASH              bodies
+updates/HASH              bodies, unless they lie elsewhere
+bodies.url                where they lie then
 snapshots/STEP.safetensors
 lock                      held by the coordinator that runs on this directory
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from thinwire_coordinator.bodies import Bodies, rename_synced, replace_synced, sync_folder
+from thinwire_coordinator.bodies import Bodies, place_of, rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.ledger import Ledger
 from thinwire_coordinator.stdlib_corpus import make_corpus
 from thinwire_proto.codec import Update, decode_update
@@ -29,6 +31,8 @@ from thinwire_proto.models import build, check_manifest, initial_state, manifest
 from thinwire_proto.replica import Replica, load_replica
 from thinwire_proto.rows import Row, genesis
 from thinwire_proto.tiles import TileLayout
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,20 @@ class State:
     def load_snapshot(self, step: int) -> Replica:
         return load_replica(self.contract, self.snapshot_path(step))
 
+    def load_own_snapshot(self, step: int) -> Replica:
+        """A snapshot that belongs to the ledger's rows. Raises ReplicaError if it does not, or cannot be read."""
+        replica = self.load_snapshot(step)
+        if step > 0 and replica.head != self.reading_ledger.row(step - 1).hash:
+            raise ReplicaError(f"{self.snapshot_path(step)} does not belong to the row of step {step - 1}")
+        return replica
+
     def snapshot_is_lighter(self, step: int) -> bool:
-        """Whether the newest snapshot, and the updates since it, weigh less than the updates since `step`."""
-        newest = self.snapshot_steps()[-1]
+        """Whether the newest snapshot, and the updates since it, weigh less than the updates since `step`; also where
+        retention does not promise the updates since `step` any more."""
+        steps = self.snapshot_steps()
+        if step < steps[0]:
+            return True
+        newest = steps[-1]
         size = self.snapshot_path(newest).stat().st_size
         return newest > step and size + self.ledger.body_bytes_since(newest) < self.ledger.body_bytes_since(step)
 
@@ -96,8 +111,11 @@ def lock_state(folder: Path) -> FileLock:
     return lock
 
 
-def create_state(folder: Path, run: RunSpec) -> None:
-    """Make a new run: its corpus, contract and first state. What exists when `contract.json` does is whole."""
+def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None) -> None:
+    """Make a new run: its corpus, contract and first state. What exists when `contract.json` does is whole.
+
+    bodies_url: where bodies are to lie; in the state directory, if None.
+    """
     passing = folder / "contract.json.new"  # there only while a run is made
     if passing.exists():
         shutil.rmtree(folder / "snapshots", ignore_errors=True)  # that was interrupted
@@ -107,6 +125,7 @@ def create_state(folder: Path, run: RunSpec) -> None:
                 f"{folder} has no contract.json, but has {name}: it is what is left of a run; restore contract.json, "
                 "or give another --state-dir"
             )
+    _keep_bodies_url(folder, bodies_url)
     corpus = make_corpus()
     if run.data.corpus_hash not in ("", corpus.hash):
         raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
@@ -146,10 +165,37 @@ def open_state(folder: Path) -> State:
         raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
     except PayloadError as error:
         raise LedgerError(f"{folder / 'corpus.zst'}: {error}") from None
-    path = folder / "ledger.sqlite"
-    if not path.exists() and (folder / "updates").exists():
+    path, url = folder / "ledger.sqlite", read_bodies_url(folder)
+    if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
         raise LedgerError(f"{path} is missing: restore it from the newest copy that you have")
-    return State(folder, contract, corpus, Ledger(path), Ledger(path), Bodies(str(folder / "updates")))
+    return State(folder, contract, corpus, Ledger(path), Ledger(path), Bodies(url))
+
+
+def read_bodies_url(folder: Path) -> str:
+    """Where the bodies of the run in a state directory lie."""
+    kept = folder / "bodies.url"
+    return kept.read_text(encoding="utf-8", errors="replace").strip() if kept.exists() else str(folder / "updates")
+
+
+def _keep_bodies_url(folder: Path, url: str | None) -> None:
+    """Write down where a new run's bodies lie. Raises ConfigError if the place is not an empty one."""
+    kept = folder / "bodies.url"
+    if url is None or place_of(url) == place_of(str(folder / "updates")):
+        kept.unlink(missing_ok=True)
+        return
+    bodies = Bodies(url)
+    if bodies.everything():
+        raise ConfigError(f"{url} is not empty: give --bodies a place that belongs to this run alone")
+    replace_synced(kept, bodies.place.encode())
+
+
+def check_bodies(state: State, url: str) -> None:
+    """Raise ConfigError if the bodies of the run that is there lie elsewhere than at `url`."""
+    if place_of(url) != state.bodies.place:
+        raise ConfigError(
+            f"{url}: the updates of this run lie at {state.bodies.place}; leave --bodies out to go on there; to move "
+            f"them, copy all that is there to the new place and write its address into {state.folder / 'bodies.url'}"
+        )
 
 
 def check_run(state: State, run: RunSpec) -> None:
@@ -193,12 +239,11 @@ def replica_at_head(state: State, *, set_aside: bool = False) -> Replica:
     problems = []
     for step in reversed(state.snapshot_steps()):
         try:
-            replica = state.load_snapshot(step)
-            if step > 0 and replica.head != state.ledger.row(step - 1).hash:
-                raise ReplicaError(f"{state.snapshot_path(step)} does not belong to the row of step {step - 1}")
+            replica = state.load_own_snapshot(step)
         except ReplicaError as error:
             problems.append(str(error))
             if set_aside and step > 0:
+                log.warning("%s; set aside as %d.bad", error, step)
                 state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
         for _ in replay(state, replica):

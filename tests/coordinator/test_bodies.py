@@ -1,0 +1,106 @@
+"""Where bodies lie: the address is kept, is refused if it differs, and says what it needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.registry import _registry
+
+from support.sealed_run import make_state
+from support.small import MODEL
+from thinwire_coordinator.bodies import Bodies, place_of
+from thinwire_coordinator.state import check_bodies, create_state, open_state
+from thinwire_proto.contract import parse_run
+from thinwire_proto.errors import ConfigError, LedgerError
+
+RUN = parse_run({"model": MODEL}, "test")
+
+
+def test_the_address_is_kept_with_the_run(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    folder.mkdir()
+    create_state(folder, RUN, str(elsewhere) + "/")
+    state = open_state(folder)
+    assert state.bodies.place == str(elsewhere)
+    state.bodies.put(b"body")
+    assert len(list(elsewhere.iterdir())) == 1
+    check_bodies(state, str(elsewhere))
+    with pytest.raises(ConfigError, match=r"the updates of this run lie at .*/elsewhere; leave --bodies out"):
+        check_bodies(state, str(tmp_path / "another"))
+    assert not (tmp_path / "another").exists()
+    state.close()
+
+
+def test_a_new_run_gets_a_place_of_its_own(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    Bodies(str(taken)).put(b"of another run")
+    with pytest.raises(ConfigError, match="taken is not empty: give --bodies a place"):
+        create_state(tmp_path, RUN, str(taken))
+    create_state(tmp_path, RUN, str(tmp_path / "updates"))  # is the default
+    assert not (tmp_path / "bodies.url").exists()
+
+
+def test_a_run_without_an_address_has_its_folder(tmp_path: Path) -> None:
+    state = make_state(tmp_path)
+    assert state.bodies.place == str(tmp_path / "updates")
+    check_bodies(state, str(tmp_path / "updates"))
+    with pytest.raises(ConfigError, match=r"memory://other: the updates of this run lie at .*updates"):
+        check_bodies(state, "memory://other")
+    state.close()
+
+
+def test_a_lost_ledger_is_found_out_by_bodies_that_lie_elsewhere(tmp_path: Path) -> None:
+    create_state(tmp_path, RUN, "memory://lost")
+    state = open_state(tmp_path)
+    assert state.bodies.place == "memory://lost"
+    state.bodies.put(b"body")
+    state.close()
+    (tmp_path / "ledger.sqlite").unlink()
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing"):
+        open_state(tmp_path)
+
+
+def test_bodies_can_be_listed_and_removed_anywhere(tmp_path: Path) -> None:
+    for bodies in (Bodies(str(tmp_path / "x")), Bodies("memory://listed/here")):
+        assert bodies.everything() == []
+        names = {bodies.put(b"%d" % number).hex() for number in range(3)}
+        assert bodies.names() == names
+        bodies.remove([*names, "0" * 64])
+        assert bodies.names() == set()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://bucket/run", "s3://bucket/run: needs s3fs; pip install 'thinwire[s3]'"),
+        ("gs://bucket/run", "gs://bucket/run: needs gcsfs; pip install 'thinwire[gcs]'"),
+        ("abfs://bucket/run", "abfs://bucket/run: cannot be opened here: Install adlfs"),
+        ("cloud://bucket", "cloud://bucket: is not an address for updates: Protocol not known: cloud"),
+    ],
+)
+def test_an_address_that_cannot_be_opened_says_what_it_needs(
+    url: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for protocol, package in (("s3", "s3fs"), ("gs", "gcsfs"), ("abfs", "adlfs")):
+        monkeypatch.delitem(_registry, protocol, raising=False)
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(ConfigError) as error:
+        place_of(url)
+    assert said in str(error.value)
+
+
+def test_a_store_that_fails_is_one_kind_of_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = Bodies("memory://failing")
+
+    class NoCredentials(Exception):
+        pass
+
+    def fail(*more: Any, **named: Any) -> None:
+        raise NoCredentials("unable to locate credentials")
+
+    monkeypatch.setattr(type(bodies._fs), "pipe_file", fail)
+    with pytest.raises(OSError, match="memory://failing: unable to locate credentials"):
+        bodies.put(b"x")

@@ -1,0 +1,68 @@
+"""Bodies in an object store: real requests to an S3 server on loopback, where s3fs and moto are installed.
+
+pip install s3fs 'moto[s3,server]'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.sealed_run import make_run
+from thinwire_coordinator.retention import Retention
+from thinwire_coordinator.sizes import measure
+from thinwire_coordinator.state import open_state, replica_at_head
+from thinwire_coordinator.verify import verify
+from thinwire_proto.errors import LedgerError
+
+pytestmark = pytest.mark.filterwarnings("default")  # of botocore and moto, which are not ours
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The address of a place in a bucket, with what s3fs needs to find it in the environment."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
+    server_module: Any = pytest.importorskip(
+        "moto.server", reason="moto is not installed: pip install 'moto[s3,server]'"
+    )
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield "s3://thinwire-test/run"
+    server.stop()
+
+
+def test_a_run_whose_bodies_lie_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "bodies.url").write_text(bucket)
+    make_run(tmp_path, 4)
+    assert not (tmp_path / "updates").exists()
+    state = open_state(tmp_path)
+    assert state.bodies.names() == {state.ledger.row(step).body_hash.hex() for step in range(4)}
+    said: list[str] = []
+    verify(tmp_path, said.append)
+    assert "replayed 4 updates from the first state" in "\n".join(said)
+    assert [need.place for need in measure(state, None)[1]] == [str(tmp_path)]
+
+    state.bodies.put(b"sealed by nobody")
+    assert len(state.bodies.names()) == 5
+    Retention(state, None).sweep()
+    assert len(state.bodies.names()) == 4
+    state.save_snapshot(replica_at_head(state))
+    Retention(state, 2).sweep()
+    Retention(state, 2).sweep()
+    assert state.snapshot_steps() == [2, 4]
+    assert len(state.bodies.names()) == 2
+
+    gone = state.ledger.row(3)
+    state.bodies.remove([gone.body_hash.hex()])
+    with pytest.raises(LedgerError, match="is missing"):
+        state.bodies.get(gone.body_hash, gone.body_bytes)
+    state.close()

@@ -1,0 +1,302 @@
+"""What is kept leads from the oldest snapshot to the head, whatever is interrupted; and how much disk it takes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from support.sealed_run import make_run
+from thinwire_coordinator.__main__ import _replica
+from thinwire_coordinator.bodies import NAME, Bodies
+from thinwire_coordinator.coordinator import _sealed_update
+from thinwire_coordinator.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
+from thinwire_coordinator.sizes import ROW_BYTES, Forecast, foretell, in_words, measure, size
+from thinwire_coordinator.state import State, open_state, replay, replica_at_head
+from thinwire_coordinator.verify import verify
+from thinwire_proto.errors import ConfigError, LedgerError
+
+STEPS = 10
+SNAPSHOTS = (0, 2, 4, 6, 8)
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten sealed steps, a snapshot at every second."""
+    folder = tmp_path_factory.mktemp("sealed")
+    make_run(folder, STEPS)
+    state = open_state(folder)
+    replica = state.load_snapshot(0)
+    for step in SNAPSHOTS[1:]:
+        for _ in replay(state, replica, step):
+            pass
+        state.save_snapshot(replica)
+    state.close()
+    return folder
+
+
+@pytest.fixture
+def state(sealed: Path, tmp_path: Path) -> State:
+    shutil.copytree(sealed, tmp_path / "state")
+    return open_state(tmp_path / "state")
+
+
+def names(state: State, *steps: int) -> set[str]:
+    return {state.ledger.row(step).body_hash.hex() for step in steps}
+
+
+def said(folder: Path) -> str:
+    lines: list[str] = []
+    verify(folder, lines.append)
+    return "\n".join(lines)
+
+
+# the rule
+
+
+@pytest.mark.parametrize(
+    ("steps", "keep", "surplus"),
+    [
+        ([0], None, []),
+        ([0, 5, 9], None, []),
+        ([0, 5, 9, 14], None, []),
+        ([0, 5, 9, 14, 20, 26], None, [5, 9]),
+        ([9, 14, 20, 26, 30], None, [14]),  # what an earlier --keep left: the oldest takes the first state's place
+        ([0], 2, []),
+        ([0, 5], 2, []),
+        ([0, 5, 9], 2, [0]),
+        ([0, 5, 9, 14], 2, [0, 5]),
+        ([0, 5, 9, 14], 9, []),
+    ],
+)
+def test_which_snapshots_are_too_many(steps: list[int], keep: int | None, surplus: list[int]) -> None:
+    assert surplus_snapshots(steps, keep) == surplus
+
+
+def test_without_a_number_every_body_stays_and_of_the_snapshots_the_first_and_the_newest(state: State) -> None:
+    Retention(state, None).sweep()
+    assert state.snapshot_steps() == [0, *SNAPSHOTS[-SNAPSHOTS_KEPT:]]
+    assert state.bodies.names() == names(state, *range(STEPS))
+    assert "replayed 10 updates from the first state" in said(state.folder)
+
+
+def test_bodies_go_a_turn_after_their_snapshot(state: State) -> None:
+    retention = Retention(state, 2)
+    retention.sweep()
+    assert state.snapshot_steps() == [6, 8]
+    assert state.bodies.names() == names(state, *range(STEPS))  # nobody is broken off who reads them now
+    state.save_snapshot(replica_at_head(state))
+    retention.trim()
+    assert state.snapshot_steps() == [8, 10]
+    assert state.bodies.names() == names(state, 6, 7, 8, 9)
+    text = said(state.folder)
+    assert "replayed 2 updates from the snapshot of step 8, the oldest that is kept" in text
+    assert "of the 8 updates before step 8 only the rows are checked" in text
+    with pytest.raises(ConfigError, match="step 7 is not kept any more: the oldest snapshot is that of step 8"):
+        _replica(state.folder, 7)
+    assert _replica(state.folder, 9).step == 9
+    Retention(state, 2).sweep()  # after a restart nobody reads yet
+    assert state.bodies.names() == names(state, 8, 9)
+    assert state.ledger.step == STEPS
+
+
+def test_whoever_is_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: State) -> None:
+    assert not state.snapshot_is_lighter(5)
+    retention = Retention(state, 2)
+    retention.sweep()
+    assert state.snapshot_is_lighter(5)
+    assert not state.snapshot_is_lighter(6)
+    assert _sealed_update(state, 5).body  # and who was told otherwise before still gets it
+    Retention(state, 2).sweep()
+    with pytest.raises(NotKept, match="updates are kept since step 6; join again, and take a snapshot"):
+        _sealed_update(state, 5)
+    assert _sealed_update(state, 6).body
+
+
+class Crashed(Exception):
+    pass
+
+
+def test_a_crash_at_any_deletion_leaves_more_than_needed_and_never_less(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each life manages one deletion and dies at the next, so every deletion is the last one of a life."""
+    deletions_left = 0
+
+    def count() -> None:
+        nonlocal deletions_left
+        deletions_left -= 1
+        if deletions_left < 0:
+            raise Crashed
+
+    unlink, remove = Path.unlink, Bodies.remove
+
+    def counted_unlink(self: Path, missing_ok: bool = False) -> None:
+        if self.suffix == ".safetensors":
+            count()
+        unlink(self, missing_ok)
+
+    def counted_remove(self: Bodies, gone: Iterable[str]) -> None:
+        for name in gone:
+            if NAME.fullmatch(name):
+                count()
+            remove(self, [name])
+
+    monkeypatch.setattr(Path, "unlink", counted_unlink)
+    monkeypatch.setattr(Bodies, "remove", counted_remove)
+    whole = replica_at_head(state).state_hash()
+    replayed_from: list[int] = []
+    for crashes in range(20):  # noqa: B007 - what it came to is looked at below
+        deletions_left = 1
+        oldest = state.snapshot_steps()[0]
+        assert names(state, *range(oldest, STEPS)) <= state.bodies.names()
+        if oldest not in replayed_from:
+            replayed_from.append(oldest)
+            replica = state.load_own_snapshot(oldest)
+            for _ in replay(state, replica):
+                pass
+            assert replica.state_hash() == whole
+        try:
+            Retention(state, 2).sweep()
+            break
+        except Crashed:
+            pass
+    # three snapshots and four bodies went; those of the last interval follow at the next turn
+    assert crashes == 3 + 4 - 1
+    assert replayed_from == [0, 2, 4]
+    assert state.snapshot_steps() == [6, 8]
+    assert state.bodies.names() == names(state, *range(4, STEPS))
+
+
+def test_the_snapshot_that_becomes_the_oldest_is_read_back_first(
+    state: State, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = state.snapshot_path(6)
+    path.write_bytes(path.read_bytes()[:-10])
+    Retention(state, 2).sweep()
+    assert state.snapshot_steps() == list(SNAPSHOTS)
+    assert "the snapshots before it are kept" in caplog.text
+
+
+# what a crash leaves behind
+
+
+def test_what_a_crash_left_behind_is_removed_at_start(state: State) -> None:
+    stale = [
+        state.folder / "corpus.zst.part",
+        state.folder / "snapshots" / "12.safetensors.part",
+        state.folder / "snapshots" / ".tmpJxtp6Y",  # of safetensors
+        state.folder / "updates" / f"{'ab' * 32}.part",
+    ]
+    for path in stale:
+        path.write_bytes(b"torn")
+    kept = state.folder / "updates" / "notes.part"  # is not ours
+    kept.write_bytes(b"hello")
+    state.bodies.put(b"sealed by nobody")
+    Retention(state, None).sweep()
+    assert not any(path.exists() for path in stale)
+    assert kept.exists()
+    assert state.bodies.names() == names(state, *range(STEPS))
+
+
+def test_bodies_of_rows_that_a_ledger_has_lost_stay(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    state.close()
+    with sqlite3.connect(state.folder / "ledger.sqlite") as db:
+        db.execute("DELETE FROM rows WHERE step >= 8")
+    db.close()
+    opened = open_state(state.folder)
+    before = opened.bodies.names()
+    Retention(opened, None).sweep()
+    assert opened.bodies.names() == before
+    assert "2 bodies belong to no row: the ledger may have lost rows; they stay" in caplog.text
+
+
+def test_nothing_is_deleted_beside_a_ledger_that_does_not_hold_together(
+    state: State, caplog: pytest.LogCaptureFixture
+) -> None:
+    state.close()
+    with sqlite3.connect(state.folder / "ledger.sqlite") as db:
+        db.execute("UPDATE rows SET body_hash = zeroblob(32) WHERE step = 1")
+    db.close()
+    opened = open_state(state.folder)
+    retention = Retention(opened, 2)
+    retention.sweep()
+    retention.trim()
+    assert len(opened.bodies.names()) == STEPS
+    assert opened.snapshot_steps() == list(SNAPSHOTS)
+    assert "nothing is deleted" in caplog.text
+
+
+def test_bodies_that_are_missing_are_said(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    state.bodies.remove(names(state, 3, 4))
+    Retention(state, None).sweep()
+    assert "the bodies of 2 updates are missing, first that of step 3" in caplog.text
+    state.bodies.remove(names(state, *range(STEPS)))
+    with pytest.raises(LedgerError, match=r"step 0: its body and all after it are missing from .*: mount it"):
+        Retention(state, None).sweep()
+
+
+# sizes
+
+
+def test_sizes_before_anything_is_sealed_are_the_codec_s_bound() -> None:
+    forecast = foretell(1000, 500, steps=100, sealed=0, sealed_bytes=0, keep=None)
+    assert forecast == Forecast(
+        snapshot_bytes=1000,
+        update_bytes=500,
+        measured=False,
+        snapshots=SNAPSHOTS_KEPT + 2,
+        snapshots_bytes=1000 * (SNAPSHOTS_KEPT + 2),
+        updates_bytes=50_000,
+        rows_bytes=100 * ROW_BYTES,
+    )
+    text = in_words(forecast, None, None)
+    assert "a snapshot is 1.0 kB, an update at most 500 B; the run will take at most 259.8 kB" in text
+    assert "(5 snapshots and every update)" in text
+
+
+def test_sizes_follow_what_is_sealed_and_the_number_kept() -> None:
+    every = foretell(1000, 500, steps=100, sealed=10, sealed_bytes=200, keep=None)
+    assert (every.update_bytes, every.updates_bytes, every.snapshots) == (20, 2000, 4)
+    two = foretell(1000, 500, steps=1000, sealed=10, sealed_bytes=200, keep=2)
+    assert (two.snapshots, two.updates_bytes) == (3, 3 * 1020)
+    assert "an update 20 B on average so far" in in_words(two, 2, None)
+    assert "3.1 kB at s3://b (3 snapshots and the updates since the oldest of them)" in in_words(two, 2, "s3://b")
+    few = foretell(1000, 500, steps=10, sealed=10, sealed_bytes=200, keep=2)
+    assert (few.snapshots, few.updates_bytes) == (2, 200)  # never more than the run has
+
+
+@pytest.mark.parametrize("keep", [None, 2, 5])
+def test_more_steps_or_a_larger_update_never_take_less(keep: int | None) -> None:
+    for grown in (
+        [foretell(1000, 300, steps, 0, 0, keep).total_bytes for steps in range(1, 60)],
+        [foretell(1000, bound, 50, 0, 0, keep).total_bytes for bound in range(1, 3000, 37)],
+    ):
+        assert all(less <= more for less, more in pairwise(grown))
+
+
+def test_the_sizes_of_a_run_are_those_on_its_disk(state: State) -> None:
+    forecast, (need,) = measure(state, None)
+    bodies = sum(path.stat().st_size for path in (state.folder / "updates").iterdir())
+    assert forecast.update_bytes == -(-bodies // STEPS)
+    assert forecast.snapshot_bytes == state.snapshot_path(0).stat().st_size
+    assert need.there_bytes == bodies + 5 * forecast.snapshot_bytes + STEPS * ROW_BYTES
+    assert need.short_bytes == need.total_bytes - need.there_bytes - need.free_bytes
+    elsewhere = measure(State(**(vars(state) | {"bodies": Bodies("memory://sizes")})), None)[1]
+    assert [need.place for need in elsewhere] == [str(state.folder)]
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (999, "999 B"), (3_456_789, "3.5 MB"), (2e18, "2000.0 PB")])
+def test_sizes_in_words(number: int, text: str) -> None:
+    assert re.fullmatch(re.escape(text), size(number))
+
+
+@pytest.fixture(autouse=True)
+def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "thinwire.coordinator")

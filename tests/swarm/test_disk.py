@@ -1,0 +1,204 @@
+"""Disks that are full, read-only or torn: words and status 1, or recovery; nothing that was sealed is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from deploy.local_swarm.processes import Process
+from support.disks import fill, make_room, read_only, small_disk
+from support.real import RealSwarm, ended, run_text, until
+from support.sealed_run import make_run
+from thinwire_coordinator.retention import Retention
+from thinwire_coordinator.state import open_state
+from thinwire_coordinator.verify import verify
+from thinwire_proto.errors import LedgerError
+
+LONG = run_text(100_000)
+DISK_MB = 24
+FRAME_BYTES = 24 + 4096
+"""Of SQLite's write-ahead log: a head, and a page. The log itself has a head of 32 bytes."""
+
+
+def failed_in_words(process: Process) -> str:
+    """What a process said that ended with status 1."""
+    assert ended(process) == 1, process.text()
+    text = process.text()
+    assert "Traceback" not in text, text
+    return text
+
+
+def serve(swarm: RealSwarm) -> Process:
+    """A coordinator that is not expected to come so far as to listen."""
+    command = ("thinwire-coordinator", "serve", "--listen", "127.0.0.1:0", "--state-dir", str(swarm.state))
+    return swarm.start("coordinator", *command)
+
+
+def verified(folder: Path) -> int:
+    """The number of updates that a state directory holds; all of them are replayed."""
+    said: list[str] = []
+    verify(folder, said.append)
+    state = open_state(folder)
+    step = state.ledger.step
+    state.close()
+    assert f"replayed {step} updates from the first state" in "\n".join(said)
+    return step
+
+
+# full
+
+
+def test_a_full_disk_ends_the_coordinator_and_room_lets_it_go_on(swarm: RealSwarm) -> None:
+    with small_disk(swarm.state, DISK_MB):
+        coordinator = swarm.coordinator(LONG)
+        node = swarm.node("a")
+        swarm.reached(5)
+        seen = swarm.status().step
+        fill(swarm.state)
+        text = failed_in_words(coordinator)
+        reasons = ("No space left on device", "database or disk is full")  # for a body, or for what is in the ledger
+        assert any(f"{reason}; nothing that was sealed is lost" in text for reason in reasons), text
+        make_room(swarm.state)
+        coordinator = swarm.coordinator()
+        assert swarm.status().step >= seen
+        swarm.reached(seen + 5)
+        assert node.running
+        assert swarm.status().fingerprints_different == 0
+        coordinator.end(10)
+        assert verified(swarm.state) >= seen + 5
+
+
+def test_a_row_that_finds_no_room_leaves_a_body_that_the_next_start_removes(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "state", tmp_path / "bodies"
+    with small_disk(folder, DISK_MB):
+        (folder / "bodies.url").write_text(str(elsewhere))
+        make_run(folder, 4)
+        state = open_state(folder)
+        fill(folder)
+        row = replace(state.ledger.row(3), step=4, counted=(), body_hash=state.bodies.put(b"of no row"))
+        with pytest.raises(LedgerError, match="database or disk is full"):
+            state.ledger.append(row)
+        state.close()
+        make_room(folder)
+        assert verified(folder) == 4
+        assert len(list(elsewhere.iterdir())) == 5
+        state = open_state(folder)
+        Retention(state, None).sweep()
+        assert len(list(elsewhere.iterdir())) == 4
+        state.close()
+
+
+def test_a_node_whose_disk_is_full_or_read_only_says_so(swarm: RealSwarm) -> None:
+    swarm.coordinator(LONG)
+    folder = swarm.folder / "a"
+
+    def counts() -> bool:
+        return any(node.name == "a" and node.active and node.counted > 0 for node in swarm.status().nodes)
+
+    with small_disk(folder, DISK_MB):
+        node = swarm.node("a")
+        until(counts, "it counts", node)
+        fill(folder)
+        text = failed_in_words(node)
+        assert f"{folder}: the disk fails: " in text
+        assert "No space left on device" in text
+        make_room(folder)
+        with read_only(folder):
+            text = failed_in_words(swarm.node("a"))
+            assert f"{folder}: cannot be used as a state directory: Read-only file system" in text
+            assert "give another --state-dir" in text
+        before = swarm.status().step
+        node = swarm.node("a")
+        swarm.reached(before + 3)
+        with read_only(folder):
+            text = failed_in_words(node)
+            assert f"{folder}: the disk fails: " in text
+            assert "Read-only file system" in text
+
+
+# read-only
+
+
+def test_a_read_only_folder_ends_the_coordinator_with_words(swarm: RealSwarm) -> None:
+    swarm.state.mkdir()
+    with read_only(swarm.state):
+        text = failed_in_words(serve(swarm))
+        assert f"{swarm.state}: cannot be used as a state directory: Read-only file system" in text
+    coordinator = swarm.coordinator(LONG)
+    swarm.node("a")
+    swarm.reached(3)
+    seen = swarm.status().step
+    with read_only(swarm.state / "updates"):
+        text = failed_in_words(coordinator)
+        assert f"{swarm.state}: the disk fails: [Errno 30] Read-only file system" in text
+        assert "nothing that was sealed is lost" in text
+        state = open_state(swarm.state)
+        with pytest.raises(OSError, match="Read-only file system"):  # which ends the next start, too
+            Retention(state, None).sweep()
+        state.close()
+    assert verified(swarm.state) >= seen
+
+
+# torn
+
+
+def test_torn_files_are_named_or_passed_over(swarm: RealSwarm) -> None:
+    swarm.state.mkdir()
+    make_run(swarm.state, 4)
+    state = open_state(swarm.state)
+    body = swarm.state / "updates" / state.ledger.row(1).body_hash.hex()
+    state.close()
+    data = body.read_bytes()
+    body.write_bytes(data[:100])
+    torn = f"step 1: body {body.name} does not have the hash that its name says: it has 100 of {len(data)} bytes"
+    with pytest.raises(LedgerError, match=torn):
+        verified(swarm.state)
+    body.write_bytes(data)
+
+    newest = swarm.state / "snapshots" / "2.safetensors"
+    newest.write_bytes(newest.read_bytes()[:5000])
+    coordinator = swarm.coordinator()
+    assert "2.safetensors cannot be read as a snapshot" in coordinator.text()
+    assert "set aside as 2.bad" in coordinator.text()
+    assert "replayed the ledger: step 4" in coordinator.text()
+    assert verified(swarm.state) == 4
+
+
+def test_a_ledger_whose_last_rows_are_torn_holds_those_before(swarm: RealSwarm, tmp_path: Path) -> None:
+    """What SQLite has not yet moved into its file is in the write-ahead log; it is cut at lengths of all kinds."""
+    coordinator = swarm.coordinator(LONG)
+    swarm.node("a")
+    swarm.reached(12)
+    announced = swarm.status().step
+    coordinator.tell(signal.SIGKILL)
+    ended(coordinator)
+    log = swarm.state / "ledger.sqlite-wal"
+    size = log.stat().st_size
+    rng = random.Random(1)
+    frames = rng.sample([32 + FRAME_BYTES * number for number in range((size - 32) // FRAME_BYTES)], 8)
+    found: dict[int, int] = {}
+    for cut in sorted({size, 31, 0, *frames, *(frame + rng.randrange(1, FRAME_BYTES) for frame in frames)}):
+        copy = tmp_path / f"cut-{cut}"
+        shutil.copytree(swarm.state, copy, ignore=shutil.ignore_patterns("ledger*"), copy_function=os.link)
+        for part in swarm.state.glob("ledger*"):
+            shutil.copy(part, copy)
+        os.truncate(copy / log.name, cut)
+        state = open_state(copy)
+        rows = list(state.ledger.rows())
+        found[cut] = state.ledger.step
+        assert [row.step for row in rows] == list(range(found[cut]))
+        assert all(after.previous == before.hash for before, after in pairwise(rows))
+        state.close()
+    assert found[size] >= announced
+    assert found[0] == 0
+    assert list(found.values()) == sorted(found.values())  # never more rows from a shorter log
+    assert len(set(found.values())) > 3
+    for cut in (size, frames[0]):
+        assert verified(tmp_path / f"cut-{cut}") == found[cut]

@@ -1,0 +1,39 @@
+"""A coordinator that keeps only the newest of its run, and nodes that were away for longer than that."""
+
+from __future__ import annotations
+
+import signal
+
+from support.real import RealSwarm, ended, run_text, until
+from thinwire_coordinator.verify import verify
+
+
+def test_who_was_away_for_longer_than_is_kept_comes_back_by_the_snapshot(swarm: RealSwarm) -> None:
+    text = run_text(100_000) + "[demo]\nk = 2000\n"  # an update weighs a good part of a snapshot
+    bodies = swarm.folder / "elsewhere"
+    coordinator = swarm.coordinator(text, "--keep", "2", "--bodies", str(bodies))
+    stays, leaves = swarm.node("stays"), swarm.node("leaves")
+    until(lambda: any(n.name == "leaves" and n.counted > 0 for n in swarm.status().nodes), "it counts", leaves)
+    leaves.tell(signal.SIGTERM)
+    assert ended(leaves) == 0
+    left_at = swarm.status().step
+
+    def snapshots() -> list[int]:
+        return sorted(int(path.stem) for path in (swarm.state / "snapshots").glob("*.safetensors"))
+
+    until(lambda: snapshots()[0] > left_at, "the first snapshots are gone", coordinator)
+    back = swarm.node("leaves", "--rounds", "1")
+    assert ended(back) == 0, back.text()
+    assert "fetching a snapshot" in back.text()
+    assert stays.running
+    assert "resyncing" not in stays.text()
+    status = swarm.status()
+    assert status.fingerprints_different == 0
+    assert len(list(bodies.iterdir())) < status.step
+
+    coordinator.tell(signal.SIGKILL)
+    ended(coordinator)
+    oldest = snapshots()[0]
+    said: list[str] = []
+    verify(swarm.state, said.append)
+    assert f"updates from the snapshot of step {oldest}, the oldest that is kept" in "\n".join(said)
