@@ -29,6 +29,7 @@ from thinwire_coordinator.state import (
 )
 from thinwire_coordinator.swarm import Swarm
 from thinwire_coordinator.workers import Workers
+from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, LedgerError, LocalError, ThinwireError
 from thinwire_proto.parts import MESSAGE_BYTES_MAX
@@ -38,15 +39,14 @@ from thinwire_proto.service_pb2_grpc import add_SwarmServicer_to_server
 log = logging.getLogger("thinwire.coordinator")
 
 CALLS_A_NODE = 8
-SHUTDOWN_GRACE_S = 2.0
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # or two coordinators could share a port without noticing
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # HTTP/2 pings are the heartbeat: a node whose machine is gone is noticed within 15 s
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # HTTP/2 pings are the heartbeat
+    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", round(limits.HEARTBEAT_LEAST_S * 1000)),
 )
 
 
@@ -215,7 +215,7 @@ class Coordinator:
     async def _shutdown(self) -> None:
         if self._server is not None:
             self._held_out.stop()
-            await self._server.stop(SHUTDOWN_GRACE_S)
+            await self._server.stop(limits.SHUTDOWN_GRACE_S)
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:
             self._state.close()

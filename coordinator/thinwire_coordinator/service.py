@@ -12,6 +12,7 @@ import grpc
 from grpc.aio import ServicerContext as Context
 
 from thinwire_coordinator.members import NODE_ID, Member
+from thinwire_coordinator.retention import NotKept
 from thinwire_coordinator.swarm import Swarm
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.contract import differences, parse_contract
@@ -81,7 +82,10 @@ class Service(SwarmServicer):
             await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
         async with _one_at_a_time(member, "Updates", context):
             while True:
-                update = await self._swarm.feed.get(step)
+                try:
+                    update = await self._swarm.feed.get(step)
+                except NotKept as error:
+                    await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # join again: a snapshot leads past it
                 row, head_step = update.row, self._swarm.feed.step
                 for data in split(update.body):
                     yield self._counted_down(member, pb.UpdatePart(row=row, head_step=head_step, data=data))

@@ -70,6 +70,7 @@ class NodeState:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(blocking=False)
+            self._sweep()
             self.node_id = self._identity()
             self.head = self._read_head()
         except Timeout:
@@ -81,6 +82,12 @@ class NodeState:
             raise ConfigError(
                 f"{folder}: cannot be used as a state directory: {reason}; give another --state-dir"
             ) from None
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed had begun to write; a snapshot that broke off is gone on with."""
+        for path in (*self._folder.glob("*.part"), *self._folder.glob(".tmp*")):
+            if not path.name.startswith("snapshot-") and path.is_file():
+                path.unlink()
 
     def close(self) -> None:
         self._lock.release()
