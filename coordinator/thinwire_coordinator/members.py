@@ -43,6 +43,8 @@ class Member:
     dropped: int = 0
     tokens: int = 0
     compute_s: float = 0.0
+    lost: int = 0
+    leaving: bool = False  # it has said so
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_fetched: int = 0
@@ -69,6 +71,7 @@ class Members:
         member.name = readable(name) or node_id[:8]
         member.session = f"{self.randomness.getrandbits(128):032x}"
         member.calls = set()
+        member.leaving = False
         self.by_session[member.session] = member
         return member
 

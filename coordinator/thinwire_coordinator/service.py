@@ -237,6 +237,7 @@ def _node_status(member: Member) -> pb.NodeStatus:
         dropped=member.dropped,
         tokens=member.tokens,
         compute_s=member.compute_s,
+        lost=member.lost,
         bytes_up=member.bytes_up,
         bytes_down=member.bytes_down,
         bytes_fetched=member.bytes_fetched,

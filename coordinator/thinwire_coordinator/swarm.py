@@ -134,11 +134,13 @@ class Swarm:
         finally:
             if member.announcements is mine:  # and not a newer stream of the same node
                 member.announcements = None
+                member.lost += not member.leaving
                 self.books.leases.seen(member.node_id, self.clockwork.machine.step)
                 self.clockwork.depart(member.node_id)
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         """In good order: the node keeps its momentum, and what that does not hold of its lease is free."""
+        member.leaving = True
         self.books.leases.resume(member.node_id, trained_through)
         self.books.leases.give_back(member.node_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from deploy.simulation.virtual_time import ProcessDied
 from deploy.simulation.world import World
 
 POINTS = {
@@ -38,6 +39,6 @@ def arm(world: World, when: str) -> None:
             world.kill_coordinator()
             return real_result
         world.kill_coordinator()
-        raise RuntimeError("killed")
+        raise ProcessDied
 
     object.__setattr__(target, name, dies)

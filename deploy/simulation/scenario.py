@@ -156,6 +156,7 @@ class Scenario:
     def expect_update(self, step: str, compare: str, names: str) -> None:
         ids = {volunteer.state.node_id: volunteer.name for volunteer in self.world.volunteers.values()}
         row = self.world.living_hub().state.ledger.row(int(step))
+        self.who(names)
         found = sorted(ids.get(entry.node, "?") for entry in row.counted)
         if (found == sorted(names.split())) != (compare == "holds"):
             raise Broken(f"it holds {' '.join(found)}")

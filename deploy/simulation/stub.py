@@ -119,6 +119,8 @@ class _Call:
 
     def end(self) -> None:
         self._connection.forget(self._died)
+        if self.answer.done() and not self.answer.cancelled():
+            self.answer.exception()  # whoever waited for it may have been cancelled
         if self._task is not None and not self._task.done():
             self._task.cancel()
 

@@ -56,10 +56,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return future
 
 
+class ProcessDied(Exception):
+    """What a process was about to do does not happen any more."""
+
+
+def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a killed process has left behind is nobody's to look at; anything else is told."""
+    if not isinstance(context.get("exception"), ProcessDied):
+        loop.default_exception_handler(context)
+
+
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end under virtual time; whatever else still runs is cancelled then."""
     torch.set_num_threads(1)  # the tensors are tiny, and threads would only wait for each other
     loop = VirtualTimeLoop()
+    loop.set_exception_handler(_handle)
     asyncio.set_event_loop(loop)
     try:
         return loop.run_until_complete(main)

@@ -15,6 +15,8 @@ MICRO_BATCH = 2
 """Samples a forward and backward pass. More than one pass fits between two exchanges, or `no_sync` would do nothing."""
 THREADS = 1
 SEED = 1
+LENGTH_MS = 400
+"""Of the swarm's rounds."""
 
 RUN_TOML = f"""
 [model]
@@ -25,11 +27,12 @@ steps = 1000000
 warmup_steps = 10
 
 [round]
-pace = "quorum"
-length_ms = 30000
+pace = "clock"
+length_ms = {LENGTH_MS}
+base_age_max = 1
 min_contributions = 1
-samples = {SAMPLES}
-weight_max = 8
+samples = {4 * SAMPLES}
+weight_max = 31
 
 [data]
 seed = {SEED}

@@ -8,7 +8,6 @@ cut and takes its receipt, while the training goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -160,8 +159,7 @@ class Session:
         every_s = probe_every_s(self._spec.length_s)
         while True:
             self._probe_now.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._probe_now.wait(), every_s)
+            await _set_or_after(self._probe_now, every_s)
             await self._probe_once()
 
     async def _probe_once(self) -> None:
@@ -253,8 +251,7 @@ class Session:
             self._said = newest.text
             log.info("%s", newest.text)
         log.debug("waiting: %s", why)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), ROUND_TRIP_MAX_S)
+        await _set_or_after(self._changed, ROUND_TRIP_MAX_S)
 
     async def _drop(self, why: str) -> None:
         self._hurry = True
@@ -338,3 +335,13 @@ class Session:
         if receipt.reason == Receipt.REASON_REPLICA_DIFFERS:
             raise ReplicaError(receipt.text)
         self._changed.set()
+
+
+async def _set_or_after(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or for so long. Not `asyncio.wait_for`: before Python 3.12 that swallows a cancellation which
+    comes in the same moment as the event."""
+    timer = asyncio.get_running_loop().call_later(seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()

@@ -824,6 +824,7 @@ class NodeStatus(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     REPLICA_EQUAL_FIELD_NUMBER: _builtins.int
     COMPUTE_S_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     name: _builtins.str
     active: _builtins.bool
@@ -841,6 +842,8 @@ class NodeStatus(_message.Message):
     """Whether the base of its newest contribution equalled the coordinator's replica."""
     compute_s: _builtins.float
     """Time spent on forward and backward, as far as its contributions told."""
+    lost: _builtins.int
+    """How often its connection ended without a word of leaving."""
     def __init__(
         self,
         *,
@@ -856,10 +859,11 @@ class NodeStatus(_message.Message):
         dropped: _builtins.int = ...,
         replica_equal: _builtins.bool | None = ...,
         compute_s: _builtins.float = ...,
+        lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "replica_equal", b"replica_equal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "compute_s", b"compute_s", "counted", b"counted", "dropped", b"dropped", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "compute_s", b"compute_s", "counted", b"counted", "dropped", b"dropped", "lost", b"lost", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_equal: _TypeAlias = _typing.Literal["replica_equal"]  # noqa: Y015
     _WhichOneofArgType__replica_equal: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal"]  # noqa: Y015

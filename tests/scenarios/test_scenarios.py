@@ -1,0 +1,78 @@
+"""Every scenario of this folder, under virtual time, with the real node and the real coordinator."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.simulation import virtual_time
+from deploy.simulation.scenario import Scenario
+from deploy.simulation.scenario_numbers import BadScenario
+from deploy.simulation.world import Broken
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+
+
+def play(text: str, seed: int = 1) -> None:
+    async def to_its_end() -> None:
+        scenario = Scenario(text, seed)
+        try:
+            await scenario.run()
+        finally:
+            scenario.world.close()
+
+    virtual_time.run(to_its_end())
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    play(path.read_text())
+
+
+def test_a_seed_tells_the_whole_history() -> None:
+    """In processes of their own, whose hashes of strings differ."""
+    histories = {}
+    for seed, hashing in ((1, 1), (1, 2), (2, 1)):
+        command = [sys.executable, "-m", "deploy.simulation", "--hours", "0.05", "--nodes", "20", "--churn", "20%"]
+        environment = os.environ | {"PYTHONHASHSEED": str(hashing)}
+        done = subprocess.run(
+            [*command, "--seed", str(seed)], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        found = re.search(r"every promise holds; history ([0-9a-f]{64})", done.stdout)
+        assert found, done.stdout
+        histories[seed, hashing] = found[1]
+    assert histories[1, 1] == histories[1, 2]
+    assert histories[1, 1] != histories[2, 1]
+
+
+SMALL = "contract pace=quorum length=10s\nstart coordinator\nnodes a\nstart a\nuntil step 3\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "words"),
+    [
+        ("expect counted of a >= 99", Broken, "line 6, 'expect counted of a >= 99': it is"),
+        ("expect voids = 3", Broken, "it is 0"),
+        ("expect update 1 holds a b", BadScenario, "there is no node"),
+        ("expect update 1 lacks a", Broken, "it holds a"),
+        ("start nobody", BadScenario, "there is no node 'nobody'"),
+        ("dance", BadScenario, "this is no command"),
+        ("wait 3 parsecs", BadScenario, "this is no command"),
+        ("wait 3parsecs", BadScenario, "has no unit"),
+    ],
+)
+def test_a_scenario_can_fail(line: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        play(SMALL + line)
+
+
+def test_the_checks_that_always_run_can_fail() -> None:
+    """A replica that differs at the very end is found, though nobody has contributed on it."""
+    with pytest.raises(Broken, match="its replica differs at step"):
+        play(SMALL + "flip a bit of a\n")
