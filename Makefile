@@ -2,6 +2,8 @@
 # make test    lint and tests
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
 # make bench   how fast and how small, beside honest baselines
+# make simulate   a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED)
+# make chaos   real processes killed at random (SEED, MINUTES)
 # make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
 # make bench-staleness   what stale gradients cost, and what looking ahead mends; about 15 minutes
 # make proto   write the gRPC stubs anew
@@ -10,6 +12,10 @@ NODES  ?= 3
 ROUNDS ?= 200
 PRESET ?= byte-1m
 WAN    ?=
+SEED   ?= 1
+HOURS  ?= 24
+SIMULATED ?= 1000
+MINUTES ?= 10
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -37,6 +43,12 @@ bench: $(VENV)/.run
 
 bench-wan: $(VENV)/.bench
 	$(BIN)/python -m deploy.wan $(WAN)
+
+simulate: $(VENV)/.run
+	@$(BIN)/python -m deploy.simulation --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED)
+
+chaos: $(VENV)/.run
+	@$(BIN)/python -m deploy.chaos --seed $(SEED) --minutes $(MINUTES)
 
 bench-staleness: $(VENV)/.run
 	$(BIN)/python -m deploy.staleness

@@ -131,6 +131,7 @@ class Work:
         self._now = now
         self._moved = asyncio.Condition()
         self._trained_through_at_cut: int | None = None
+        self._fingerprinted = (-1, 0, 0)  # step, nonce, fingerprint
         self._told_s = 0.0
         self._sent_since = state.sent() or []  # the save that is on disk
         self._saving: asyncio.Future[None] | None = None
@@ -156,6 +157,7 @@ class Work:
     def _adopt(self, replica: Replica) -> None:
         self.trainer.clear()
         self.trainer.adopt(replica)
+        self._fingerprinted = (-1, 0, 0)
 
     # updates
 
@@ -170,7 +172,7 @@ class Work:
         assert replica is not None
         if row.step != replica.step or row.previous != replica.head:
             raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
-        if replica.fingerprint(row.nonce) != row.fingerprint:
+        if self._fingerprint(replica, row.nonce) != row.fingerprint:
             raise ReplicaError(f"the parameters differ from those that were sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
         ahead = self._on_the_way
@@ -178,6 +180,15 @@ class Work:
             ahead = self._on_the_way = None
         self.trainer.refresh(ahead.sent if ahead and self._looks_ahead else None)
         self._state.save_head(Head(replica.step, replica.head))
+
+    def _fingerprint(self, replica: Replica, nonce: int) -> int:
+        """Of the replica. The row asks for what the contribution told, mostly: it is worked out once for both, and what
+        goes wrong with a replica in between is found by the next contribution."""
+        step, known_nonce, fingerprint = self._fingerprinted
+        if (step, known_nonce) != (replica.step, nonce):
+            fingerprint = replica.fingerprint(nonce)
+            self._fingerprinted = (replica.step, nonce, fingerprint)
+        return fingerprint
 
     @property
     def _looks_ahead(self) -> bool:
@@ -233,7 +244,7 @@ class Work:
         )
         self.pending = self._on_the_way = Pending(name, sent)
         self._trained_through_at_cut = trained_through
-        fingerprint = replica.fingerprint(announcement.nonces[behind])
+        fingerprint = self._fingerprint(replica, announcement.nonces[behind])
         if self._looks_ahead:
             trainer.look_ahead(sent)
         kept = self._keep() if self._save_is_due() else None

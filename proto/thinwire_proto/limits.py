@@ -70,5 +70,5 @@ def void_lasts_s(round_s: float) -> float:
 
 def save_every_s(round_s: float, save_s: float) -> float:
     """Between two saves of a node's state, where the last one took `save_s`: once a round, unless that would take more
-    than a twentieth of the time."""
-    return max(round_s, 20 * save_s)
+    than a hundredth of the time."""
+    return max(round_s, 100 * save_s)

@@ -50,4 +50,4 @@ def test_what_follows_from_the_round_fits_into_it(round_s: float) -> None:
     assert limits.margin_s(round_s) + limits.unmeasured_tail_s(round_s) < round_s / 2
     assert limits.void_lasts_s(round_s) <= round_s
     assert limits.ROUND_TRIP_MAX_S <= limits.probe_every_s(round_s) <= limits.HEARTBEAT_S
-    assert limits.save_every_s(round_s, round_s) >= 20 * round_s
+    assert limits.save_every_s(round_s, round_s) >= 100 * round_s

@@ -54,12 +54,14 @@ class RealSwarm:
         self.processes.append(process)
         return process
 
-    def coordinator(self, run: str | None = None, *more: str) -> Process:
-        """Start it, wait until it listens, and keep its address (also its port, for the next start)."""
+    def coordinator(self, run: str | None = None, *more: str, through: tuple[str, ...] = ()) -> Process:
+        """Start it, wait until it listens, and keep its address (also its port, for the next start). through: a program
+        of this folder that does so in a way of its own, and its arguments."""
         if run is not None:
             (self.folder / "RUN.toml").write_text(run)
             more = ("--run", str(self.folder / "RUN.toml"), *more)
-        command = ["thinwire-coordinator", "serve", "--state-dir", str(self.state), "--listen", self.address]
+        command = [*_program("thinwire-coordinator", through), "serve"]
+        command += ["--state-dir", str(self.state), "--listen", self.address]
         process = self.start("coordinator", *command, *more)
         until(lambda: LISTENING.search(process.text()) or not process.running, "the coordinator listens", process)
         found = LISTENING.search(process.text())
@@ -67,10 +69,17 @@ class RealSwarm:
         self.address = found[1]
         return process
 
-    def node(self, name: str, *more: str) -> Process:
-        folder = str(self.folder / name)
-        command = ["thinwire-node", "start", self.address, "--name", name, "--state-dir", folder, "--threads", "1"]
+    def node(self, name: str, *more: str, through: tuple[str, ...] = ()) -> Process:
+        command = [*_program("thinwire-node", through), "start", self.address, "--name", name]
+        command += ["--state-dir", str(self.folder / name), "--threads", "1"]
         return self.start(name, *command, *more)
+
+    def counted(self, name: str) -> int:
+        """How often a node was counted, in this life of the coordinator."""
+        return next((node.counted for node in self.status().nodes if node.name == name), 0)
+
+    def active(self) -> list[str]:
+        return sorted(node.name for node in self.status().nodes if node.active)
 
     def status(self, *, fingerprint: bool = False) -> StatusReply:
         with grpc.insecure_channel(self.address) as channel:
@@ -88,6 +97,13 @@ class RealSwarm:
         done = self.command("verify")
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+
+def _program(name: str, through: tuple[str, ...]) -> list[str]:
+    if not through:
+        return [name]
+    script, *arguments = through
+    return ["python", str(Path(__file__).with_name(script)), *arguments]
 
 
 @contextmanager

@@ -1,0 +1,24 @@
+"""A node that dies, by kill -9, when half of its contribution is out.
+
+python half_an_upload.py start HOST:PORT …
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+from thinwire_node import __main__, link
+
+
+def half(data: bytes) -> Iterator[bytes]:
+    yield data[: len(data) // 2]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    link.split = half  # type: ignore[attr-defined]
+    sys.argv = ["thinwire-node", *sys.argv[1:]]
+    __main__.main()

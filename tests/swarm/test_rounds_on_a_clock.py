@@ -1,0 +1,153 @@
+"""The scenarios of tests/scenarios once more, where real processes on real sockets can play them."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.dying_coordinator import POINTS
+from support.real import RealSwarm, ended, last_fingerprint, run_text, until
+from thinwire_proto.limits import LOST_AFTER_S
+
+ROOT = Path(__file__).parents[2]
+CLOCK = 'pace = "clock"\n'
+
+
+def clock_text(length_ms: int = 1000) -> str:
+    text = run_text(1_000_000, rounds=CLOCK)
+    return text.replace("length_ms = 5000", f"length_ms = {length_ms}").replace("samples = 4", "samples = 64")
+
+
+def test_on_a_clock_nobody_waits_and_all_are_counted_in_every_round(swarm: RealSwarm) -> None:
+    """Scenarios 1 and 3: two nodes; a third joins at round 2; each trains on while its contribution travels."""
+    swarm.coordinator(clock_text(), "--wait-for", "2")
+    nodes = [swarm.node("a"), swarm.node("b")]
+    swarm.reached(2)
+    nodes.append(swarm.node("c"))
+    until(lambda: swarm.counted("c") >= 5, "the third is counted", *nodes)
+    status = swarm.status()
+    assert status.fingerprints_different == 0
+    assert status.rounds_void == 0
+    for node in nodes:
+        node.tell(signal.SIGTERM)
+    assert [ended(node) for node in nodes] == [0, 0, 0]
+    assert all("slept" not in node.text() and "moved by" not in node.text() for node in nodes)
+    swarm.verify()
+
+
+def test_a_node_that_raises_is_one_failure_and_heals(swarm: RealSwarm) -> None:
+    """Scenario 2."""
+    swarm.coordinator(clock_text())
+    other = swarm.node("other")
+    swarm.reached(2)
+    raising = swarm.node("raising", through=("raising_node.py",))
+    assert ended(raising) == 1
+    assert "the device fell off the bus" in raising.text()
+    again = swarm.node("raising")
+    until(lambda: swarm.counted("raising") >= 5, "it is counted again", again)
+    status = swarm.status()
+    assert {node.name: node.lost for node in status.nodes} == {"other": 0, "raising": 1}
+    assert status.fingerprints_different == 0
+    assert other.running
+
+
+def test_a_part_of_an_upload_is_dropped_whole(swarm: RealSwarm) -> None:
+    """Scenario 6."""
+    swarm.coordinator(clock_text())
+    swarm.node("other")
+    swarm.reached(2)
+    half = swarm.node("half", through=("half_an_upload.py",))
+    assert ended(half) == -signal.SIGKILL
+    assert swarm.counted("half") == 0
+    again = swarm.node("half")
+    until(lambda: swarm.counted("half") >= 3, "it is counted", again)
+    assert swarm.status().fingerprints_different == 0
+
+
+def test_a_stopped_node_is_noticed_by_the_heartbeat_and_comes_back(swarm: RealSwarm) -> None:
+    """Scenarios 7 and 8: SIGSTOP with the socket open. The rounds do not wait for it; when it goes on, it comes
+    back."""
+    swarm.coordinator(clock_text())
+    nodes = [swarm.node("a"), swarm.node("b")]
+    until(lambda: swarm.active() == ["a", "b"] and swarm.counted("b") > 2, "both are counted", *nodes)
+    nodes[1].tell(signal.SIGSTOP)
+    before = swarm.status().step
+    until(lambda: swarm.active() == ["a"], "the heartbeat notices", *nodes)
+    assert swarm.status().step - before <= LOST_AFTER_S + 5  # a round a second
+    nodes[1].tell(signal.SIGCONT)
+    counted = swarm.counted("b")
+    until(lambda: swarm.counted("b") >= counted + 3, "it is counted again", *nodes)
+    assert swarm.status().fingerprints_different == 0
+
+
+def test_nodes_that_are_there_before_the_coordinator_wait_for_it(swarm: RealSwarm) -> None:
+    """Scenario 17."""
+    coordinator = swarm.coordinator(clock_text())
+    coordinator.end(10)
+    node = swarm.node("early")
+    until(lambda: node.text().count("no coordinator at") >= 2, "it has tried twice", node)
+    swarm.coordinator()
+    until(lambda: swarm.counted("early") >= 3, "it is counted", node)
+
+
+def test_a_coordinator_killed_at_any_point_of_sealing_counts_everybody_once_or_not_at_all(swarm: RealSwarm) -> None:
+    """Scenario 16: at every step, in one swarm whose nodes live through all of it."""
+    swarm.coordinator(run_text(1_000_000), "--wait-for", "2").end(10)
+    nodes = [swarm.node("a"), swarm.node("b")]
+    for point in POINTS:
+        dying = swarm.coordinator(through=("dying_coordinator.py", point, "6"))
+        assert ended(dying) == -signal.SIGKILL, point
+        swarm.verify()
+    swarm.coordinator()
+    swarm.reached(swarm.status().step + 5)
+    assert swarm.status().fingerprints_different == 0
+    for node in nodes:
+        node.tell(signal.SIGTERM)
+    assert [ended(node) for node in nodes] == [0, 0]
+    swarm.processes[-1].end(10)
+    told = [int(re.search(r"counted (\d+) times", node.text())[1]) for node in nodes]  # type: ignore[index]
+    contributions = int(re.search(r"\(([\d,]+) contributions", swarm.verify())[1].replace(",", ""))  # type: ignore[index]
+    assert sum(told) == contributions  # both sides say the same of every one
+
+
+def test_a_killed_node_takes_up_what_it_saved_at_its_last_cut(swarm: RealSwarm) -> None:
+    """Its momentum is on disk once a round; whatever was counted since that would be counted twice is dropped."""
+    swarm.coordinator(clock_text(500))
+    node = swarm.node("a")
+    until(lambda: swarm.counted("a") > 6, "it is counted", node)
+    node.tell(signal.SIGKILL)
+    ended(node)
+    again = swarm.node("a")
+    until(lambda: swarm.counted("a") > 12, "it is counted again", again)
+    assert "momentum taken up" in again.text() or "is in an update, or may yet be" in again.text()
+    again.tell(signal.SIGTERM)
+    assert ended(again) == 0
+    assert last_fingerprint(again)[0] > 12
+    assert swarm.status().fingerprints_different == 0
+
+
+def test_half_a_minute_of_chaos() -> None:
+    """Scenario 12; `make chaos` does it for as long as one likes."""
+    command = [sys.executable, "-m", "deploy.chaos", "--seed", "1", "--minutes", "0.5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every replica was equal, and the ledger verifies" in done.stdout
+
+
+def test_chaos_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swarm that does not go on is noticed."""
+    from deploy import chaos as module  # noqa: PLC0415 - only here
+
+    monkeypatch.setattr(module, "STANDSTILL_S", 0.0)
+    chaos = module.Chaos(tmp_path, random.Random(1))
+    try:
+        with pytest.raises(module.Failed, match="no step after"):
+            module.run(chaos, 60)
+    finally:
+        chaos.kill_all()
