@@ -158,7 +158,9 @@ class Chaos:
             raise Failed(f"no step after {self.best_step} for {STANDSTILL_S:.0f} s")
         for victim in self.victims:
             process = victim.process
-            if process is not None and not process.running and process.popen.returncode not in (0, -signal.SIGKILL):
+            # one that is told to leave before it has begun to listen to signals ends by the signal itself
+            fine = (0, -signal.SIGKILL, -signal.SIGTERM)
+            if process is not None and not process.running and process.popen.returncode not in fine:
                 raise Failed(f"{victim.name} ended with {process.popen.returncode}:\n{process.tail(20)}")
 
     def status(self) -> StatusReply:

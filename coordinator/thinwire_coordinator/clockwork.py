@@ -13,16 +13,14 @@ TICK_S = 0.001
 
 
 class Clockwork:
-    """`handle` gets every action, in order."""
+    """`handle` gets every action, in order. `now`: seconds on a monotonic clock; the event loop's own may be one that
+    moves only between two turns of the loop, and nodes ask for it to the microsecond."""
 
-    def __init__(self, machine: RoundMachine, handle: Callable[[Action], None]) -> None:
+    def __init__(self, machine: RoundMachine, handle: Callable[[Action], None], now: Callable[[], float]) -> None:
         self.machine = machine
+        self.now = now
         self._handle = handle
         self._timer: asyncio.TimerHandle | None = None
-
-    def now(self) -> float:
-        """Seconds on the coordinator's clock."""
-        return asyncio.get_running_loop().time()
 
     def now_us(self) -> int:
         return round(self.now() * 1e6)
@@ -64,4 +62,5 @@ class Clockwork:
         deadline = self.machine.deadline
         self._timer = None
         if deadline is not None:
-            self._timer = asyncio.get_running_loop().call_at(deadline + TICK_S, self._tick)
+            wait_s = max(0.0, deadline - self.now()) + TICK_S
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)

@@ -45,6 +45,7 @@ SERVER_OPTIONS = (
     # HTTP/2 pings are the heartbeat
     ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # or gRPC waits a minute for the answer
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", round(limits.HEARTBEAT_LEAST_S * 1000)),
 )

@@ -60,8 +60,8 @@ class Intake:
             return self._refuse(member, header, current, refusal)
         current.arriving.add(header.session)
         try:
-            until = current.deadline + READ_GRACE_S
-            payload = await _read(header.payload_bytes, self._payload_bytes_max, parts, until)
+            patience_s = current.deadline + READ_GRACE_S - self._clockwork.now()
+            payload = await _read(header.payload_bytes, self._payload_bytes_max, parts, patience_s)
         except PayloadError as error:
             refusal = admission.Refusal(Receipt.REASON_MALFORMED, str(error))
             return self._refuse(member, header, current, refusal)
@@ -199,8 +199,8 @@ def _mark(header: ContributionHeader) -> int | None:
     return header.trained_through if header.HasField("trained_through") else None
 
 
-async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart], until: float) -> bytes:
-    """The payload of a contribution, part by part. Raises PayloadError, or TimeoutError at `until` (loop time)."""
+async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart], patience_s: float) -> bytes:
+    """The payload of a contribution, part by part. Raises PayloadError, or TimeoutError when patience is at an end."""
     assembly = Assembly(size, size_max, "contribution")
 
     async def read() -> None:
@@ -209,5 +209,5 @@ async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart]
                 raise PayloadError("contribution: a part is empty")
             assembly.add(part.data)
 
-    await asyncio.wait_for(read(), until - asyncio.get_running_loop().time())
+    await asyncio.wait_for(read(), patience_s)
     return assembly.whole()

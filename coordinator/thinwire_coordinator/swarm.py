@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Iterable
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from thinwire_coordinator.admission import why_drop_momentum
 from thinwire_coordinator.bases import Bases
@@ -36,7 +37,7 @@ NONCE_BITS = 64
 
 
 class Swarm:
-    """`randomness`: for nonces and the names of sessions."""
+    """`now`: the coordinator's clock, in seconds. `randomness`: for nonces and the names of sessions."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Swarm:
         workers: Workers,
         feed: Feed,
         wait_for: int,
+        now: Callable[[], float] = time.monotonic,
         randomness: random.Random | None = None,
     ) -> None:
         contract = state.contract
@@ -68,7 +70,7 @@ class Swarm:
             Tally(),
         )
         machine = RoundMachine(contract.round, contract.schedule.steps, epoch.first_round, replica.step, wait_for)
-        self.clockwork = Clockwork(machine, self._handle)
+        self.clockwork = Clockwork(machine, self._handle, now)
         self.intake = Intake(contract, epoch, self.books, self.clockwork, workers, self.tasks)
         self._replica = replica
         self._sealer = Sealer(state, replica, feed, workers)

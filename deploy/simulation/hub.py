@@ -103,7 +103,8 @@ class Hub:
             return await self.workers.reading.submit(self._read, step)
 
         self.feed = Feed(read, replica.step)
-        self.swarm = Swarm(self.state, replica, epoch, self.workers, self.feed, wait_for, randomness)
+        now = asyncio.get_running_loop().time
+        self.swarm = Swarm(self.state, replica, epoch, self.workers, self.feed, wait_for, now, randomness)
         self.service: Service | None = Service(self.swarm)
 
     def _read(self, step: int) -> SealedUpdate:

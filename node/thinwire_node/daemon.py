@@ -64,6 +64,7 @@ class Node:
         self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
         self._kept: KeptMomentum | None = None  # from disk; not taken up yet
         self._leaving = False
+        self._taking_part: Session | None = None
         self._resyncs_in_vain = 0
         self._joined = False
         self._contract: Contract | None = None
@@ -155,10 +156,12 @@ class Node:
         try:
             work, head_step = await self._join(link)
             session = Session(link, work, self.record, self._settings.habits, self._machine.clocks, head_step)
+            self._taking_part = session
             try:
                 await session.run()
                 self._leaving = True
             finally:
+                self._taking_part = None
                 if self._leaving:
                     with contextlib.suppress(ThinwireError):
                         await link.leave(work.trained_through_at_cut)
@@ -238,10 +241,10 @@ class Node:
         """Stop a session that runs; a receipt that is out is waited for, for a while."""
         self._leaving = True
         if self.work is not None:
-            settled = asyncio.ensure_future(self.work.settled())
-            await asyncio.wait({session, settled}, timeout=RECEIPT_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-            settled.cancel()
             self.work.interrupt()
+        if self._taking_part is not None:
+            self._taking_part.leave()
+            await asyncio.wait({session}, timeout=RECEIPT_WAIT_S)
         session.cancel()
         with contextlib.suppress(asyncio.CancelledError, ThinwireError, Interrupted):
             await session

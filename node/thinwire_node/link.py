@@ -33,6 +33,7 @@ CHANNEL_OPTIONS = (
     # HTTP/2 pings are the heartbeat
     ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # or gRPC waits a minute for the answer
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
 )

@@ -16,6 +16,7 @@ from thinwire_node import pacing
 from thinwire_node.clock import CoordinatorClock, Probe
 from thinwire_node.keeping_up import KeepingUp
 from thinwire_node.link import Link, LinkLost
+from thinwire_node.trainer import Interrupted
 from thinwire_node.work import Contribution, Work
 from thinwire_proto.errors import LocalError, ReplicaError
 from thinwire_proto.limits import ROUND_TRIP_MAX_S, SUSPENDED_S, probe_every_s
@@ -89,6 +90,7 @@ class Session:
         self._hurry = False
         self._to_send: asyncio.Queue[_Outgoing] = asyncio.Queue(1)
         self._said = ""
+        self._leaving = False
 
     async def run(self) -> None:
         """Follow and take part, until the run is complete or enough rounds are done. Raises LinkLost, Refused,
@@ -110,6 +112,11 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._work.finish_jobs()
+
+    def leave(self) -> None:
+        """Train no more; `run` is over when the receipt that is out has come."""
+        self._leaving = True
+        self._changed.set()
 
     async def _follow(self) -> None:
         work, now = self._work, self._clocks.now
@@ -192,6 +199,9 @@ class Session:
         if work.pending is not None:  # a lost session, or the life before, left its receipt open
             await self._settle(await self._link.ask_receipt(work.pending.hash), tokens=0)
         while not self._done():
+            if self._leaving:
+                await work.settled()
+                return
             self._changed.clear()
             newest = self._newest
             if self._look_for_sleep() or not self._clock:
@@ -199,7 +209,10 @@ class Session:
             decision = pacing.decide(self._view(newest), self._spec)
             if isinstance(decision, pacing.Train):
                 began = self._clocks.now()
-                trained = await work.train(decision.samples)
+                try:
+                    trained = await work.train(decision.samples)
+                except Interrupted:
+                    continue
                 record.speed.trained(trained, self._clocks.now() - began)
             elif isinstance(decision, pacing.Cut):
                 assert newest is not None
@@ -322,9 +335,13 @@ class Session:
             await self._settle(receipt, contribution.samples * self._work.contract.model.context)
 
     async def _settle(self, receipt: Receipt, tokens: int) -> None:
-        """`tokens`: that the contribution stands for."""
+        """`tokens`: that the contribution stands for. To its end, once begun: the compute thread does its part whatever
+        becomes of this task, and then nobody would ask for the receipt again."""
+        await asyncio.shield(asyncio.ensure_future(self._settle_whole(receipt, tokens)))
+
+    async def _settle_whole(self, receipt: Receipt, tokens: int) -> None:
         counted = receipt.outcome == Receipt.OUTCOME_COUNTED
-        await self._work.settle(counted)  # first: should this be cancelled, the receipt is asked for again
+        await self._work.settle(counted)
         if counted:
             self._hurry = False
             self._record.counted += 1
