@@ -41,7 +41,7 @@ class Leases:
     def __init__(self) -> None:
         self.cursor = 0
         """The first position that nobody was given yet."""
-        self._free: deque[Run] = deque()  # taken back
+        self._free: deque[Run] = deque()  # taken back; in order, neighbours made one, so that leases are not in shreds
         self._held: dict[str, _Held] = {}
 
     def granted(self, node: str) -> tuple[Run, ...]:
@@ -81,7 +81,7 @@ class Leases:
         held = self._held.get(node)
         if held is not None:
             before, held.granted = _split(held.granted, trained_through)
-            held.trained += before
+            held.trained = _joined(held.trained + before)
 
     def resume(self, node: str, trained_through: int | None) -> None:
         """A node comes back with a momentum that holds what it trained on up to here: what it reported beyond that was
@@ -101,14 +101,17 @@ class Leases:
         """A node leaves, and keeps its momentum: what it has not reported is free."""
         held = self._held.get(node)
         if held is not None:
-            self._free.extend(held.granted)
+            self._set_free(held.granted)
             held.granted = []
 
     def take_back(self, node: str) -> None:
         """A node is lost with its state: all that it held and that is in no update is free."""
         held = self._held.pop(node, None)
         if held is not None:
-            self._free.extend(_joined(held.trained + held.granted))
+            self._set_free(held.trained + held.granted)
+
+    def _set_free(self, runs: list[Run]) -> None:
+        self._free = deque(_joined(sorted([*self._free, *runs], key=lambda run: run.start)))
 
     def seen(self, node: str, step: int) -> None:
         if node in self._held:

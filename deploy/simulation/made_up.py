@@ -11,7 +11,7 @@ import asyncio
 import random
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -102,7 +102,7 @@ class MadeUpTrainer:
     def interrupt(self) -> None:
         pass
 
-    def micro_batch(self, positions: range) -> None:
+    def micro_batch(self, positions: Sequence[int]) -> None:
         if not self.finite:
             self.dropped += 1
             return

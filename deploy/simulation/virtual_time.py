@@ -7,6 +7,7 @@ run on a thread runs here and now.
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -68,6 +69,7 @@ def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end under virtual time; whatever else still runs is cancelled then."""
+    gc.set_threshold(300_000, 20, 100)  # a thousand nodes are many objects, which the collector would walk all the time
     torch.set_num_threads(1)  # the tensors are tiny, and threads would only wait for each other
     loop = VirtualTimeLoop()
     loop.set_exception_handler(_handle)

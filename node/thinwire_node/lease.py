@@ -26,10 +26,14 @@ class Lease:
                 self._runs = [part for part in (rest, *self._runs[number + 1 :]) if part]
                 return
 
-    def take(self, samples: int) -> range:
-        """Up to so many neighbouring positions; they count as trained on from now. Call it only if some are left."""
-        first, *others = self._runs
-        taken, rest = first[:samples], first[samples:]
-        self._runs = [rest, *others] if rest else others
+    def take(self, samples: int) -> list[int]:
+        """The next positions, up to so many; they count as trained on from now. Call it only if some are left."""
+        taken: list[int] = []
+        while self._runs and len(taken) < samples:
+            run = self._runs.pop(0)
+            wanted = samples - len(taken)
+            taken += run[:wanted]
+            if rest := run[wanted:]:
+                self._runs.insert(0, rest)
         self.trained_through = taken[-1]
         return taken

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class Trainer:
         if self._interrupted.is_set():
             raise Interrupted
 
-    def micro_batch(self, positions: range) -> None:
+    def micro_batch(self, positions: Sequence[int]) -> None:
         """Forward and backward on the samples at these positions; dropped and counted if anything is not finite.
         Raises Interrupted."""
         began = time.perf_counter()
@@ -124,7 +125,7 @@ class Trainer:
         finally:
             self.compute_s += time.perf_counter() - began
 
-    def _micro_batch(self, positions: range) -> None:
+    def _micro_batch(self, positions: Sequence[int]) -> None:
         seed, count = self._contract.data.seed, len(self._windows)
         rows = np.stack([self._windows[sample_at(position, seed, count)] for position in positions])
         tokens = torch.from_numpy(rows.astype(np.int64)).to(self._device)
