@@ -34,7 +34,11 @@ def test_each_field_changes_the_hash() -> None:
 
 def test_differences_are_named_with_both_values() -> None:
     ours, theirs = small_contract(demo={"k": 16}), small_contract(round={"pace": "clock"})
-    assert differences(ours, theirs) == ["demo.k: 16 here, 32 there", "round.pace: quorum here, clock there"]
+    assert differences(ours, theirs) == [
+        "demo.k: 16 here, 32 there",
+        "round.base_age_max: 0 here, 1 there",
+        "round.pace: quorum here, clock there",
+    ]
     assert differences(ours, ours) == []
 
 
