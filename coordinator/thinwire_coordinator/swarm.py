@@ -103,6 +103,8 @@ class Swarm:
             age_max=self.contract.round.momentum_age_max,
         )
         if why or not kept:
+            if self.intake.round is not None and member.node_id in self.intake.round.accepted:
+                leases.settle(member.node_id)  # what it has delivered may yet be counted, and is nobody else's
             leases.take_back(member.node_id)
         else:
             momentum = request.momentum
@@ -128,9 +130,8 @@ class Swarm:
             before = self.intake.round
             self.clockwork.attend(member.node_id)
             if before is not None and self.intake.round is before:
-                self._grant_and_announce(
-                    [member.node_id]
-                )  # it came in the middle of the round, and may still be in time
+                # it came in the middle of the round, and may still be in time
+                self._grant_and_announce([member.node_id])
             while True:
                 yield await mine.get()
         finally:

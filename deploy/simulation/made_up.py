@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
+from deploy.simulation.virtual_time import Killed
 from thinwire_node.demo import DeMo, Sent
 from thinwire_node.state import Head, KeptMomentum, NodeState
 from thinwire_proto.contract import Contract, parse_contract
@@ -31,10 +32,6 @@ VOTES = 40
 """Of a made-up contribution."""
 ENCODE_S = 0.02
 REPLAY_S = 0.01
-
-
-class Killed(BaseException):
-    """The process is gone in the middle of what it did; nothing may come of it any more."""
 
 
 class Positions(set[int]):

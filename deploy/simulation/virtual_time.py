@@ -61,9 +61,13 @@ class ProcessDied(Exception):
     """What a process was about to do does not happen any more."""
 
 
+class Killed(BaseException):
+    """A node's process is gone in the middle of what it did; nothing may come of it any more."""
+
+
 def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What a killed process has left behind is nobody's to look at; anything else is told."""
-    if not isinstance(context.get("exception"), ProcessDied):
+    if not isinstance(context.get("exception"), (ProcessDied, Killed)):
         loop.default_exception_handler(context)
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from deploy.simulation.hub import Hub, make_state, scratch_folder
 from deploy.simulation.machine import DriftingClock, Hardware, SimulatedMachine
-from deploy.simulation.made_up import Killed, MadeUpSent, MemoryState
+from deploy.simulation.made_up import MadeUpSent, MemoryState
 from deploy.simulation.network import Line, Network
 from deploy.simulation.replicas import Shared, SharedReplica
+from deploy.simulation.virtual_time import Killed
 from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node, Settings
 from thinwire_node.session import Habits
