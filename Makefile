@@ -1,4 +1,4 @@
-# make swarm   a coordinator and three nodes on this machine, with a live view and a summary
+# make swarm   a coordinator and three nodes on this machine, with a live view and a summary; WITH_METRICS=1: Prometheus
 # make test    lint and tests
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
 # make bench   how fast and how small, beside honest baselines
@@ -6,11 +6,15 @@
 # make chaos   real processes killed at random (SEED, MINUTES)
 # make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
 # make bench-staleness   what stale gradients cost, and what looking ahead mends; about 15 minutes
+# make screenshots   pictures of the page for the README, from a swarm that runs; needs Chromium
+# make test-compose   docker-compose.yml on a real engine, from build to verify; about 15 minutes
 # make proto   write the gRPC stubs anew
+# make dashboards   write Grafana's dashboards anew
 PYTHON ?= python3
 NODES  ?= 3
 ROUNDS ?= 200
 PRESET ?= byte-1m
+WITH_METRICS ?=
 WAN    ?=
 SEED   ?= 1
 HOURS  ?= 24
@@ -21,10 +25,10 @@ VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/service_pb2.py
 
-.PHONY: swarm test lint bench bench-wan bench-staleness simulate chaos proto clean
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness simulate chaos proto dashboards screenshots clean
 
 swarm: $(VENV)/.run
-	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET)
+	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
 
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
@@ -37,6 +41,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m deploy.stubs --check
+	$(BIN)/python -m deploy.dashboards --check
+	$(BIN)/python -m deploy.metrics_table --check
 
 bench: $(VENV)/.run
 	$(BIN)/python -m deploy.bench
@@ -55,6 +61,15 @@ bench-staleness: $(VENV)/.run
 
 proto: $(VENV)/.dev
 	$(BIN)/python -m deploy.stubs
+
+screenshots: $(VENV)/.dev
+	$(BIN)/python -m deploy.screenshots
+
+dashboards: $(VENV)/.dev
+	$(BIN)/python -m deploy.dashboards
+
+test-compose: $(VENV)/.dev
+	$(BIN)/pytest -s --timeout 1800 tests/compose
 
 clean:
 	rm -rf $(VENV) runs

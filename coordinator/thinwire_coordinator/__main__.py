@@ -9,23 +9,29 @@ import signal
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
+from thinwire_coordinator.asking import ask_status
 from thinwire_coordinator.config import check_address, read_run
 from thinwire_coordinator.coordinator import Coordinator, Settings
 from thinwire_coordinator.evaluation import sample
+from thinwire_coordinator.logs import FORMATS, formatter
 from thinwire_coordinator.retention import KEEP_MIN
 from thinwire_coordinator.state import open_state, replay, replica_at_head
+from thinwire_coordinator.table import table
 from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import ConfigError, ThinwireError
 from thinwire_proto.replica import Replica
 
 DEFAULT_LISTEN = "127.0.0.1:7700"
+DEFAULT_HTTP = "127.0.0.1:7701"
 
 
 def main() -> None:
     arguments = _parser().parse_args()
-    logging.basicConfig(
-        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=arguments.log_level.upper(), stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(getattr(arguments, "log_format", "text")))
+    logging.basicConfig(level=arguments.log_level.upper(), handlers=[handler])
     try:
         arguments.command(arguments)
     except ThinwireError as error:
@@ -45,6 +51,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         evaluate_every=arguments.evaluate_every,
         bodies=arguments.bodies,
         keep=arguments.keep,
+        http=None if arguments.http == "off" else check_address(arguments.http or DEFAULT_HTTP),
+        http_may_move=arguments.http is None,
     )
 
     async def serve() -> None:
@@ -56,6 +64,10 @@ def _serve(arguments: argparse.Namespace) -> None:
     import uvloop  # noqa: PLC0415 - not there on Windows, where the other commands work
 
     uvloop.run(serve())
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    Console().print(table(ask_status(check_address(arguments.address))))
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -117,7 +129,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="where a new run's updates are kept: a folder, s3://BUCKET/PREFIX, …; default: in the state directory",
     )
+    serve.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help=f"the page, and the metrics; 'off' for none; default {DEFAULT_HTTP}, or a free port",
+    )
+    serve.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="text, or one JSON object a line; default text"
+    )
     serve.set_defaults(command=_serve)
+
+    ask = commands.add_parser("status", help="how a running swarm is doing")
+    ask.add_argument(
+        "address", nargs="?", default=DEFAULT_LISTEN, metavar="HOST:PORT", help=f"default {DEFAULT_LISTEN}"
+    )
+    ask.set_defaults(command=_status)
 
     check = commands.add_parser("verify", help="replay the ledger and check every hash and fingerprint")
     check.set_defaults(command=_verify)

@@ -1,18 +1,20 @@
 """What the coordinator keeps about nodes while it lives: who is here, what each may train on, what each may stand
-on, and what was counted."""
+on, and what was counted; and who is told of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thinwire_coordinator.bases import Bases
+from thinwire_coordinator.events import Events
 from thinwire_coordinator.leases import Leases
 from thinwire_coordinator.members import Members
 
 
 @dataclass
 class Tally:
-    """Counts since this process started."""
+    """Counts since this process started. Bytes are told by `traffic`: contributions in, updates out, and snapshots and
+    corpus out."""
 
     tokens: int = 0
     bytes_up: int = 0
@@ -29,3 +31,4 @@ class Books:
     leases: Leases
     bases: Bases
     tally: Tally
+    events: Events = field(default_factory=Events)

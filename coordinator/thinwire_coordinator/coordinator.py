@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 from filelock import FileLock
 
-from thinwire_coordinator.evaluation import HeldOut
+from thinwire_coordinator.evaluation import HeldOut, SampleBudget
+from thinwire_coordinator.events import LossMeasured, Sampled
+from thinwire_coordinator.exposition import Exposition
 from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.page.page import Page
 from thinwire_coordinator.retention import NotKept, Retention
-from thinwire_coordinator.service import Service
-from thinwire_coordinator.sizes import in_words, measure, size
+from thinwire_coordinator.server import Server
+from thinwire_coordinator.sizes import Need, in_words, measure, size
 from thinwire_coordinator.state import (
     State,
     check_bodies,
@@ -28,27 +31,16 @@ from thinwire_coordinator.state import (
     replica_at_head,
 )
 from thinwire_coordinator.swarm import Swarm
+from thinwire_coordinator.web import Readiness, Web
 from thinwire_coordinator.workers import Workers
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError, LedgerError, LocalError, ThinwireError
-from thinwire_proto.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.replica import Replica
-from thinwire_proto.service_pb2_grpc import add_SwarmServicer_to_server
 
 log = logging.getLogger("thinwire.coordinator")
 
-CALLS_A_NODE = 8
-SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # or two coordinators could share a port without noticing
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # HTTP/2 pings are the heartbeat
-    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
-    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # or gRPC waits a minute for the answer
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", round(limits.HEARTBEAT_LEAST_S * 1000)),
-)
+SAMPLE_PROMPT = "def "
 
 
 @dataclass(frozen=True)
@@ -64,6 +56,10 @@ class Settings:
     """Where bodies lie; None: where they lay, or in the state directory."""
     keep: int | None = None
     """See `retention`."""
+    http: str | None = None
+    """Where the page and the metrics are; None: nowhere."""
+    http_may_move: bool = False
+    """Whether another port will do."""
 
 
 class Coordinator:
@@ -72,7 +68,11 @@ class Coordinator:
         self._workers = Workers()
         self._lock: FileLock | None = None
         self._state: State | None = None
-        self._server: grpc.aio.Server | None = None
+        self._server: Server | None = None
+        self._readiness = Readiness()
+        self._exposition = Exposition(self._readiness, self._workers)
+        self._page = Page(self._readiness)
+        self._web: Web | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises LocalError if it cannot start, or cannot go on."""
@@ -98,7 +98,12 @@ class Coordinator:
     async def _startup(self) -> None:
         folder = self._settings.state_dir
         self._lock = lock_state(folder)
+        if self._settings.http is not None:
+            routes, may_move = (self._exposition.route, *self._page.routes), self._settings.http_may_move
+            self._web = Web(self._settings.http, self._readiness, routes, may_move=may_move)
+            self._web.start()
         if not is_state(folder):
+            self._readiness.text = "making the corpus and the first state"
             log.info("new run in %s: making its corpus and its first state", folder)
             await self._workers.disk.submit(
                 create_state, folder, self._settings.run or RunSpec(), self._settings.bodies
@@ -108,12 +113,13 @@ class Coordinator:
             check_run(state, self._settings.run)
         if self._settings.bodies is not None:
             check_bodies(state, self._settings.bodies)
+        self._readiness.text = "replaying the ledger"
         replica = await self._workers.disk.submit(lambda: replica_at_head(state, set_aside=True))
         if replica.step:
             log.info("replayed the ledger: step %d, every fingerprint as sealed", replica.step)
         self._retention = Retention(state, self._settings.keep)
         await self._workers.disk.submit(self._retention.sweep)
-        await self._workers.disk.submit(_foretell, state, self._settings.keep)
+        needs = await self._workers.disk.submit(_foretell, state, self._settings.keep)
         epoch = await self._workers.disk.submit(state.ledger.begin_epoch)
 
         nodes_max = state.contract.round.nodes_max
@@ -128,24 +134,19 @@ class Coordinator:
         self._replica = replica
         self._evaluate_every = self._settings.evaluate_every
         self._held_out = HeldOut(state.contract, state.corpus)
+        self._samples = SampleBudget()
+        if self._web is not None:
+            losses = await self._workers.disk.submit(state.ledger.losses)
+            self._exposition.begin(self._swarm, self._settings.keep, needs, losses)
+            self._page.open(self._swarm)
         await self._listen()
 
     async def _listen(self) -> None:
         listen = self._settings.listen
-        calls = CALLS_A_NODE * self._swarm.contract.round.nodes_max
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
-        add_SwarmServicer_to_server(Service(self._swarm), self._server)
         host, _, _ = listen.rpartition(":")
-        try:
-            bound = self._server.add_insecure_port(listen)
-        except RuntimeError:
-            bound = 0
-        if not bound:
-            raise ConfigError(
-                f"cannot listen on {listen}: the port is in use, or the address is not of this machine; "
-                "give another with --listen HOST:PORT"
-            )
-        await self._server.start()
+        self._server = Server(self._swarm, self._exposition.traffic)
+        bound = await self._server.start(listen)
+        self._exposition.listening(bound)
         contract = self._swarm.contract
         log.info(
             "contract %s: %s parameters, %d steps, pace %s",
@@ -156,6 +157,9 @@ class Coordinator:
         )
         if host not in ("127.0.0.1", "localhost", "[::1]"):
             log.warning("%s is open to the network, and nothing is encrypted or signed yet", listen)
+        self._readiness.swarm = self._swarm
+        if self._web is not None:
+            log.info("the page is at %s", self._web.address)
         log.info("epoch %d, listening on %s:%d", self._swarm.epoch.number, host, bound)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
@@ -211,12 +215,29 @@ class Coordinator:
             log.info("step %d: held-out loss %.3f nats a token", replica.step, loss)
         else:
             log.warning("step %d: the held-out loss is not finite; the run has diverged", replica.step)
+        self._swarm.books.events.tell(LossMeasured(replica.step, loss))
         self._swarm.measured_step = replica.step
+        if self._web is not None and math.isfinite(loss) and replica.step:
+            await self._sample(replica.step)
+
+    async def _sample(self, step: int) -> None:
+        """What the model that was just measured writes, for the page; seldom enough to cost next to nothing."""
+        assert self._state is not None
+        if not self._samples.due(time.process_time(), last=step == self._state.contract.schedule.steps):
+            return
+        text, seconds = await self._workers.evaluation.submit(self._held_out.sample, SAMPLE_PROMPT, step)
+        self._samples.took(seconds)
+        if text is not None:
+            self._swarm.books.events.tell(Sampled(step, SAMPLE_PROMPT, text))
 
     async def _shutdown(self) -> None:
+        self._readiness.ending = True
         if self._server is not None:
             self._held_out.stop()
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
+        if self._web is not None:
+            self._page.close()
+            await self._web.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:
             self._state.close()
@@ -224,8 +245,8 @@ class Coordinator:
             self._lock.release()
 
 
-def _foretell(state: State, keep: int | None) -> None:
-    """Say how much disk the run will take, and warn if there is too little."""
+def _foretell(state: State, keep: int | None) -> list[Need]:
+    """Say how much disk the run will take, and warn if there is too little. Returns what each disk will need."""
     forecast, needs = measure(state, keep)
     elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.place
     free = ", ".join(f"{size(need.free_bytes)} are free in {need.place}" for need in needs)
@@ -240,6 +261,7 @@ def _foretell(state: State, keep: int | None) -> None:
                 size(need.short_bytes),
                 ", or give --keep N" if keep is None else "",
             )
+    return needs
 
 
 def _sealed_update(state: State, step: int) -> SealedUpdate:

@@ -11,6 +11,7 @@ from thinwire_coordinator import admission
 from thinwire_coordinator.bases import Base
 from thinwire_coordinator.books import Books
 from thinwire_coordinator.clockwork import Clockwork
+from thinwire_coordinator.events import ContributionRefused, ContributionTaken, FingerprintCompared
 from thinwire_coordinator.ledger import Epoch
 from thinwire_coordinator.members import Member
 from thinwire_coordinator.open_round import OpenRound
@@ -25,6 +26,7 @@ from thinwire_proto.parts import Assembly
 from thinwire_proto.rows import Counted, contribution_hash
 from thinwire_proto.service_pb2 import ContributionHeader, ContributionPart, Receipt
 from thinwire_proto.tiles import TileLayout
+from thinwire_proto.votes import Votes
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -59,6 +61,7 @@ class Intake:
             assert refusal is not None
             return self._refuse(member, header, current, refusal)
         current.arriving.add(header.session)
+        began = self._clockwork.now()
         try:
             patience_s = current.deadline + READ_GRACE_S - self._clockwork.now()
             payload = await _read(header.payload_bytes, self._payload_bytes_max, parts, patience_s)
@@ -74,7 +77,8 @@ class Intake:
             # it may have asked for the receipt of this one since, and been told that there is none
             left = admission.Refusal(Receipt.REASON_NO_LEASE, "the node has joined anew since this was sent")
             return self._not_counted(member, left)
-        return await asyncio.shield(self._judge(member, header, current, payload))
+        receive_s = self._clockwork.now() - began
+        return await asyncio.shield(self._judge(member, header, current, payload, receive_s))
 
     async def ask_receipt(self, name: bytes) -> Receipt | None:
         """The receipt of a contribution to the round that is open, or that is being sealed, when there is one."""
@@ -116,26 +120,39 @@ class Intake:
         )
 
     def _judge(
-        self, member: Member, header: ContributionHeader, current: OpenRound, payload: bytes
+        self, member: Member, header: ContributionHeader, current: OpenRound, payload: bytes, receive_s: float
     ) -> asyncio.Future[Receipt]:
         """A contribution has arrived whole: its receipt, known by its hash from now on, whoever is still listening."""
         name = contribution_hash(self._contract.hash, self._epoch.number, current.number, member.node_id, payload)
         if name in current.receipts:
             return current.receipts[name]
         receipt = current.receipts[name] = asyncio.get_running_loop().create_future()
-        current.arrived_us[name] = self._clockwork.now_us()
+        arrived = self._clockwork.now()
+        current.arrived_us[name] = round(arrived * 1e6)
 
         async def judge() -> None:
-            refusal = await self._check(member, header, current, payload, name)
-            if refusal is not None:
-                current.answer(name, self._refuse(member, header, current, refusal))
+            found = await self._check(member, header, current, payload, name)
+            if isinstance(found, admission.Refusal):
+                current.answer(name, self._refuse(member, header, current, found))
+                return
+            self._books.events.tell(
+                ContributionTaken(
+                    node_id=member.node_id,
+                    round=current.number,
+                    payload_bytes=len(payload),
+                    components=len(found),
+                    after_open_s=arrived - current.opened,
+                    before_deadline_s=current.deadline - arrived,
+                    receive_s=receive_s,
+                )
+            )
 
         self._tasks.keep(judge())
         return receipt
 
     async def _check(
         self, member: Member, header: ContributionHeader, current: OpenRound, payload: bytes, name: bytes
-    ) -> admission.Refusal | None:
+    ) -> admission.Refusal | Votes:
         """Compare the base, decode the votes, and take them into the round if it is still open."""
         over = admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended before this was checked")
         base = self._books.bases.at(header.step)
@@ -159,9 +176,7 @@ class Intake:
             # merged as they come, in the order in which the merge thread gets them; the seal is behind all of them
             self._tasks.must_succeed(self._workers.merge.submit(current.merger.add, votes, weight))
 
-        if self._clockwork.deliver(member.node_id, current.number, take_in):
-            return None
-        return over
+        return votes if self._clockwork.deliver(member.node_id, current.number, take_in) else over
 
     async def _replica_is_equal(self, member: Member, header: ContributionHeader, base: Base) -> bool:
         tally = self._books.tally
@@ -169,6 +184,7 @@ class Intake:
         member.replica_equal = equal
         tally.fingerprints_compared += 1
         tally.fingerprints_different += not equal
+        self._books.events.tell(FingerprintCompared(member.node_id, equal))
         return equal
 
     def _refuse(
@@ -187,6 +203,7 @@ class Intake:
 
     def _not_counted(self, member: Member, refusal: admission.Refusal) -> Receipt:
         member.not_counted += 1
+        self._books.events.tell(ContributionRefused(member.node_id, refusal.reason))
         log.info("%s: not counted: %s", member.name, refusal.text)
         return not_counted(refusal.reason, refusal.text)
 

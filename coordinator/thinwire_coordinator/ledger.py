@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS voids (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS epochs (epoch INTEGER PRIMARY KEY, first_round INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS losses (step INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS names (node TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT;
 """
 
@@ -135,6 +136,35 @@ class Ledger:
     def losses(self) -> list[tuple[int, float]]:
         """Held-out losses by step, oldest first."""
         return list(self._execute("SELECT step, loss FROM losses ORDER BY step"))
+
+    def voids_before(self, epoch: int, limit: int) -> tuple[int, list[tuple[int, int, str]]]:
+        """Of earlier epochs: how many rounds were void, and the newest `limit` runs of them, oldest first: the first
+        round, the last, and why."""
+        (total,) = self._execute(
+            "SELECT coalesce(sum(last_round - first_round + 1), 0) FROM voids WHERE epoch < ?", (epoch,)
+        ).fetchone()
+        query = "SELECT first_round, last_round, reason FROM voids WHERE epoch < ? ORDER BY rowid DESC LIMIT ?"
+        return int(total), list(self._execute(query, (epoch, limit)))[::-1]
+
+    def record_names(self, names: dict[str, str]) -> None:
+        """What nodes call themselves, by node id: for people to read."""
+        with self._transaction():
+            for pair in names.items():
+                self._execute("INSERT OR REPLACE INTO names VALUES (?, ?)", pair)
+
+    def names(self, limit: int) -> dict[str, str]:
+        """Those recorded last, oldest first."""
+        query = "SELECT node, name FROM names ORDER BY rowid DESC LIMIT ?"
+        return dict(self._execute(query, (limit,)).fetchall()[::-1])
+
+    def counted_at(self, start: int, stop: int) -> list[tuple[int, int, list[tuple[str, int]]]]:
+        """For each step from `start` to before `stop`: the step, the bytes of its update, and who counted in it with
+        how many samples. To look at: nothing is checked, so that it stays cheap."""
+        query = "SELECT step, body_bytes, counted FROM rows WHERE step >= ? AND step < ? ORDER BY step"
+        return [
+            (step, body_bytes, [(node, samples) for node, _, _, samples in msgpack.unpackb(packed, raw=False)])
+            for step, body_bytes, packed in self._execute(query, (start, stop))
+        ]
 
     def counted_of(self, contributions: Iterable[bytes]) -> int:
         """How many of these contributions are in an update."""

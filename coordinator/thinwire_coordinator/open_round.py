@@ -16,6 +16,7 @@ class OpenRound:
 
     number: int
     step: int
+    opened: float
     deadline: float
     merger: Merger
     accepted: dict[str, Accepted] = field(default_factory=dict)

@@ -74,6 +74,10 @@ class Voided:
 
 Action = Opened | Gathered | Voided
 
+TIME_IS_UP = "time is up"
+NOBODY_IS_LEFT = "nobody is left to wait for"
+"""Every `why` begins with one of these."""
+
 
 MISSES_FORGIVEN = 1
 """A node that let so many rounds pass is waited for again as soon as it is heard of; after more, once it delivers."""
@@ -130,6 +134,11 @@ class RoundMachine:
     def missing_nodes(self) -> int:
         """How many more active nodes a round needs to open."""
         return max(0, max(self._spec.min_contributions, self._wait_for) - len(self._active))
+
+    @property
+    def awaited(self) -> int:
+        """How many active nodes the open round still waits for; 0 if none is open."""
+        return len(self._round.awaited & self._active.keys()) if self._round and self.phase is Phase.OPEN else 0
 
     def attend(self, node: str, now: float) -> list[Action]:
         """A node holds the head's parameters and wants to train. It may deliver to the round that is open, and is
@@ -221,7 +230,7 @@ class RoundMachine:
             self._active[node].awaited = False
             self._active[node].missed += 1
         self._beat = current.deadline
-        why = "time is up" if time_is_up else "nobody is left to wait for"
+        why = TIME_IS_UP if time_is_up else NOBODY_IS_LEFT
         if len(current.delivered) >= self._spec.min_contributions:
             self._move(Event.GATHERED)
             return [Gathered(current.number, self.step, tuple(current.delivered), why)]

@@ -40,14 +40,27 @@ class SealedRound:
     fingerprint: int
 
 
+@dataclass(frozen=True)
+class Out:
+    """A sealed update: what it is, its size on disk, how long its two halves took, and when the coordinator's replica
+    has it, with the seconds that this took."""
+
+    update: Update
+    size: int
+    merge_s: float
+    seal_s: float
+    applied: asyncio.Future[float]
+
+
 class Sealer:
     """Seals rounds one after the other, and keeps the coordinator's own replica at the head."""
 
-    def __init__(self, state: State, replica: Replica, feed: Feed, workers: Workers) -> None:
+    def __init__(self, state: State, replica: Replica, feed: Feed, workers: Workers, now: Callable[[], float]) -> None:
         self._state = state
         self._replica = replica
         self._feed = feed
         self._workers = workers
+        self._now = now
         self._head = replica.head
 
     async def seal(
@@ -56,18 +69,27 @@ class Sealer:
         counted: tuple[Counted, ...],
         merger: Merger,
         leases: Callable[[], list[Any]] | None = None,
-    ) -> asyncio.Future[None]:
+    ) -> Out:
         """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names. `leases`
         tells what they are, at the moment when the row is queued behind whatever was recorded of them before.
 
-        Returns when the update is on disk and out; the future is done when the coordinator's replica has it, too.
-        Raises OSError or LedgerError where the disk fails; nothing is announced then."""
-        body = await self._workers.merge.submit(self._body, sealed.step, merger)
-        row = await self._workers.disk.submit(self._write, sealed, counted, body[1], leases and leases())
+        Returns when the update is on disk and out. Raises OSError or LedgerError where the disk fails; nothing is
+        announced then."""
+        began = self._now()
+        update, encoded = await self._workers.merge.submit(self._body, sealed.step, merger)
+        merged = self._now()
+        row = await self._workers.disk.submit(self._write, sealed, counted, encoded, leases and leases())
+        on_disk = self._now()
         self._head = row.hash
-        applied = self._workers.replica.submit(self._replica.apply, body[0], row.hash)
-        await self._feed.publish(SealedUpdate(row.canonical(), body[1]))
-        return applied
+        applied = self._workers.replica.submit(self._apply, update, row.hash)
+        await self._feed.publish(SealedUpdate(row.canonical(), encoded))
+        return Out(update, len(encoded), merged - began, on_disk - merged, applied)
+
+    def _apply(self, update: Update, head: bytes) -> float:
+        """Seconds that it took."""
+        began = self._now()
+        self._replica.apply(update, head)
+        return self._now() - began
 
     def _body(self, step: int, merger: Merger) -> tuple[Update, bytes]:
         schedule = self._state.contract.schedule

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import grpc
 from grpc.aio import ServicerContext as Context
 
+from thinwire_coordinator.events import Fetched, UpdateSent
 from thinwire_coordinator.members import NODE_ID, Member
 from thinwire_coordinator.retention import NotKept
 from thinwire_coordinator.swarm import Swarm
@@ -69,7 +70,8 @@ class Service(SwarmServicer):
         parts = aiter(request_iterator)
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(first.header.session, context)
-        return await self._swarm.intake.contribute(member, first.header, self._counted_up(member, first, parts))
+        member.bytes_up += first.ByteSize()  # also if it is refused at the door, and no other part is taken in
+        return await self._swarm.intake.contribute(member, first.header, _counted_up(member, first, parts))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
         await self._member(request.session, context)
@@ -80,6 +82,7 @@ class Service(SwarmServicer):
         step = request.from_step
         if step > self._swarm.feed.step:
             await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
+        follows = step == self._swarm.feed.step  # or it has to catch up first
         async with _one_at_a_time(member, "Updates", context):
             while True:
                 try:
@@ -88,20 +91,29 @@ class Service(SwarmServicer):
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # join again: a snapshot leads past it
                 row, head_step = update.row, self._swarm.feed.step
                 for data in split(update.body):
-                    yield self._counted_down(member, pb.UpdatePart(row=row, head_step=head_step, data=data))
+                    part = pb.UpdatePart(row=row, head_step=head_step, data=data)
+                    member.bytes_down += part.ByteSize()
+                    yield part
                     row, head_step = b"", 0
                 step += 1
+                if step == self._swarm.feed.step:
+                    if follows:
+                        after_s = self._swarm.clockwork.now() - self._swarm.sealed_at
+                        self._swarm.books.events.tell(UpdateSent(member.node_id, step - 1, after_s))
+                    follows = True
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
         step = self._swarm.state.snapshot_steps()[-1]
         offset = request.offset if request.step == step else 0
+        self._swarm.books.events.tell(Fetched(member.node_id, "snapshot"))
         async with _one_at_a_time(member, "Snapshot", context):
             async for part in self._file(member, self._swarm.state.snapshot_path(step), step, offset):
                 yield part
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
+        self._swarm.books.events.tell(Fetched(member.node_id, "corpus"))
         async with _one_at_a_time(member, "Corpus", context):
             async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
                 yield part
@@ -115,7 +127,6 @@ class Service(SwarmServicer):
             part = pb.FilePart(size=size, data=data, step=step, offset=offset)
             while True:
                 member.bytes_fetched += part.ByteSize()
-                self._swarm.books.tally.bytes_fetched += part.ByteSize()
                 yield part
                 if not (data := await asyncio.to_thread(file.read, PART_BYTES_MAX)):
                     return
@@ -192,22 +203,15 @@ class Service(SwarmServicer):
                 "they are two lineages; start the node with another --state-dir to take part in this one",
             )
 
-    async def _counted_up(
-        self, member: Member, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
-    ) -> AsyncIterator[pb.ContributionPart]:
-        """All parts, the first one included; each is counted as it is taken in."""
-        part: pb.ContributionPart | None = first
-        while part is not None:
-            size = part.ByteSize()
-            member.bytes_up += size
-            self._swarm.books.tally.bytes_up += size
-            yield part
-            part = await anext(parts, None)
 
-    def _counted_down(self, member: Member, part: pb.UpdatePart) -> pb.UpdatePart:
-        member.bytes_down += part.ByteSize()
-        self._swarm.books.tally.bytes_down += part.ByteSize()
-        return part
+async def _counted_up(
+    member: Member, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
+) -> AsyncIterator[pb.ContributionPart]:
+    """All parts; those behind the first one are counted as they are taken in."""
+    yield first
+    async for part in parts:
+        member.bytes_up += part.ByteSize()
+        yield part
 
 
 @asynccontextmanager

@@ -113,7 +113,7 @@ def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
     return forecast, [here, there]
 
 
-def size(number: int) -> str:
+def size(number: float) -> str:
     """In the unit that people read: 3.5 MB."""
     value, unit = float(number), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):

@@ -12,11 +12,21 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Literal
 
 from thinwire_coordinator.admission import why_drop_momentum
 from thinwire_coordinator.bases import Bases
 from thinwire_coordinator.books import Books, Tally
 from thinwire_coordinator.clockwork import Clockwork
+from thinwire_coordinator.departures import Departures
+from thinwire_coordinator.events import (
+    ContributionRefused,
+    NodeCame,
+    RoundOpened,
+    RoundSealed,
+    RoundVoid,
+    UpdateApplied,
+)
 from thinwire_coordinator.feed import Feed
 from thinwire_coordinator.intake import Intake, not_counted
 from thinwire_coordinator.ledger import Epoch
@@ -59,6 +69,8 @@ class Swarm:
         self.layout = replica.layout
         self.measured_step = 0
         """The newest step whose held-out loss was measured, finite or not."""
+        self.sealed_at = now()
+        """When the newest step was sealed, by the coordinator's clock; before the first, when this began."""
         self.sealed = asyncio.Event()
         """Set at every sealed step; for whoever looks after snapshots and evaluations."""
         self.tasks = Tasks()
@@ -72,8 +84,9 @@ class Swarm:
         machine = RoundMachine(contract.round, contract.schedule.steps, epoch.first_round, replica.step, wait_for)
         self.clockwork = Clockwork(machine, self._handle, now)
         self.intake = Intake(contract, epoch, self.books, self.clockwork, workers, self.tasks)
+        self._departures = Departures(self.books.events)
         self._replica = replica
-        self._sealer = Sealer(state, replica, feed, workers)
+        self._sealer = Sealer(state, replica, feed, workers, now)
         self._fingerprinted = (-1, 0)
         self._granted: dict[str, None] = {}  # to be announced when it is on disk
         self._writing_leases = False
@@ -92,6 +105,7 @@ class Swarm:
     async def join(self, request: JoinRequest, member: Member) -> JoinReply:
         """Say whether a node may go on with its momentum, and put its lease in order accordingly."""
         leases = self.books.leases
+        self._departures.back(member)
         kept = request.HasField("momentum")
         since = request.momentum.sent_since
         in_open_round = sum(self.intake.may_be_counted(name) for name in since)  # now: it may be sealed in the meantime
@@ -129,6 +143,7 @@ class Swarm:
             mine.put(self._standing_announcement())
             before = self.intake.round
             self.clockwork.attend(member.node_id)
+            self.books.events.tell(NodeCame(member.node_id))
             if before is not None and self.intake.round is before:
                 # it came in the middle of the round, and may still be in time
                 self._grant_and_announce([member.node_id])
@@ -137,13 +152,14 @@ class Swarm:
         finally:
             if member.announcements is mine:  # and not a newer stream of the same node
                 member.announcements = None
-                member.lost += not member.leaving
+                self._departures.gone(member)
                 self.books.leases.seen(member.node_id, self.clockwork.machine.step)
                 self.clockwork.depart(member.node_id)
 
     def leave(self, member: Member, trained_through: int | None) -> None:
         """In good order: the node keeps its momentum, and what that does not hold of its lease is free."""
         member.leaving = True
+        self._departures.left(member)
         self.books.leases.resume(member.node_id, trained_through)
         self.books.leases.give_back(member.node_id)
 
@@ -167,11 +183,16 @@ class Swarm:
         return self.tasks.failed
 
     @property
-    def condition(self) -> str:
+    def stage(self) -> Literal["waiting", "training", "complete"]:
         if self.clockwork.machine.phase is Phase.COMPLETE:
             return "complete"
-        missing = self.clockwork.machine.missing_nodes if self.intake.round is None else 0
-        return f"waiting for {missing} more node{'s' if missing > 1 else ''}" if missing else "training"
+        return "waiting" if self.intake.round is None and self.clockwork.machine.missing_nodes else "training"
+
+    @property
+    def condition(self) -> str:
+        """The stage, in words."""
+        missing = self.clockwork.machine.missing_nodes
+        return f"waiting for {missing} more node{'s' if missing > 1 else ''}" if self.stage == "waiting" else self.stage
 
     @property
     def round_number(self) -> int:
@@ -205,7 +226,12 @@ class Swarm:
         nonce = self._random.getrandbits(NONCE_BITS)
         fingerprint = self.workers.replica.submit(self._replica.fingerprint, nonce)
         self.books.bases.know(opened.step, nonce, fingerprint)
-        self.intake.round = OpenRound(opened.round, opened.step, opened.deadline, Merger(self.layout.components))
+        now = self.clockwork.now()
+        merger = Merger(self.layout.components)
+        self.intake.round = OpenRound(opened.round, opened.step, now, opened.deadline, merger)
+        self.books.events.tell(
+            RoundOpened(opened.round, opened.step, len(opened.nodes), now, self.contract.round.length_s)
+        )
         self._grant_and_announce(opened.nodes)
 
     def _grant_and_announce(self, nodes: Iterable[str]) -> None:
@@ -237,6 +263,7 @@ class Swarm:
         written.add_done_callback(done)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
+        gathered_at = self.clockwork.now()
         base = self.books.bases.at(gathered.step)
         assert base is not None
         fingerprint = await base.fingerprint
@@ -245,9 +272,30 @@ class Swarm:
         counted = tuple(entry.counted for entry in accepted)
         for node in gathered.nodes:
             self.books.leases.settle(node)
-        applied = await self._sealer.seal(sealed, counted, current.merger, self.books.leases.plain)
-        self.tasks.must_succeed(applied)
-        self._count(accepted)
+        out = await self._sealer.seal(sealed, counted, current.merger, self.books.leases.plain)
+        self.tasks.keep(self._tell_applied(current.step, out.applied))
+        tokens = self._count(accepted)
+        loss = self.books.tally.loss_training
+        assert loss is not None
+        self.sealed_at = self.clockwork.now()
+        self.books.events.tell(
+            RoundSealed(
+                round=current.number,
+                step=current.step,
+                at=self.sealed_at,
+                why=gathered.why,
+                counted=counted,
+                tokens=tokens,
+                loss=loss,
+                learning_rate=out.update.learning_rate,
+                update_bytes=out.size,
+                components=len(out.update.merged),
+                codec="votes",
+                gather_s=gathered_at - current.opened,
+                merge_s=out.merge_s,
+                seal_s=out.seal_s,
+            )
+        )
         self.intake.close(current, Receipt(outcome=Receipt.OUTCOME_COUNTED, step=current.step))
         log.debug("round %d over (%s): step %d, %d counted", current.number, gathered.why, current.step, len(accepted))
         self.intake.round = None
@@ -263,13 +311,20 @@ class Swarm:
         log.warning("round %d is void: %s", voided.round, voided.why)
         written = self.workers.disk.submit(self.state.ledger.record_void, self.epoch.number, voided.round, voided.why)
         self.tasks.must_succeed(written)
+        events = self.books.events
         for node in current.accepted:
             if member := self.books.members.by_id.get(node):
                 member.not_counted += 1
+            events.tell(ContributionRefused(node, Receipt.REASON_VOID))
+        events.tell(RoundVoid(voided.round, voided.why, self.clockwork.now()))
         self.intake.close(current, not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}"))
         self._announce(*self.books.members.by_id)
 
-    def _count(self, accepted: list[Accepted]) -> None:
+    async def _tell_applied(self, step: int, applied: asyncio.Future[float]) -> None:
+        self.books.events.tell(UpdateApplied(step, await applied))
+
+    def _count(self, accepted: list[Accepted]) -> int:
+        """Returns the tokens that were counted."""
         tokens_a_sample = self.contract.model.context
         samples = sum(entry.counted.samples for entry in accepted)
         for entry in accepted:
@@ -280,6 +335,7 @@ class Swarm:
         tally = self.books.tally
         tally.tokens += samples * tokens_a_sample
         tally.loss_training = sum(entry.loss * entry.counted.samples for entry in accepted) / samples
+        return samples * tokens_a_sample
 
     # the small parts
 

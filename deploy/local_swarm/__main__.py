@@ -41,7 +41,7 @@ def main() -> None:
     for number in ENDING:  # SIGINT too: in the background it would come to us ignored
         signal.signal(number, _interrupt)
     try:
-        outcome = _run(folder, run_file, arguments.nodes, console)
+        outcome = _run(folder, run_file, arguments.nodes, arguments.metrics, console)
     except SwarmError as error:
         console.print(str(error), style="red")
         console.print(f"logs: {folder}")
@@ -57,11 +57,14 @@ def main() -> None:
     sys.exit(0 if outcome.passed else 1)
 
 
-def _run(folder: Path, run_file: Path, nodes: int, console: Console) -> Outcome:
-    with Processes(folder, nodes) as processes:
+def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Console) -> Outcome:
+    with Processes(folder, nodes, metrics) as processes:
         console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}")
         address = processes.start_coordinator(run_file)
+        console.print(f"the page: {processes.page_url}")
         processes.start_nodes(address)
+        for words in processes.start_prometheus() if metrics else ():
+            console.print(words)
         with grpc.insecure_channel(address) as channel:
             stub = SwarmStub(channel)
             seconds = _watch(processes, stub, console)
@@ -143,6 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=_positive, default=3)
     parser.add_argument("--rounds", type=_positive, default=200)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="byte-1m")
+    parser.add_argument("--metrics", action="store_true", help="serve metrics, and have Prometheus scrape them")
     return parser.parse_args()
 
 

@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
+from deploy.local_swarm.prometheus import command as prometheus_command
+
 BIN = Path(sys.executable).parent
 NODE_END_S = 8.0
 """A node leaves within five seconds; after this it is killed."""
 COORDINATOR_END_S = 8.0
+PAGE_AT = re.compile(r"the page is at (http://\S+)")
 LISTENING = re.compile(r"listening on (\S+:\d+)")
 LEFT = re.compile(r"left at step (\d+), fingerprint ([0-9a-f]{16})")
 
@@ -69,13 +73,17 @@ class Process:
 
 
 class Processes:
-    """A coordinator and its nodes; leaving the `with` block ends all that still runs."""
+    """A coordinator and its nodes; leaving the `with` block ends all that still runs. `metrics`: whether they serve
+    them, for a Prometheus to scrape."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, metrics: bool = False) -> None:
         self.folder = folder
         self._wanted = nodes
         self.all: list[Process] = []
         self.coordinator: Process | None = None
+        self._prometheus: Process | None = None
+        self._metrics = free_addresses(nodes + 2) if metrics else []
+        """Where metrics are: of the coordinator, of each node, and Prometheus."""
 
     def __enter__(self) -> Processes:
         return self
@@ -89,12 +97,14 @@ class Processes:
             node.end(NODE_END_S)
         if self.coordinator is not None:
             self.coordinator.end(COORDINATOR_END_S)
+        if self._prometheus is not None:
+            self._prometheus.end(COORDINATOR_END_S)
         for number, handler in before.items():
             signal.signal(number, handler)
 
     @property
     def nodes(self) -> list[Process]:
-        return [process for process in self.all if process is not self.coordinator]
+        return [process for process in self.all if process not in (self.coordinator, self._prometheus)]
 
     def _start(self, name: str, command: list[str]) -> Process:
         with uninterrupted():  # or it could run without being known here
@@ -106,12 +116,21 @@ class Processes:
         """Returns the address that it listens on."""
         command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
         command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted)]
+        if self._metrics:
+            command += ["--http", self._metrics[0]]
         self.coordinator = coordinator = self._start("coordinator", command)
         while coordinator.running:  # a large model takes minutes to be made
             if found := LISTENING.search(coordinator.text()):
                 return found[1]
             time.sleep(0.1)
         raise SwarmError(f"the coordinator did not start:\n{coordinator.tail()}")
+
+    @property
+    def page_url(self) -> str:
+        """Where the coordinator that listens has its page; it says so before it listens."""
+        assert self.coordinator is not None
+        found = PAGE_AT.search(self.coordinator.text())
+        return found[1] if found else "nowhere"
 
     @property
     def state_dir(self) -> Path:
@@ -123,7 +142,25 @@ class Processes:
             name = f"node-{number}"
             command = ["thinwire-node", "start", address, "--name", name, "--state-dir", str(self.folder / name)]
             command += ["--threads", str(threads), "--give-up-after", "30"]
+            if self._metrics:
+                command += ["--metrics", self._metrics[number]]
             self._start(name, command)
+
+    @property
+    def metrics_urls(self) -> list[str]:
+        """Of the coordinator, and then of the nodes."""
+        served = self._metrics[: 1 + self._wanted]
+        return [f"http://{address}/metrics" for address in served]
+
+    def start_prometheus(self) -> list[str]:
+        """Have everything scraped, if Prometheus is installed here. Returns where the numbers are, for people."""
+        coordinator, *nodes, prometheus = self._metrics
+        targets = {"coordinator": [coordinator], "node": nodes}
+        words = [f"metrics: {url}" for url in self.metrics_urls]
+        if PROGRAM is None:
+            return [*words, HOW_TO_INSTALL]
+        self._prometheus = self._start("prometheus", prometheus_command(self.folder, prometheus, targets))
+        return [*words, f"Prometheus: http://{prometheus}"]
 
 
 @contextmanager

@@ -16,10 +16,12 @@ from deploy.simulation.stub import Calls
 from thinwire_node.link import Link
 from thinwire_node.session import Clocks
 from thinwire_node.state import KeptMomentum, NodeState
+from thinwire_node.traffic import Traffic
 from thinwire_node.work import Threads, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
 from thinwire_proto.replica import Replica
+from thinwire_proto.service_pb2 import ContributionHeader
 
 
 class DriftingClock:
@@ -90,14 +92,15 @@ class SimulatedMachine:
     def open_state(self) -> NodeState:
         return self._state
 
-    def connect(self) -> Link:
+    def connect(self, traffic: Traffic) -> Link:
         connection = self._network.connect(self._name)
 
         async def close() -> None:
             connection.die("closed by the node")
 
-        def upload() -> bool:
+        def upload(header: ContributionHeader) -> bool:
             self._on_upload()
+            header.round += self._network.rounds_ahead.get(self._name, 0)
             return self._name not in self._network.uploads_fail
 
         return Link(Calls(connection, self._service, upload), close)

@@ -33,7 +33,8 @@ class Line:
 
 
 class Network:
-    """Lines by node name. `blocked`: nodes that are cut off; `uploads_fail`: whose contributions do not get through."""
+    """Lines by node name. `blocked`: nodes that are cut off; `uploads_fail`: whose contributions do not get through;
+    `rounds_ahead`: whose contributions claim to be for a later round than they are."""
 
     def __init__(self, randomness: random.Random, line: Line) -> None:
         self._random = randomness
@@ -41,6 +42,7 @@ class Network:
         self.lines: dict[str, Line] = {}
         self.blocked: set[str] = set()
         self.uploads_fail: set[str] = set()
+        self.rounds_ahead: dict[str, int] = {}
         self.connections: dict[str, Connection] = {}
         self.bytes_carried = 0
 

@@ -36,7 +36,7 @@ class Shared:
 
 class SharedReplica(Replica):
     def __init__(self, shared: Shared, replica: Replica) -> None:
-        super().__init__(replica.contract, replica.tensors, replica.step, replica.head)
+        super().__init__(replica.contract, replica.tensors, replica.step, replica.head, replica.layout)
         self._shared = shared
         self._state: bytes = replica._state if isinstance(replica, SharedReplica) else replica.state_hash()
 

@@ -210,6 +210,8 @@ VERBS: list[tuple[str, Verb]] = [
     (rf"reconnect {NODES}", lambda s, names: s.each(lambda w, v: w.network.reconnect(v.name), names)),
     (rf"uploads of {NODES} fail", lambda s, names: s.each(lambda w, v: w.network.uploads_fail.add(v.name), names)),
     (rf"uploads of {NODES} work", lambda s, names: s.each(lambda w, v: w.network.uploads_fail.discard(v.name), names)),
+    (rf"{NODES} claims? a round (\d+) ahead", lambda s, n, by: s.each(lambda w, v: w.claim(v, int(by)), n)),
+    (rf"{NODES} holds? another run's contract", lambda s, names: s.each(World.mistake, names)),
     (rf"flip a bit of {NODES}", lambda s, names: s.each(World.flip, names)),
     (rf"the clock of {NODES} jumps by (\S+)", lambda s, n, by: s.each(lambda w, v: v.clock.jump(number(by)), n)),
     (rf"suspend {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.suspend(v, number(span)), n)),

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import grpc
 
 from deploy.simulation.network import Connection, error_of, lost
-from thinwire_proto.service_pb2 import Receipt
+from thinwire_proto.service_pb2 import ContributionHeader, Receipt
 
 ENVELOPE_BYTES = 120
 """HTTP/2, TCP and IP headers of a small message."""
@@ -35,11 +35,11 @@ class Context:
 
 
 class Calls:
-    """The stub. `service`: finds the coordinator's, or None while there is none. `on_upload` hears of every
-    contribution that leaves, and says whether it gets through."""
+    """The stub. `service`: finds the coordinator's, or None while there is none. `on_upload` is given
+    the header of every contribution that leaves, may change it, and says whether it gets through."""
 
     def __init__(
-        self, connection: Connection, service: Callable[[], Any | None], on_upload: Callable[[], bool]
+        self, connection: Connection, service: Callable[[], Any | None], on_upload: Callable[[ContributionHeader], bool]
     ) -> None:
         self._connection = connection
         self._service = service
@@ -52,7 +52,7 @@ class Calls:
 
     async def Contribute(self, parts: AsyncIterator[Any]) -> Receipt:
         sent = [part async for part in parts]
-        if not self._on_upload():
+        if not self._on_upload(sent[0].header):
             self._connection.die("the connection broke in the middle of an upload")
             raise lost("the connection broke in the middle of an upload")
         size = sum(len(part.data) for part in sent)

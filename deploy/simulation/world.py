@@ -165,12 +165,24 @@ class World:
         volunteer.state.close()
         volunteer.state = self._disk()
 
+    def mistake(self, volunteer: Volunteer) -> None:
+        """Its disk holds the contract of another run, of a model with other shapes."""
+        contract = self.living_hub().state.contract
+        first, *rest = contract.parameters
+        wider = first.model_copy(update={"shape": (first.shape[0], 2 * first.shape[1])})
+        other = contract.model_copy(update={"parameters": (wider, *rest)})
+        volunteer.state.write("contract.json", other.canonical())
+
     def flip(self, volunteer: Volunteer) -> None:
         assert volunteer.node is not None
         assert volunteer.node.work is not None
         replica = volunteer.node.work.replica
         assert isinstance(replica, SharedReplica)
         replica.differ()
+
+    def claim(self, volunteer: Volunteer, ahead: int) -> None:
+        """Its contributions say that they are for a later round than the one that is open."""
+        self.network.rounds_ahead[volunteer.name] = ahead
 
     def suspend(self, volunteer: Volunteer, seconds: float) -> None:
         """The lid is closed: nothing gets through and nothing runs, and its clock stands still."""

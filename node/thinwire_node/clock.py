@@ -44,6 +44,7 @@ class CoordinatorClock:
 
     def __init__(self) -> None:
         self._probes: deque[Probe] = deque(maxlen=PROBES_KEPT)
+        self._best: Probe | None = None
         self._epoch: int | None = None
 
     def __bool__(self) -> bool:
@@ -53,6 +54,7 @@ class CoordinatorClock:
     def forget(self) -> None:
         """After a suspend, no old probe says anything."""
         self._probes.clear()
+        self._best = None
 
     def add(self, probe: Probe, epoch: int) -> str | None:
         """Take in a probe; returns in words what is odd about it, if anything is."""
@@ -69,19 +71,20 @@ class CoordinatorClock:
                 odd = f"this clock and the coordinator's have moved by {apart:.3f} s against each other; asking anew"
                 self.forget()
         self._probes.append(probe)
+        # all grow at the same rate, so the best stays the best until the next one comes
+        self._best = min(self._probes, key=lambda kept: kept.error_at(probe.back))
         return odd
 
     def offset(self, now: float) -> float:
         """Of the coordinator's clock from the node's. Call it only if the offset is known."""
-        return self._best(now).offset
+        assert self._best is not None
+        return self._best.offset
 
     def error(self, now: float) -> float:
         """How wrong the offset can be."""
-        return self._best(now).error_at(now)
+        assert self._best is not None
+        return self._best.error_at(now)
 
     def here(self, there: float, now: float) -> float:
         """What the node's clock shows when the coordinator's shows `there`."""
         return there - self.offset(now)
-
-    def _best(self, now: float) -> Probe:
-        return min(self._probes, key=lambda probe: probe.error_at(now))

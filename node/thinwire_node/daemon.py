@@ -14,10 +14,11 @@ from pathlib import Path
 from thinwire_node import joining
 from thinwire_node.link import Link, LinkLost
 from thinwire_node.machine import Machine, RealMachine
-from thinwire_node.session import Habits, Record, Session
+from thinwire_node.record import Record
+from thinwire_node.session import Habits, Session
 from thinwire_node.state import Head, KeptMomentum, NodeState
 from thinwire_node.trainer import Interrupted
-from thinwire_node.work import Work
+from thinwire_node.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
 from thinwire_proto.errors import LocalError, PayloadError, ReplicaError, ThinwireError
@@ -55,20 +56,28 @@ class Node:
     def __init__(
         self, settings: Settings, machine: Machine | None = None, randomness: random.Random | None = None
     ) -> None:
-        self._settings = settings
-        self._machine = machine
+        self.settings = settings
+        self.machine = machine
         self._random = randomness or random.Random()
         self.record = Record()
         self.work: Work | None = None
+        self.contract: Contract | None = None
+        self.session: Session | None = None
+        """The one that it takes part in, once it has joined and holds what it needs."""
+        self.doing = "starting"
+        """Outside of a session, in words: starting, connecting, fetching the corpus or a snapshot, leaving, left."""
         self._state: NodeState | None = None
         self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
         self._kept: KeptMomentum | None = None  # from disk; not taken up yet
-        self._leaving = False
-        self._taking_part: Session | None = None
+        self.leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
-        self._contract: Contract | None = None
         self._corpus: Corpus | None = None
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether the state directory is this node's: nobody else writes there."""
+        return self._state is not None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, the run is complete, or enough rounds are done. Raises ThinwireError."""
@@ -79,24 +88,24 @@ class Node:
             finally:
                 await self._shutdown()
         except OSError as error:
-            raise LocalError(f"{self._settings.state_dir}: the disk fails: {error}") from None
+            raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}") from None
         except RuntimeError as error:  # what CUDA, MPS and the CPU raise has nothing else in common
             if not OUT_OF_MEMORY.search(str(error)):
                 raise
             reason = str(error).splitlines()[0]
-            device = self._machine.device if self._machine else "this machine"
+            device = self.machine.device if self.machine else "this machine"
             raise LocalError(f"{device} has too little memory ({reason}); give a smaller --micro-batch") from None
 
     def _startup(self) -> None:
-        settings = self._settings
-        if self._machine is None:
-            self._machine = RealMachine(settings.address, settings.state_dir, settings.device)
-        self._now = self._machine.clocks.now
-        self._state = self._machine.open_state()
-        self._contract = self._state.contract()
-        if self._contract is not None:
-            self._replica = self._state.replica(self._contract)
-            self._kept = self._state.momentum(TileLayout(self._contract.parameters).components)
+        settings = self.settings
+        if self.machine is None:
+            self.machine = RealMachine(settings.address, settings.state_dir, settings.device)
+        self._now = self.machine.clocks.now
+        self._state = self.machine.open_state()
+        self.contract = self._state.contract()
+        if self.contract is not None:
+            self._replica = self._state.replica(self.contract)
+            self._kept = self._state.momentum(TileLayout(self.contract.parameters).components)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Sessions, one after the other: a lost one is followed by the next, after a pause."""
@@ -112,7 +121,7 @@ class Node:
                     await session
                     return
                 except (LinkLost, PayloadError) as error:
-                    what = "the session ended" if self._joined else f"no coordinator at {self._settings.address}"
+                    what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
                     log.warning("%s: %s", what, error)
                 except ReplicaError as error:
                     self._resync(error)
@@ -122,7 +131,7 @@ class Node:
     async def _attempts(self, stop: asyncio.Event) -> AsyncIterator[None]:
         """Yields when it is time to try; pauses longer from try to try while nothing comes of it. Raises GaveUp."""
         pause_s = BACKOFF_FIRST_S
-        patience_s = self._settings.give_up_after_s
+        patience_s = self.settings.give_up_after_s
         self._last_contact = self._now()
         progress = self._progress()
         while True:
@@ -133,7 +142,7 @@ class Node:
             alone_s = self._now() - self._last_contact
             if patience_s is not None and alone_s + pause_s > patience_s:
                 raise GaveUp(
-                    f"no coordinator at {self._settings.address} for {patience_s:g} s (--give-up-after): "
+                    f"no coordinator at {self.settings.address} for {patience_s:g} s (--give-up-after): "
                     "check the address, and that it runs"
                 )
             log.info("trying again in %.1f s", pause_s)
@@ -150,42 +159,47 @@ class Node:
 
     async def _session(self) -> None:
         assert self._state is not None
-        assert self._machine is not None
-        link = self._machine.connect()
+        assert self.machine is not None
+        link = self.machine.connect(self.record.traffic)
         self._joined = False
+        self.doing = "connecting"
         try:
             work, head_step = await self._join(link)
-            session = Session(link, work, self.record, self._settings.habits, self._machine.clocks, head_step)
-            self._taking_part = session
+            session = Session(link, work, self.record, self.settings.habits, self.machine.clocks, head_step)
+            self.session = session
             try:
                 await session.run()
-                self._leaving = True
+                self.leaving = True
             finally:
-                self._taking_part = None
-                if self._leaving:
+                self.session = None
+                self.doing = "leaving" if self.leaving else "connecting"
+                if self.leaving:
                     with contextlib.suppress(ThinwireError):
                         await link.leave(work.trained_through_at_cut)
         finally:
             if self._joined:
                 self._last_contact = self._now()
-            self.record.bytes_up += link.bytes_up
-            self.record.bytes_down += link.bytes_down
+                self.record.sessions_lost += not self.leaving
             await link.close()
 
     async def _join(self, link: Link) -> tuple[Work, int]:
         """Join and fetch what is missing: the work, and how many steps are sealed."""
         assert self._state is not None
-        name = self._settings.habits.name
+        name = self.settings.habits.name
         held = self.work.replica if self.work and self.work.replica else self._replica
-        self._contract, reply = await joining.join(link, self._state, name, self._contract, held, self._momentum())
+        self.contract, reply = await joining.join(link, self._state, name, self.contract, held, self._momentum())
         self._joined = True
-        log.info("joined at %s as %s", self._settings.address, name)
+        self.record.sessions += 1
+        log.info("joined at %s as %s", self.settings.address, name)
         if reply.drop_momentum:
             await self._drop_momentum(reply.drop_momentum)
         if self._corpus is None:
-            self._corpus = await joining.fetch_corpus(link, self._state, self._contract)
+            self.doing = "fetching the corpus"
+            self._corpus = await joining.fetch_corpus(link, self._state, self.contract)
         if reply.take_snapshot or held is None:
-            held = await joining.fetch_snapshot(link, self._state, self._contract)
+            self.doing = "fetching a snapshot"
+            held = await joining.fetch_snapshot(link, self._state, self.contract)
+        self.doing = "taking up the replica"
         await self._adopt(held)
         assert self.work is not None
         return self.work, reply.step
@@ -211,22 +225,23 @@ class Node:
             self._state.drop_momentum()
 
     async def _adopt(self, replica: Replica) -> None:
-        assert self._contract is not None
+        assert self.contract is not None
         assert self._corpus is not None
         assert self._state is not None
-        assert self._machine is not None
+        assert self.machine is not None
         if self.work is None:
-            self.work = await self._machine.make_work(self._contract, self._state, self._corpus, replica, self._kept)
+            self.work = await self.machine.make_work(self.contract, self._state, self._corpus, replica, self._kept)
             if self._kept is not None:
                 log.info("momentum taken up")
         elif replica is not self.work.replica:
-            await self.work.adopt(self._machine.place(replica))
+            await self.work.adopt(self.machine.place(replica))
         self._replica = self._kept = None
 
     def _resync(self, error: ReplicaError) -> None:
         """The parameters are not the swarm's: fetch them anew."""
         log.warning("%s; resyncing", error)
         self.record.resyncs += 1
+        self.record.mismatches += isinstance(error, ParametersDiffer)
         self._resyncs_in_vain += 1
         if self._resyncs_in_vain > RESYNCS_IN_VAIN_MAX:
             raise LocalError(
@@ -239,11 +254,11 @@ class Node:
 
     async def _end(self, session: asyncio.Future[None]) -> None:
         """Stop a session that runs; a receipt that is out is waited for, for a while."""
-        self._leaving = True
+        self.leaving = True
         if self.work is not None:
             self.work.interrupt()
-        if self._taking_part is not None:
-            self._taking_part.leave()
+        if self.session is not None:
+            self.session.leave()
             await asyncio.wait({session}, timeout=RECEIPT_WAIT_S)
         session.cancel()
         with contextlib.suppress(asyncio.CancelledError, ThinwireError, Interrupted):
@@ -258,7 +273,9 @@ class Node:
                 self.work.close()
             if self._state is not None:
                 self._state.close()
+            self.doing = "left"
             record = self.record
+            received_bytes = record.traffic.received.total_bytes
             log.info(
                 "counted %d times, not counted %d times, %d micro-batches dropped, %d resyncs, "
                 "%s tokens, %s bytes up, %s bytes down",
@@ -266,10 +283,11 @@ class Node:
                 record.not_counted,
                 record.dropped,
                 record.resyncs,
-                *(f"{number:,}" for number in (record.tokens, record.bytes_up, record.bytes_down)),
+                *(f"{number:,}" for number in (record.tokens, record.traffic.sent.total_bytes, received_bytes)),
             )
 
     async def _leave(self, work: Work) -> None:
+        self.doing = "leaving"
         await work.save()
         if work.replica is not None:
             log.info("left at step %d, fingerprint %016x", work.replica.step, work.replica.fingerprint(0))

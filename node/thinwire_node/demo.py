@@ -32,12 +32,15 @@ Values = Literal["vote", "float"]
 class Sent:
     """What a cut took out of the momentum, so that it can be sent, or put back.
 
-    components: int64 [n], flat in tile space, ascending. values: float32 [n], what each counts as.
+    components: int64 [n], flat in tile space, ascending. values: float32 [n], what each counts as. direction: int8, a
+    flat buffer in tile space: the sign of T⁻¹(values), where an update of these votes alone would lead. The cut has
+    it in passing, and it is not kept on disk.
     """
 
     components: Tensor
     values: Tensor
     cut: int
+    direction: Tensor | None = None
 
     def votes(self) -> Votes:
         return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy())
@@ -58,20 +61,22 @@ class DeMo:
         """m ← β·m + η·g, with gradients by the tensor's name, in its shape."""
         self.momentum.mul_(self._spec.beta)
         for tensor in self._layout.tensors:
-            self._layout.add_into(self.momentum, tensor, gradients[tensor.name] * learning_rate)
+            self._layout.add_into(self.momentum, tensor, gradients[tensor.name], learning_rate)
         self._cuts += 1
 
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
+        direction = torch.empty_like(self.momentum, dtype=torch.int8)
         parts = []
-        for tiles, first in self._batches():
-            parts.append(self._cut_batch(tiles, k, first))
+        for tiles, first in self._batches(self.momentum):
+            toward = direction[first : first + tiles.numel()].view(tiles.shape)
+            parts.append(self._cut_batch(tiles, k, first, toward))
         components = torch.cat([part[0] for part in parts])
         values = torch.cat([part[1] for part in parts])
-        return Sent(components, values, self._cuts)
+        return Sent(components, values, self._cuts, direction)
 
-    def _cut_batch(self, tiles: Tensor, k: int, first: int) -> tuple[Tensor, Tensor]:
+    def _cut_batch(self, tiles: Tensor, k: int, first: int, toward: Tensor) -> tuple[Tensor, Tensor]:
         coefficients = forward(tiles, self._spec.transform).flatten(1)  # [n, c]
         size = coefficients.shape[1]
         kept = coefficients.abs().topk(min(k, size), dim=1, sorted=False)
@@ -81,7 +86,9 @@ class DeMo:
             count = (value != 0).sum(1, keepdim=True).clamp(min=1)
             value = value.sign() * (value.abs().sum(1, keepdim=True) / count)
         sent = torch.zeros_like(coefficients).scatter_(1, index, value).view(tiles.shape)
-        tiles.sub_(inverse(sent, self._spec.transform), alpha=self._spec.alpha)
+        taken = inverse(sent, self._spec.transform)
+        tiles.sub_(taken, alpha=self._spec.alpha)
+        toward.copy_(taken.sign_())
         flat = index + torch.arange(len(tiles), device=index.device)[:, None] * size + first
         voted = value != 0
         return flat[voted], value[voted]
@@ -90,20 +97,28 @@ class DeMo:
     def put_back(self, sent: Sent) -> None:
         """It was not counted: m ← m + βʲ·α·q, for the j cuts since. Nothing that was learned is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._cuts - sent.cut)
-        dense = torch.zeros_like(self.momentum)
-        dense[sent.components.to(dense.device)] = sent.values.to(dense.device) * share
-        for tiles, first in self._batches():
-            size = tiles[0].numel()
-            part = dense[first : first + len(tiles) * size].view(tiles.shape)
-            tiles.add_(inverse(part, self._spec.transform))
+        self.momentum.add_(self._taken(sent), alpha=share)
 
-    def _batches(self) -> list[tuple[Tensor, int]]:
-        """Views of the momentum as tiles, matrices first: ([n, 64, 64] or [n, 64], first component)."""
+    @torch.no_grad()
+    def direction(self, sent: Sent) -> Tensor:
+        """See `Sent`; worked out anew for one that was on disk."""
+        return self._taken(sent).sign_().to(torch.int8) if sent.direction is None else sent.direction
+
+    def _taken(self, sent: Sent) -> Tensor:
+        """T⁻¹ of what was sent, float32, a flat buffer in tile space."""
+        taken = torch.zeros_like(self.momentum)
+        taken[sent.components.to(taken.device)] = sent.values.to(taken.device)
+        for tiles, _ in self._batches(taken):
+            tiles.copy_(inverse(tiles, self._spec.transform))
+        return taken
+
+    def _batches(self, flat: Tensor) -> list[tuple[Tensor, int]]:
+        """Views of a flat buffer as tiles, matrices first: ([n, 64, 64] or [n, 64], first component)."""
         batches: list[tuple[Tensor, int]] = []
         start = 0
         for tiles, size in (
-            (self._layout.matrices(self.momentum), MATRIX_COMPONENTS),
-            (self._layout.vectors(self.momentum), VECTOR_COMPONENTS),
+            (self._layout.matrices(flat), MATRIX_COMPONENTS),
+            (self._layout.vectors(flat), VECTOR_COMPONENTS),
         ):
             for place in range(0, len(tiles), TILE_BATCH):
                 batch = tiles[place : place + TILE_BATCH]

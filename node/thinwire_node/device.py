@@ -1,6 +1,9 @@
-"""Which device computes, and which one applies updates."""
+"""Which device computes, which one applies updates, and how much memory is in use there."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import torch
 
@@ -52,3 +55,17 @@ def choose_apply_device(transform: str, compute: torch.device) -> tuple[torch.de
         if device == cpu:
             raise ConfigError(f"this machine's CPU does not decode exactly ({detail}); it cannot take part")
     raise AssertionError("unreachable: the CPU is always tried")
+
+
+def memory_bytes(device: str) -> tuple[int | None, int | None]:
+    """Held on a device, as `str(torch.device)` names it, and there in all; on a CPU, by this process and in the
+    machine. None where that cannot be told."""
+    if device.startswith("cuda"):
+        return torch.cuda.memory_reserved(device), torch.cuda.get_device_properties(device).total_memory
+    if device.startswith("mps"):
+        return torch.mps.driver_allocated_memory(), torch.mps.recommended_max_memory()
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError, ValueError):  # there is no /proc
+        return None, None

@@ -15,6 +15,7 @@ from thinwire_node.link import Link, connect
 from thinwire_node.runtime import SystemClock
 from thinwire_node.session import Clocks
 from thinwire_node.state import KeptMomentum, NodeState
+from thinwire_node.traffic import Traffic
 from thinwire_node.trainer import Trainer
 from thinwire_node.work import OneThread, Threads, Work
 from thinwire_proto.contract import Contract
@@ -31,7 +32,8 @@ class Machine(Protocol):
     def open_state(self) -> NodeState:
         """Raises ConfigError."""
 
-    def connect(self) -> Link: ...
+    def connect(self, traffic: Traffic) -> Link:
+        """What passes over it is counted in `traffic`."""
 
     async def make_work(
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
@@ -59,16 +61,18 @@ class RealMachine:
     def open_state(self) -> NodeState:
         return NodeState(self._state_dir)
 
-    def connect(self) -> Link:
-        return connect(self._address)
+    def connect(self, traffic: Traffic) -> Link:
+        return connect(self._address, traffic)
 
     async def make_work(
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
-        self._apply_device, why = choose_apply_device(contract.demo.transform, self._compute_device)
+        threads = Threads(OneThread("compute"), OneThread("saver"), OneThread("journal"))
+        self._apply_device, why = await threads.compute.run(
+            choose_apply_device, contract.demo.transform, self._compute_device
+        )
         log.info("%s", why)
         log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
-        threads = Threads(OneThread("compute"), OneThread("saver"), OneThread("journal"))
         placed = self.place(replica)
         trainer = await threads.compute.run(Trainer, contract, corpus, placed, self._compute_device)
         await asyncio.sleep(0)

@@ -35,6 +35,12 @@ class Tail:
             self._bytes = payload_bytes
             self._seconds_a_byte.append(max(0.0, seconds) / payload_bytes)
 
+    @property
+    def bytes_s(self) -> float | None:
+        """What the link has carried in a second, on average over the last ones; None before the first."""
+        mean = sum(self._seconds_a_byte) / len(self._seconds_a_byte) if self._seconds_a_byte else 0.0
+        return 1 / mean if mean else None
+
     def seconds(self, round_s: float) -> float:
         """What to allow for the next one: the slowest encoding and the slowest rate of the last eight."""
         if not self._encode_s or not self._seconds_a_byte:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from thinwire_node import pacing
 from thinwire_node.clock import CoordinatorClock, Probe
 from thinwire_node.keeping_up import KeepingUp
 from thinwire_node.link import Link, LinkLost
+from thinwire_node.record import Record
 from thinwire_node.trainer import Interrupted
-from thinwire_node.work import Contribution, Work
-from thinwire_proto.errors import LocalError, ReplicaError
+from thinwire_node.work import Contribution, ParametersDiffer, Work
+from thinwire_proto.errors import LocalError
 from thinwire_proto.limits import ROUND_TRIP_MAX_S, SUSPENDED_S, probe_every_s
 from thinwire_proto.service_pb2 import Announcement, ContributionHeader, Receipt
 
@@ -26,23 +27,6 @@ log = logging.getLogger("thinwire.node")
 
 CATCH_UP_REPORT_STEPS = 100
 FIRST_PROBES = 3
-
-
-@dataclass
-class Record:
-    """What this node did since it started; it outlives sessions."""
-
-    counted: int = 0
-    not_counted: int = 0
-    dropped: int = 0
-    too_old: int = 0
-    resyncs: int = 0
-    clock_jumps: int = 0
-    tokens: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    tail: pacing.Tail = field(default_factory=pacing.Tail)
-    speed: pacing.Speed = field(default_factory=pacing.Speed)
 
 
 @dataclass(frozen=True)
@@ -60,6 +44,19 @@ class Clocks:
 
     now: Callable[[], float]
     asleep_s: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a session stands at a moment, for whoever watches. doing: what the training decided last."""
+
+    announcement: Announcement | None
+    head_step: int
+    round_left_s: float | None
+    clock_offset_s: float | None
+    clock_error_s: float | None
+    doing: pacing.Decision | None
+    to_deliver: int
 
 
 @dataclass(frozen=True)
@@ -89,6 +86,8 @@ class Session:
         self._contributed: tuple[int, int] | None = None  # (epoch, round)
         self._hurry = False
         self._to_send: asyncio.Queue[_Outgoing] = asyncio.Queue(1)
+        self._delivering = False
+        self._doing: pacing.Decision | None = None
         self._said = ""
         self._leaving = False
 
@@ -113,6 +112,20 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._work.finish_jobs()
 
+    def standing(self) -> Standing:
+        now, newest, known = self._clocks.now(), self._newest, bool(self._clock)
+        step = max(self._head_step, newest.step if newest is not None else 0)
+        view = self._view(newest) if self._work.replica is not None else None
+        return Standing(
+            announcement=newest,
+            head_step=step,
+            round_left_s=max(0.0, view.round.deadline - now) if view and view.round else None,
+            clock_offset_s=self._clock.offset(now) if known else None,
+            clock_error_s=self._clock.error(now) if known else None,
+            doing=self._doing,
+            to_deliver=self._to_send.qsize() + self._delivering,
+        )
+
     def leave(self) -> None:
         """Train no more; `run` is over when the receipt that is out has come."""
         self._leaving = True
@@ -126,6 +139,7 @@ class Session:
         async for sealed in self._link.updates(work.replica.step, work.replica.layout):
             came_at = now()
             await work.apply(sealed)
+            self._record.phases["apply"].add(work.apply_s)
             self._changed.set()
             step = sealed.row.step + 1
             if step < self._head_step:
@@ -206,14 +220,14 @@ class Session:
             newest = self._newest
             if self._look_for_sleep() or not self._clock:
                 self._probe_now.set()
-            decision = pacing.decide(self._view(newest), self._spec)
+            decision = self._doing = pacing.decide(self._view(newest), self._spec)
             if isinstance(decision, pacing.Train):
-                began = self._clocks.now()
+                began, computed_s = self._clocks.now(), work.trainer.compute_s
                 try:
                     trained = await work.train(decision.samples)
                 except Interrupted:
                     continue
-                record.speed.trained(trained, self._clocks.now() - began)
+                record.trained(trained, self._clocks.now() - began, work.trainer.compute_s - computed_s)
             elif isinstance(decision, pacing.Cut):
                 assert newest is not None
                 await self._cut(newest, decision.why)
@@ -264,7 +278,9 @@ class Session:
             self._said = newest.text
             log.info("%s", newest.text)
         log.debug("waiting: %s", why)
+        began = self._clocks.now()
         await _set_or_after(self._changed, ROUND_TRIP_MAX_S)
+        self._record.phases["wait"].add(self._clocks.now() - began)
 
     async def _drop(self, why: str) -> None:
         self._hurry = True
@@ -277,7 +293,7 @@ class Session:
         contribution = await self._work.contribution(announcement)
         if contribution is None:
             return  # an update came in between; look again
-        self._record.tail.encoded(self._clocks.now() - began)
+        self._record.encoded(contribution, self._clocks.now() - began)
         self._contributed = (announcement.epoch, announcement.round)
         log.debug("round %d: cut, since %s", announcement.round, why)
         self._tell_dropped(contribution.dropped)
@@ -324,15 +340,24 @@ class Session:
             outgoing = await self._to_send.get()
             contribution = outgoing.contribution
             if contribution is None:
-                await self._link.contribute(outgoing.header, b"")
+                self._record.heard(await self._link.contribute(outgoing.header, b""))
                 continue
-            began = self._clocks.now()
-            receipt = await self._link.contribute(outgoing.header, contribution.payload)
+            began, self._delivering = self._clocks.now(), True
+            try:
+                receipt = await self._link.contribute(outgoing.header, contribution.payload)
+            finally:
+                self._delivering = False
             if receipt.arrived_us and self._clock:
-                now = self._clocks.now()
-                arrived = self._clock.here(receipt.arrived_us / 1e6, now) + self._clock.error(now)
-                self._record.tail.arrived(len(contribution.payload), min(arrived, now) - began)
+                self._note_arrival(outgoing.announcement, contribution, receipt, began)
             await self._settle(receipt, contribution.samples * self._work.contract.model.context)
+
+    def _note_arrival(self, round_: Announcement, sent: Contribution, receipt: Receipt, began: float) -> None:
+        now, record = self._clocks.now(), self._record
+        arrived = self._clock.here(receipt.arrived_us / 1e6, now)
+        record.tail.arrived(len(sent.payload), min(arrived + self._clock.error(now), now) - began)
+        record.phases["upload"].add(max(0.0, arrived - began))
+        record.phases["receipt"].add(max(0.0, now - arrived))
+        record.slack_s = (round_.clock_us + round_.time_left_ms * 1000 - receipt.arrived_us) / 1e6
 
     async def _settle(self, receipt: Receipt, tokens: int) -> None:
         """`tokens`: that the contribution stands for. To its end, once begun: the compute thread does its part whatever
@@ -342,15 +367,17 @@ class Session:
     async def _settle_whole(self, receipt: Receipt, tokens: int) -> None:
         counted = receipt.outcome == Receipt.OUTCOME_COUNTED
         await self._work.settle(counted)
+        self._record.heard(receipt)
         if counted:
             self._hurry = False
             self._record.counted += 1
             self._record.tokens += tokens
         else:
             self._record.not_counted += 1
+            self._record.not_counted_why = receipt.text
             log.warning("not counted: %s", receipt.text)
         if receipt.reason == Receipt.REASON_REPLICA_DIFFERS:
-            raise ReplicaError(receipt.text)
+            raise ParametersDiffer(receipt.text)
         self._changed.set()
 
 

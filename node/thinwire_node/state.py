@@ -9,6 +9,7 @@ sent.json                 contributions sent since: the momentum still holds wha
 nothing
                           if one of them was counted
 snapshot-STEP.part        a snapshot that is on its way
+status.json               how it was a few seconds ago, for `thinwire-node status`
 lock                      held by the node that runs on this directory
 """
 
@@ -27,11 +28,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from thinwire_node.demo import Sent
+from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.replica import Replica, load_replica, save_tensors
 
+LOCK_WAIT_S = limits.ROUND_TRIP_MAX_S / 8
+"""`thinwire-node status` holds the lock for a moment, to see whether somebody else does."""
 NODE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -69,7 +73,7 @@ class NodeState:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "lock")
-            self._lock.acquire(blocking=False)
+            self._lock.acquire(timeout=LOCK_WAIT_S)
             self._sweep()
             self.node_id = self._identity()
             self.head = self._read_head()

@@ -8,23 +8,21 @@ leave them. docs/LOG.md has what staleness costs, and what of it this mends.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from thinwire_node.demo import DeMo, Sent
-from thinwire_proto.codec import Update
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
 from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import decay, learning_rate, to_float32
-from thinwire_proto.votes import merge
+from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.tiles import untile
 
 
 class Interrupted(Exception):
@@ -36,7 +34,7 @@ class Trainer:
 
     Where the replica lives on the same device, the model's parameters are the replica's tensors themselves; else they
     are copied after each update. Only `look_ahead` takes a further set of tensors, where the replica lives, when it is
-    first called; it is used again from then on.
+    first called; it is used again as long as the replica stays there.
     """
 
     def __init__(self, contract: Contract, corpus: Corpus, replica: Replica, device: torch.device) -> None:
@@ -54,7 +52,7 @@ class Trainer:
         self._device = device
         self._windows = windows(corpus.train, contract.model.context)
         self._loss_sum = 0.0
-        self._ahead: Replica | None = None
+        self._ahead: dict[str, Tensor] | None = None
         self._interrupted = threading.Event()
         self._model = build(contract.model, device)
         for block in self._model.blocks:
@@ -65,6 +63,8 @@ class Trainer:
 
     def adopt(self, replica: Replica) -> None:
         """Train on this replica from now on; it ends looking ahead. The momentum stays."""
+        if replica.device != self.replica.device:
+            self._ahead = None
         self.replica = replica
         self.refresh()
 
@@ -72,35 +72,37 @@ class Trainer:
         """The replica has changed: bring the model up to it. It ends looking ahead, whether the update held this node's
         last contribution or not; with `out`, a contribution that is still under way, it looks ahead from here."""
         if out is None:
-            self._stand_on(self.replica)
+            self._stand_on(self.replica.tensors)
         else:
             self.look_ahead(out)
 
     @torch.no_grad()
     def look_ahead(self, out: Sent, share: float = 1.0) -> None:
         """Until the next `refresh`, train on the parameters as the next update would leave them if it held `out` alone,
-        the node's own contribution that is under way. A `share` other than 1 scales the step and not the decay. The
-        replica is read and never written."""
-        replica, ahead = self.replica, self._ahead
-        if ahead is None or ahead.device != replica.device:
-            ahead = self._ahead = replica.clone(replica.device)
-        for name, tensor in ahead.tensors.items():
-            tensor.copy_(replica.tensors[name])
-        step = ahead.step = replica.step
-        schedule = self._contract.schedule
-        alone = merge([(out.votes(), 1)], replica.layout.components)
-        rate = to_float32(share * learning_rate(schedule, step))
-        ahead.apply(Update(step, rate, decay(schedule, step), alone), replica.head)
-        self._stand_on(ahead)
+        the node's own contribution that is under way. Nobody else sees these, so any arithmetic will do. A `share`
+        other than 1 scales the step and not the decay. The replica is read and never written."""
+        replica, layout = self.replica, self.replica.layout
+        if self._ahead is None:
+            self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
+        schedule, step = self._contract.schedule, replica.step
+        rate, shrink = share * learning_rate(schedule, step), decay(schedule, step)
+        direction = self.demo.direction(out).to(replica.device)
+        for tensor in layout.tensors:
+            theta, ahead = replica.tensors[tensor.name], self._ahead[tensor.name]
+            of_kind = layout.matrices(direction) if tensor.is_matrix else layout.vectors(direction)
+            tiles = of_kind[tensor.first_tile : tensor.first_tile + tensor.tiles]
+            toward = untile(tiles, tensor, tensor.rows).view(tensor.shape)
+            torch.sub(theta if shrink == 1.0 else theta * shrink, toward, alpha=rate, out=ahead)
+        self._stand_on(self._ahead)
 
     @torch.no_grad()
-    def _stand_on(self, replica: Replica) -> None:
+    def _stand_on(self, tensors: Mapping[str, Tensor]) -> None:
         """Make these the model's parameters: the tensors themselves on the same device, else a copy of them."""
         for name, parameter in self._parameters.items():
-            if replica.device == self._device:
-                parameter.data = replica.tensors[name]
+            if self.replica.device == self._device:
+                parameter.data = tensors[name]
             else:
-                parameter.copy_(replica.tensors[name])
+                parameter.copy_(tensors[name])
 
     def interrupt(self) -> None:
         """Give up the micro-batch that runs, and any later one, between two blocks: on a slow machine it may have
@@ -144,16 +146,16 @@ class Trainer:
         self._loss_sum += loss.item() * len(positions)
 
     def _finite(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> bool:
-        return math.isfinite(loss.item()) and all(bool(gradient.isfinite().all()) for gradient in gradients)
+        """Sums carry whatever is not finite, and cost one pass; one that overflows is of no use either."""
+        sums = torch.stack([loss, *(gradient.sum() for gradient in gradients)])
+        return bool(sums.isfinite().all())
 
     def cut(self, k: int) -> tuple[Sent, int, float]:
         """Feed the mean gradient to the momentum and take the largest components out of it: what is sent, how many
         samples it stands for, and their mean loss. Call it with one sample or more."""
         samples, loss = self.samples, self._loss_sum / self.samples
-        for total in self._gradients.values():
-            total.div_(samples)
         rate = learning_rate(self._contract.schedule, self.replica.step)
-        self.demo.accumulate(self._gradients, rate)
+        self.demo.accumulate(self._gradients, rate / samples)  # of the sum
         self.clear()
         return self.demo.cut(k), samples, loss
 

@@ -27,6 +27,10 @@ from thinwire_proto.service_pb2 import Announcement
 Result = TypeVar("Result")
 
 
+class ParametersDiffer(ReplicaError):
+    """The replica's bits are not the swarm's."""
+
+
 class Computes(Protocol):
     """What trains: see `thinwire_node.trainer.Trainer`. The simulator has one that makes its votes up."""
 
@@ -95,6 +99,7 @@ class Contribution:
     trained_through: int | None
     compute_ms: int
     payload: bytes
+    components: int
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,10 @@ class Work:
         self._trained_through_at_cut: int | None = None
         self._fingerprinted = (-1, 0, 0)  # step, nonce, fingerprint
         self._told_s = 0.0
+        self.apply_s = 0.0
+        """That the newest update took on the compute thread."""
+        self.jobs = 0
+        """Of the compute thread: waiting, or under way."""
         self._sent_since = state.sent() or []  # the save that is on disk
         self._saving: asyncio.Future[None] | None = None
         self._saved_at = now()
@@ -144,7 +153,13 @@ class Work:
 
     def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Queue a job for the compute thread."""
-        return self._threads.compute.run(job, *arguments)
+        self.jobs += 1
+        done = self._threads.compute.run(job, *arguments)
+        done.add_done_callback(self._job_done)
+        return done
+
+    def _job_done(self, done: asyncio.Future[Any]) -> None:
+        self.jobs -= 1
 
     def close(self) -> None:
         self._threads.close()
@@ -168,18 +183,19 @@ class Work:
             self._moved.notify_all()
 
     def _apply(self, sealed: SealedUpdate) -> None:
-        replica, row = self.replica, sealed.row
+        replica, row, began = self.replica, sealed.row, self._now()
         assert replica is not None
         if row.step != replica.step or row.previous != replica.head:
             raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
         if self._fingerprint(replica, row.nonce) != row.fingerprint:
-            raise ReplicaError(f"the parameters differ from those that were sealed at step {row.step}")
+            raise ParametersDiffer(f"the parameters differ from those that were sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
         ahead = self._on_the_way
         if ahead is not None and any(entry.contribution == ahead.hash for entry in row.counted):
             ahead = self._on_the_way = None
         self.trainer.refresh(ahead.sent if ahead and self._looks_ahead else None)
         self._state.save_head(Head(replica.step, replica.head))
+        self.apply_s = self._now() - began
 
     def _fingerprint(self, replica: Replica, nonce: int) -> int:
         """Of the replica. The row asks for what the contribution told, mostly: it is worked out once for both, and what
@@ -259,6 +275,7 @@ class Work:
             trained_through,
             self._compute_ms(),
             payload,
+            len(sent.components),
         )
         return contribution, kept
 

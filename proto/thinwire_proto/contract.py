@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -185,7 +186,7 @@ class Contract(RunSpec):
         """The one way to write this contract down; `hash` is the SHA-256 of it."""
         return canonical_json(self.model_dump(mode="json"))
 
-    @property
+    @cached_property
     def hash(self) -> bytes:
         """32 bytes."""
         return hashlib.sha256(self.canonical()).digest()

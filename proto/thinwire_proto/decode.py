@@ -90,8 +90,8 @@ def inverse_exact(scaled: Tensor, transform: str) -> Tensor:
 
 
 def directions(scaled: Tensor, transform: str, step: int) -> Tensor:
-    """The sign of each parameter's step as the sign of a float32 that is never 0: 2·X ± 1, with + where (position in
-    the tile + step) is even. It is an integer below 2²⁴, so it is exact too.
+    """The sign of each parameter's step as the sign of a float32 that is never 0: X ± ½, with + where (position in the
+    tile + step) is even. X is an integer below 2²³, so this is exact too.
 
     scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. Source: design section 3.5.
     """
@@ -99,4 +99,4 @@ def directions(scaled: Tensor, transform: str, step: int) -> Tensor:
         x = inverse_exact(scaled.to(torch.float32), transform)
     # 64 is even, so the parity of a row-major position is that of its column
     position = torch.arange(x.shape[-1], device=x.device) + step
-    return x.mul_(2).add_((1 - 2 * (position % 2)).to(torch.float32))
+    return x.add_(0.5 - (position % 2).to(torch.float32))

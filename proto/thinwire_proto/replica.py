@@ -15,7 +15,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.decode import TILE_BATCH, directions, scale_votes
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.fingerprint import fingerprint
-from thinwire_proto.tiles import TensorTiles, TileLayout, band_of, untile
+from thinwire_proto.tiles import Part, TileLayout, band_of, layout_of, untile
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
@@ -26,16 +26,23 @@ class Replica:
     """θ_step, with the same bits on every machine that applied the same updates to the same first state.
 
     `tensors`: float32 by name, in the manifest's order, contiguous, on one device, changed in place. `head`: the hash
-    of the row of step − 1, or the genesis.
+    of the row of step − 1, or the genesis. `layout`: of the contract's parameters, if it is there already.
     """
 
-    def __init__(self, contract: Contract, tensors: dict[str, Tensor], step: int, head: bytes) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        tensors: dict[str, Tensor],
+        step: int,
+        head: bytes,
+        layout: TileLayout | None = None,
+    ) -> None:
         for parameter in contract.parameters:
             tensor = tensors.get(parameter.name)
             if tensor is None or tuple(tensor.shape) != parameter.shape or tensor.dtype != torch.float32:
                 raise ReplicaError(f"parameter {parameter.name} is missing, or is not float32 of {parameter.shape}")
         self.contract = contract
-        self.layout = TileLayout(contract.parameters)
+        self.layout = layout or layout_of(contract.parameters)
         self.tensors = {p.name: tensors[p.name].contiguous() for p in contract.parameters}
         self.step = step
         self.head = head
@@ -72,28 +79,30 @@ class Replica:
         votes, stepped = scale_votes(values, tile, layout.tiles)
         scaled = torch.zeros(layout.components, dtype=torch.int8, device=self.device)
         scaled[places.to(self.device)] = votes
-        for tensor in layout.tensors:
-            of_kind = layout.matrices(scaled) if tensor.is_matrix else layout.vectors(scaled)
-            first = 0 if tensor.is_matrix else layout.matrix_tiles
-            for band, tiles in layout.bands(tensor, max(1, TILE_BATCH // tensor.tile_columns)):
-                self._step_band(tensor, band, of_kind[tiles], stepped[first:][tiles], update)
+        # a tile without votes steps by zero, which changes no bit
+        rates = torch.where(stepped, torch.tensor(update.learning_rate, device=self.device), 0.0)
+        for batch in layout.batches(TILE_BATCH):
+            if batch.is_matrix:
+                of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
+            else:
+                of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
+            change = torch.copysign(rate, directions(of_batch, self.contract.demo.transform, self.step))
+            for part in batch.parts:
+                self._step_band(part, change[part.tiles], update.decay)
         self.step += 1
         self.head = head
 
-    def _step_band(self, tensor: TensorTiles, band: slice, scaled: Tensor, stepped: Tensor, update: Update) -> None:
-        theta = band_of(self.tensors[tensor.name], tensor, band)
-        if update.decay != 1.0:
-            theta.mul_(update.decay)
+    def _step_band(self, part: Part, change: Tensor, decay: float) -> None:
+        theta = band_of(self.tensors[part.tensor.name], part.tensor, part.rows)
+        if decay != 1.0:
+            theta.mul_(decay)
             flush_subnormals(theta)
-        rate = torch.tensor(update.learning_rate, dtype=torch.float32, device=theta.device)
-        change = torch.copysign(rate, directions(scaled, self.contract.demo.transform, self.step))
-        change[~stepped] = 0
-        theta.sub_(untile(change, tensor, theta.shape[0]))
+        theta.sub_(untile(change, part.tensor, theta.shape[0]))
         flush_subnormals(theta)
 
     def clone(self, device: torch.device | str = "cpu") -> Replica:
         copies = {name: tensor.to(device, copy=True) for name, tensor in self.tensors.items()}
-        return Replica(self.contract, copies, self.step, self.head)
+        return Replica(self.contract, copies, self.step, self.head, self.layout)
 
     def save(self, path: Path) -> None:
         """Write a snapshot (safetensors) to `path`; syncing and renaming are the caller's. Raises OSError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -53,6 +53,24 @@ class TensorTiles:
         return self.tile_rows * self.tile_columns
 
 
+@dataclass(frozen=True)
+class Part:
+    """A band of a tensor inside a batch: its rows, and its tiles among those of the batch."""
+
+    tensor: TensorTiles
+    rows: slice
+    tiles: slice
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tiles of one kind that lie side by side in tile space, and the bands of tensors that they are."""
+
+    is_matrix: bool
+    tiles: slice  # of their kind
+    parts: tuple[Part, ...]
+
+
 class TileLayout:
     """The tile space of a manifest."""
 
@@ -69,6 +87,7 @@ class TileLayout:
         self.tensors: tuple[TensorTiles, ...] = tuple(tensors)
         self.matrix_tiles: int = counts[True]
         self.vector_tiles: int = counts[False]
+        self._batches: dict[int, tuple[Batch, ...]] = {}
 
     @property
     def tiles(self) -> int:
@@ -108,18 +127,43 @@ class TileLayout:
         """The vector tiles of a flat buffer [components], as a view [vector_tiles, 64]."""
         return flat[self.matrix_components :].view(-1, TILE_EDGE)
 
-    def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor) -> None:
-        """Add a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left alone."""
+    def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
+        """Add `scale` times a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left
+        alone."""
         for band, tiles in self.bands(tensor, tensor.tile_rows):
             part = band_of(values, tensor, band)
             if tensor.is_matrix:
                 # [tile rows, tile columns, 64, 64] seen as the padded matrix [tile rows, 64, tile columns, 64]
                 grid = self.matrices(flat)[tiles].view(-1, tensor.tile_columns, TILE_EDGE, TILE_EDGE).transpose(1, 2)
                 pad_rows, pad_columns = -part.shape[0] % TILE_EDGE, -part.shape[1] % TILE_EDGE
-                padded = torch.nn.functional.pad(part, (0, pad_columns, 0, pad_rows))
-                grid += padded.view(grid.shape)
+                if pad_rows or pad_columns:
+                    part = torch.nn.functional.pad(part, (0, pad_columns, 0, pad_rows))
+                grid.add_(part.view(grid.shape), alpha=scale)
             else:
-                self.vectors(flat)[tiles].view(-1)[: tensor.columns] += part
+                self.vectors(flat)[tiles].view(-1)[: tensor.columns].add_(part, alpha=scale)
+
+    def batches(self, tiles_max: int) -> tuple[Batch, ...]:
+        """All tiles in batches of at most `tiles_max`, or of one tile row where that is longer: what is done to many
+        small tensors is done to all of them at once."""
+        if tiles_max not in self._batches:
+            self._batches[tiles_max] = tuple(self._make_batches(tiles_max))
+        return self._batches[tiles_max]
+
+    def _make_batches(self, tiles_max: int) -> list[Batch]:
+        batches: list[Batch] = []
+        for tensor in self.tensors:
+            for rows, tiles in self.bands(tensor, max(1, tiles_max // tensor.tile_columns)):
+                last = next((batch for batch in reversed(batches) if batch.is_matrix == tensor.is_matrix), None)
+                if last is None or tiles.stop - last.tiles.start > tiles_max:
+                    part = Part(tensor, rows, slice(0, tiles.stop - tiles.start))
+                    batches.append(Batch(tensor.is_matrix, tiles, (part,)))
+                else:
+                    start = last.tiles.start
+                    part = Part(tensor, rows, slice(tiles.start - start, tiles.stop - start))
+                    batches[batches.index(last)] = Batch(
+                        tensor.is_matrix, slice(start, tiles.stop), (*last.parts, part)
+                    )
+        return batches
 
     def bands(self, tensor: TensorTiles, tile_rows_max: int) -> Iterator[tuple[slice, slice]]:
         """Cut a tensor into bands of whole tile rows: (rows of the matrix, tiles of its kind) for each."""
@@ -133,6 +177,12 @@ class TileLayout:
                 slice(first * TILE_EDGE, min(last * TILE_EDGE, tensor.rows)),
                 slice(start + first * tensor.tile_columns, start + last * tensor.tile_columns),
             )
+
+
+@lru_cache(maxsize=8)
+def layout_of(parameters: tuple[Parameter, ...]) -> TileLayout:
+    """The tile space of a manifest, made once."""
+    return TileLayout(parameters)
 
 
 def band_of(values: Tensor, tensor: TensorTiles, band: slice) -> Tensor:

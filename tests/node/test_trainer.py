@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -123,6 +125,16 @@ def stands_on(trainer: Trainer, replica: Replica) -> bool:
     return all(torch.equal(model[name], tensor) for name, tensor in replica.tensors.items())
 
 
+def looks_ahead(trainer: Trainer, sent: Sent, share: float = 1.0) -> bool:
+    """Whether the model stands on what an update of these votes alone would make of the replica: but for rounding, and
+    for the few parameters on which the votes are silent, where an update's sign is by place."""
+    expected = trainer.replica.clone()
+    expected.apply(update_of(expected, sent.votes(), share=share), b"")
+    model = dict(trainer._model.named_parameters())
+    far = [(model[name] - tensor).abs() > 1e-6 for name, tensor in expected.tensors.items()]
+    return int(sum(one.sum() for one in far)) < 0.01 * sum(one.numel() for one in far)
+
+
 @pytest.fixture(params=[torch.device("cpu"), NUMBERED], ids=["tensors shared", "tensors copied"])
 def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
     """A trainer in mid-run, with weight decay, and the contribution that it has under way."""
@@ -138,11 +150,17 @@ def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(
     looking: tuple[Trainer, Sent], share: float
 ) -> None:
     trainer, sent = looking
-    expected = trainer.replica.clone()
-    expected.apply(update_of(expected, sent.votes(), share=share), b"")
+    assert not looks_ahead(trainer, sent, share)
     trainer.look_ahead(sent, share)
-    assert stands_on(trainer, expected)
-    assert not stands_on(trainer, trainer.replica)
+    assert looks_ahead(trainer, sent, share)
+    assert not looks_ahead(trainer, sent, 1.5 - share)
+
+
+def test_a_contribution_from_disk_leads_where_it_led_before(looking: tuple[Trainer, Sent]) -> None:
+    trainer, sent = looking
+    assert sent.direction is not None
+    again = trainer.demo.direction(replace(sent, direction=None))
+    assert int((again != sent.direction).sum()) < 0.01 * len(again)
 
 
 def test_looking_ahead_never_touches_the_replica(looking: tuple[Trainer, Sent]) -> None:
@@ -176,10 +194,9 @@ def test_with_a_contribution_still_out_a_refresh_looks_ahead_from_the_new_parame
     trainer, sent = looking
     trainer.look_ahead(sent)
     trainer.replica.apply(update_of(trainer.replica, random_votes(trainer.replica.layout, 8, seed=1)), b"")
+    assert not looks_ahead(trainer, sent)
     trainer.refresh(sent)
-    expected = trainer.replica.clone()
-    expected.apply(update_of(expected, sent.votes()), b"")
-    assert stands_on(trainer, expected)
+    assert looks_ahead(trainer, sent)
 
 
 def test_looking_ahead_takes_one_set_of_tensors_and_giving_it_up_shares_the_replicas_again() -> None:
@@ -204,9 +221,7 @@ def test_a_replica_that_is_adopted_ends_looking_ahead(looking: tuple[Trainer, Se
     trainer.adopt(other)
     assert stands_on(trainer, other)
     trainer.look_ahead(sent)
-    expected = other.clone()
-    expected.apply(update_of(other, sent.votes()), b"")
-    assert stands_on(trainer, expected)
+    assert looks_ahead(trainer, sent)
 
 
 def test_the_base_is_the_oldest_step_that_a_gradient_since_the_cut_stands_on(looking: tuple[Trainer, Sent]) -> None:

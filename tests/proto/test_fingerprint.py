@@ -30,7 +30,13 @@ def tensors_of(seed: int) -> list[torch.Tensor]:
 @given(st.integers(0, MASK), st.integers(0, 100))
 @settings(max_examples=30, deadline=None)
 def test_it_is_what_the_formula_says(nonce: int, seed: int) -> None:
-    assert fingerprint(tensors_of(seed), nonce) == dumb(tensors_of(seed), nonce)
+    tensors = tensors_of(seed)
+    assert fingerprint(tensors, nonce) == dumb(tensors, nonce)
+    elsewhere = sum(
+        module._sum(tensor.view(-1).view(torch.int32), mix64(nonce + (number + 1) * GOLDEN))
+        for number, tensor in enumerate(tensors)
+    )
+    assert elsewhere & MASK == dumb(tensors, nonce)
 
 
 @given(st.integers(0, 2), st.integers(0, 31), st.data())
@@ -45,17 +51,20 @@ def test_any_one_bit_changes_it(tensor: int, bit: int, data: st.DataObject) -> N
     assert fingerprint(tensors, 9) != before
 
 
-def test_chunks_and_threads_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = [torch.randn(1000, 37)]
-    expected = fingerprint(tensors, 5)
+def test_the_way_of_a_cpu_and_that_of_other_devices_agree_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = torch.randn(37_000).view(torch.int32)
+    key = mix64(5)
+    expected = module._Cached().sum(bits.numpy(), key) & MASK
     threads = torch.get_num_threads()
-    for chunk in (1, 1000, 36_999):
-        if chunk > 1:
-            monkeypatch.setattr(module, "CHUNK", chunk)
+    for chunk in (module.CHUNK, 1000, 36_999):
+        monkeypatch.setattr(module, "CHUNK", chunk)
         for count in (1, 2):
             torch.set_num_threads(count)
-            assert fingerprint(tensors, 5) == expected
+            assert module._sum(bits, key) & MASK == expected
     torch.set_num_threads(threads)
+    for chunk in (1 << 9, 1 << 15, 1 << 16):
+        monkeypatch.setattr(module, "CACHED_CHUNK", chunk)
+        assert module._Cached().sum(bits.numpy(), key) & MASK == expected
 
 
 def test_exchanged_values_tensors_and_nonces_are_told_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ async def _seal(state: State, steps: int) -> None:
     async def read(step: int) -> SealedUpdate:
         raise AssertionError("nobody follows")
 
-    sealer = Sealer(state, replica, Feed(read, 0), workers)
+    sealer = Sealer(state, replica, Feed(read, 0), workers, time.monotonic)
     for step in range(steps):
         fingerprint = await workers.replica.submit(replica.fingerprint, 1000 + step)
         sealed = SealedRound(round=step, epoch=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
@@ -59,7 +60,7 @@ async def _seal(state: State, steps: int) -> None:
         leases.grant("a" * 32, 16, step)
         leases.report("a" * 32, 16 * step + 15)
         leases.settle("a" * 32)
-        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger, leases.plain))
+        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger, leases.plain)).applied
         if step == 1:
             state.save_snapshot(replica)
     workers.close()

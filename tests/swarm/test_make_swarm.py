@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM
 from support.real import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def local_swarm(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
 
 
 def test_it_ends_with_a_summary_that_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> None:
-    with local_swarm(tmp_path, "--nodes", "2", "--rounds", "6") as process:
+    with local_swarm(tmp_path, "--nodes", "2", "--rounds", "6", "--metrics") as process:
         text, _ = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0, text
     assert "all 3 replicas are equal to the bit" in text
@@ -50,6 +51,11 @@ def test_it_ends_with_a_summary_that_shows_equal_replicas_and_a_lower_loss(tmp_p
     assert "verify: replayed 6 updates" in text
     assert "a sample of what the model writes by now:" in text
     assert str(tmp_path) in text
+    assert re.search(r"^metrics: http://127\.0\.0\.1:\d+/metrics$", text, re.MULTILINE)
+    prometheus = list(tmp_path.glob("runs/*/prometheus.log"))
+    assert [HOW_TO_INSTALL in text, not prometheus] == [PROGRAM is None] * 2
+    assert all("Server is ready" in log.read_text() for log in prometheus)
+    assert running_below(tmp_path) == []
 
 
 def running_below(folder: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import nn
 
@@ -35,9 +37,14 @@ def manifest(model: nn.Module) -> tuple[Parameter, ...]:
     )
 
 
+@lru_cache(maxsize=16)
+def _manifest_of(spec: ModelSpec) -> tuple[Parameter, ...]:
+    return manifest(build(spec, "meta"))
+
+
 def check_manifest(contract: Contract) -> None:
     """Raise ContractError, naming the tensor, if the model that we would build is not the contract's."""
-    ours = {parameter.name: parameter.shape for parameter in manifest(build(contract.model, "meta"))}
+    ours = {parameter.name: parameter.shape for parameter in _manifest_of(contract.model)}
     theirs = {parameter.name: parameter.shape for parameter in contract.parameters}
     for name in [*theirs, *ours]:
         if ours.get(name) != theirs.get(name):

@@ -64,7 +64,8 @@ class Decoder(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        # given its tensor, since drawing one on "meta" would load torch's compiler, for seconds at each start of a node
+        self.embedding = nn.Embedding.from_pretrained(torch.empty(spec.vocabulary, spec.width), freeze=False)  # type: ignore[no-untyped-call]
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
         self.head = nn.Linear(spec.width, spec.vocabulary, bias=False)

@@ -1,0 +1,113 @@
+"""Server-sent events: what changes, to every browser that looks, at the cost of one.
+
+A message is made only when something happened, at most once a second, and only if anybody looks. It is encoded once,
+and each stream is given the same bytes. A stream holds the newest message alone, so a slow browser misses some and
+holds up nobody. A browser that vanished is found out by the kernel (`web` sets TCP_USER_TIMEOUT) when a heartbeat is
+not acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from thinwire_proto import limits
+
+STREAMS_MAX = 256
+EVERY_S = 1.0
+HEARTBEAT_S = limits.LOST_AFTER_S
+HEARTBEAT = b"event: heartbeat\ndata: 1\n\n"
+"""An event, not a comment, so that the page, too, notices when it hears nothing any more."""
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+class _Stream:
+    """One browser's: the newest message that it has not been sent."""
+
+    def __init__(self) -> None:
+        self._message: bytes | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, message: bytes | None) -> None:
+        """None: the end."""
+        self._message = message
+        self._changed.set()
+
+    async def get(self) -> bytes | None:
+        """The next message, or a heartbeat if there is none for a while; None at the end."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), HEARTBEAT_S)
+        except asyncio.TimeoutError:
+            return HEARTBEAT
+        self._changed.clear()
+        return self._message
+
+
+class Live:
+    """`message`: makes the JSON that is sent."""
+
+    def __init__(self, message: Callable[[], bytes]) -> None:
+        self._message = message
+        self._streams: set[_Stream] = set()
+        self._changed = asyncio.Event()
+        self.sending = asyncio.get_running_loop().create_task(self._send())
+        self._closed = False
+
+    def wake(self, event: object = None) -> None:
+        """Something happened."""
+        if self._streams:
+            self._changed.set()
+
+    def close(self) -> None:
+        """End every stream; browsers come back by themselves when there is a coordinator again."""
+        self._closed = True
+        self.sending.cancel()
+        for stream in self._streams:
+            stream.put(None)
+
+    async def _send(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._streams:
+                message = b"event: status\ndata: " + self._message() + b"\n\n"
+                for stream in self._streams:
+                    stream.put(message)
+            await asyncio.sleep(EVERY_S)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI response: one stream, for as long as the browser stays."""
+        if self._closed or len(self._streams) >= STREAMS_MAX:
+            text = f"{len(self._streams)} browsers are watching, and there is room for {STREAMS_MAX}; /api/status works"
+            await JSONResponse({"state": text}, 503, {"retry-after": "30"})(scope, receive, send)
+            return
+        stream = _Stream()
+        self._streams.add(stream)
+        gone = asyncio.ensure_future(_disconnected(receive, stream))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
+            self.wake()
+            while (message := await stream.get()) is not None:
+                await send({"type": "http.response.body", "body": message, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._streams.discard(stream)
+            gone.cancel()
+            with suppress(asyncio.CancelledError):
+                await gone
+
+
+async def _disconnected(receive: Receive, stream: _Stream) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stream.put(None)

@@ -1,0 +1,108 @@
+"""A run's figures by step, in bounded memory, however many steps there are.
+
+Keeping every step would make the coordinator's memory, the message to a browser and the line on its screen grow with
+the run; keeping the newest only would lose the beginning, which is where the loss falls. So steps are kept in buckets
+of `stride` neighbours each. When there are too many buckets, the stride doubles and neighbours become one: sums are
+added, extremes kept, and of what simply stands at a moment the newest. A bucket always holds the steps from n · stride
+to (n + 1) · stride - 1, so what is in it does not depend on when it was made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+BUCKETS_MAX = 2048
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One sealed step, or several neighbours. Without a loss, `losses` is 0."""
+
+    step: int  # the newest in it, counted from 1: so many were sealed by then
+    tokens: int = 0  # sum, like all bytes
+    update_bytes: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    dense_bytes: int = 0
+    nodes: int = 0  # counted in the newest step
+    at_s: float | None = None  # when the newest was sealed, since the coordinator's start; None: before that
+    loss_sum: float = 0.0
+    losses: int = 0
+    loss_min: float = math.inf
+    loss_max: float = -math.inf
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of those in it."""
+        return self.loss_sum / self.losses if self.losses else None
+
+    def take_in(self, later: Bucket) -> None:
+        """Become one with a bucket of later steps."""
+        self.step, self.nodes, self.at_s = later.step, later.nodes, later.at_s
+        self.tokens += later.tokens
+        self.update_bytes += later.update_bytes
+        self.bytes_up += later.bytes_up
+        self.bytes_down += later.bytes_down
+        self.dense_bytes += later.dense_bytes
+        self.loss_sum += later.loss_sum
+        self.losses += later.losses
+        self.loss_min = min(self.loss_min, later.loss_min)
+        self.loss_max = max(self.loss_max, later.loss_max)
+
+
+def with_loss(step: int, loss: float) -> Bucket:
+    """A step with a loss and nothing else; without one, if it is not finite."""
+    bucket = Bucket(step)
+    add_loss(bucket, loss)
+    return bucket
+
+
+def add_loss(bucket: Bucket, loss: float) -> None:
+    if math.isfinite(loss):
+        bucket.loss_sum, bucket.losses, bucket.loss_min, bucket.loss_max = loss, 1, loss, loss
+
+
+class Series:
+    """Takes steps in ascending order."""
+
+    def __init__(self, buckets_max: int = BUCKETS_MAX) -> None:
+        self._buckets_max = buckets_max
+        self.stride = 1
+        self._buckets: dict[int, Bucket] = {}  # by step // stride, ascending
+
+    def add(self, bucket: Bucket) -> None:
+        """The bucket is the series' own from now on."""
+        _put(self._buckets, bucket.step // self.stride, bucket)
+        while len(self._buckets) > self._buckets_max:
+            self.stride *= 2
+            self._buckets = _grouped(self._buckets.values(), self.stride)
+
+    def prepend(self, earlier: Series) -> None:
+        """Put a series of earlier steps in front."""
+        later, self._buckets = list(self._buckets.values()), {}
+        self.stride = max(self.stride, earlier.stride)
+        for bucket in [*earlier._buckets.values(), *later]:
+            self.add(bucket)
+
+    def points(self, points_max: int) -> list[Bucket]:
+        """At most `points_max` buckets, which the caller must not change."""
+        stride = self.stride
+        while len({bucket.step // stride for bucket in self._buckets.values()}) > points_max:
+            stride *= 2
+        return list(_grouped(self._buckets.values(), stride).values())
+
+
+def _grouped(buckets: Iterable[Bucket], stride: int) -> dict[int, Bucket]:
+    found: dict[int, Bucket] = {}
+    for bucket in buckets:
+        _put(found, bucket.step // stride, replace(bucket))
+    return found
+
+
+def _put(buckets: dict[int, Bucket], key: int, bucket: Bucket) -> None:
+    if key in buckets:
+        buckets[key].take_in(bucket)
+    else:
+        buckets[key] = bucket

@@ -1,0 +1,49 @@
+"""A real node with one fault: `faulty_node.py (flips|dawdles) NODE-ARGUMENTS…`, run in a container of the swarm."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import torch
+
+from thinwire_node.__main__ import main
+from thinwire_node.link import Link
+from thinwire_node.trainer import Trainer
+
+DAWDLES_S = 2.0
+"""A round of run.toml, in which it then is late; it stays away from every second one meanwhile."""
+
+
+def flips() -> None:
+    """The last bit of one parameter flips after the second micro-batch."""
+    micro_batch = Trainer.micro_batch
+    batches = 0
+
+    def flipping(trainer: Trainer, positions: range) -> None:
+        nonlocal batches
+        micro_batch(trainer, positions)
+        batches += 1
+        if batches == 2:
+            with torch.no_grad():
+                next(iter(trainer.replica.tensors.values())).view(torch.int32).view(-1)[0] ^= 1
+
+    Trainer.micro_batch = flipping  # type: ignore[assignment, method-assign]
+
+
+def dawdles() -> None:
+    """Every contribution stays at home until its round is over."""
+    contribute = Link.contribute
+
+    async def dawdling(link: Link, *arguments: Any) -> Any:
+        await asyncio.sleep(DAWDLES_S)
+        return await contribute(link, *arguments)
+
+    Link.contribute = dawdling  # type: ignore[assignment, method-assign]
+
+
+if __name__ == "__main__":
+    fault = sys.argv.pop(1)
+    {"flips": flips, "dawdles": dawdles}[fault]()
+    main()

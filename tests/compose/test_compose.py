@@ -1,0 +1,202 @@
+"""The compose swarm on a real engine, as one story: each test goes on where the one before it left off.
+
+`make test-compose` runs it; `make test` does not. The coordinator's volume is on a disk of its own that can be filled,
+and the run has rounds of two seconds on a clock; the rest is docker-compose.yml as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compose.engine import HERE, Swarm, run, say, until
+from deploy.dashboards.description import DASHBOARDS
+from support.disks import FILLER, small_disk
+
+NODES = 4
+DISK_MB = 400
+LEFT_BYTES = 4 << 20
+ROUNDS = 30
+SERVICES = ("coordinator", "prometheus", "node")
+QUIET = {"NoSealedRound", "ReplicaDiffers", "TargetDown", "NodeGone", "DiskTooSmall"}
+"""What must not fire in a swarm that is well, however loaded the machine is."""
+raised: set[str] = set()
+"""The alerts whose expression has returned data, and that have fired, so far."""
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with small_disk(tmp_path_factory.mktemp("compose") / "disk", DISK_MB) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def swarm(disk: Path) -> Iterator[Swarm]:
+    swarm = Swarm(disk)
+    swarm.compose("down", "--volumes", "--remove-orphans")
+    try:
+        yield swarm
+    finally:
+        swarm.compose("down", "--volumes", "--remove-orphans")
+
+
+@pytest.fixture(autouse=True)
+def _begun(swarm: Swarm, request: pytest.FixtureRequest) -> None:
+    """Without what comes before it a test means nothing."""
+    if request.session.testsfailed:
+        pytest.skip("the story broke off")
+    say(f"— {request.node.name}")
+
+
+def fires(swarm: Swarm, *alerts: str) -> None:
+    """Each of these alerts fires, not all at once perhaps, and its expression returns data."""
+    expressions, missing = swarm.rules(), set(alerts)
+
+    def all_have() -> bool:
+        for alert in missing & swarm.firing():
+            if swarm.ask(expressions[alert]):
+                missing.discard(alert)
+                say(f"{alert} fires")
+        return not missing
+
+    until(all_have, f"{', '.join(alerts)} fired", 240)
+    raised.update(alerts)
+
+
+def clears(swarm: Swarm, *alerts: str) -> None:
+    until(lambda: not set(alerts) & swarm.firing(), f"{', '.join(alerts)} cleared", 240)
+
+
+def faulty(swarm: Swarm, fault: str) -> str:
+    """One more node, with a fault."""
+    script = f"{HERE}/faulty_node.py:/faulty_node.py:ro"
+    command = ("python", "/faulty_node.py", fault, "start", "coordinator:7700")
+    options = ("--no-deps", "--use-aliases", "--volume", script, "-d")
+    places = ("--places=/state", "--metrics=0.0.0.0:7702")
+    return swarm.compose("run", *options, "node", *command, *places).split()[-1]
+
+
+def test_it_builds_and_comes_up_healthy(swarm: Swarm) -> None:
+    swarm.compose("build")
+    size_bytes = int(run("docker", "image", "inspect", "--format", "{{.Size}}", "thinwire-test"))
+    say(f"the image has {size_bytes / 1e9:.2f} GB, of which what it stands on is a part")
+    swarm.compose("up", "-d", "--scale", f"node={NODES}")
+    until(lambda: swarm.healthy(SERVICES, NODES), f"coordinator, Prometheus and {NODES} nodes are healthy")
+
+
+def test_nothing_runs_as_root_and_memory_is_limited(swarm: Swarm) -> None:
+    for service in SERVICES:
+        for container in swarm.containers(service):
+            form = "{{.Config.User}} {{.HostConfig.Memory}} {{.HostConfig.CapDrop}}"
+            user, memory, dropped = run("docker", "inspect", "--format", form, container).split()
+            assert user.partition(":")[0] not in ("", "0", "root")
+            assert int(memory) > 0
+            assert dropped == "[ALL]"
+
+
+def test_all_targets_are_up_and_thirty_rounds_are_sealed(swarm: Swarm) -> None:
+    wanted = {"coordinator": 1, "node": NODES, "prometheus": 1}
+    until(lambda: swarm.targets() == wanted, f"all targets are up: {wanted}")
+    until(lambda: swarm.number("thinwire_coordinator_step") >= ROUNDS, f"{ROUNDS} rounds are sealed", 300)
+    names = {sample["metric"]["name"] for sample in swarm.ask("thinwire_node_info")}
+    assert names == {f"node-{number}" for number in range(NODES)}
+    assert not swarm.firing() & QUIET
+
+
+def test_every_expression_of_every_dashboard_returns_data(swarm: Swarm) -> None:
+    instance = swarm.ask("thinwire_node_info")[0]["metric"]["instance"]
+    asked, empty = 0, []
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
+            for query in panel.queries:
+                expression = query.expr.replace("$__rate_interval", "30s").replace("$node", instance)
+                assert "$" not in expression
+                values = [float(sample["value"][1]) for sample in swarm.ask(expression)]
+                asked += 1
+                if all(math.isnan(value) for value in values):
+                    empty.append(f"{dashboard.uid}, {panel.title}: {expression}")
+    assert not empty
+    say(f"{asked} expressions return data")
+
+
+def test_grafana_has_the_dashboards_without_a_login(swarm: Swarm) -> None:
+    if not swarm.has_grafana:
+        pytest.skip("Grafana's image cannot be had here")
+    found = until(lambda: swarm.http("GRAFANA_PORT", "/api/search?type=dash-db"), "Grafana has dashboards")
+    assert {entry["uid"] for entry in found} == {f"thinwire-{dashboard.uid}" for dashboard in DASHBOARDS}
+
+
+def test_a_killed_node_is_told_and_so_is_that_it_is_back(swarm: Swarm) -> None:
+    run("docker", "kill", swarm.containers("node")[1])
+    fires(swarm, "NodeGone")
+    swarm.compose("up", "-d", "--scale", f"node={NODES}")
+    clears(swarm, "NodeGone")
+    assert len(swarm.ask("thinwire_node_info")) == NODES
+
+
+def test_a_replica_that_differs_and_uploads_that_are_late_are_told(swarm: Swarm) -> None:
+    began = [faulty(swarm, fault) for fault in ("flips", "dawdles", "dawdles", "dawdles")]
+    fires(swarm, "ReplicaDiffers", "UploadCloseToDeadline", "ContributionsLate")
+    assert swarm.number("thinwire_coordinator_fingerprints_compared_total{result='different'}") >= 1
+    run("docker", "rm", "--force", *began)
+    clears(swarm, "UploadCloseToDeadline")
+
+
+def test_a_coordinator_that_hangs_is_told(swarm: Swarm) -> None:
+    (coordinator,) = swarm.containers("coordinator")
+    run("docker", "pause", coordinator)
+    fires(swarm, "TargetDown")
+    run("docker", "unpause", coordinator)
+    clears(swarm, "TargetDown")
+
+
+def test_rounds_without_nodes_are_told(swarm: Swarm) -> None:
+    swarm.compose("stop", "node")
+    fires(swarm, "NoSealedRound", "RoundsVoid")
+    swarm.compose("up", "-d", "--scale", f"node={NODES}")
+    clears(swarm, "NoSealedRound")
+
+
+def test_a_disk_that_fills_up_is_told(swarm: Swarm, disk: Path) -> None:
+    filler = disk / FILLER
+    # enough is left to go on for a while, and not enough for the rest of the run
+    run("fallocate", "--length", str(shutil.disk_usage(disk).free - LEFT_BYTES), str(filler))
+    fires(swarm, "DiskTooSmall", "DiskFillsUp")
+    filler.unlink()
+    clears(swarm, "DiskTooSmall")
+
+
+def test_every_alert_was_raised(swarm: Swarm) -> None:
+    assert raised == set(swarm.rules())
+
+
+def test_down_and_up_goes_on_where_it_was(swarm: Swarm) -> None:
+    before = swarm.number("thinwire_coordinator_step")
+    swarm.compose("down")
+    foreground = swarm.in_foreground("up", "--scale", f"node={NODES}")
+    try:
+        until(lambda: swarm.healthy(SERVICES, NODES), f"coordinator, Prometheus and {NODES} nodes are healthy again")
+        until(lambda: swarm.number("thinwire_coordinator_step") > before + 3, f"rounds go on after step {before:.0f}")
+        # each node has found parameters of its own: nobody had to fetch them
+        assert swarm.number('thinwire_coordinator_fetches_total{what="snapshot"}') == 0
+        assert swarm.number('thinwire_coordinator_fingerprints_compared_total{result="different"}') == 0
+        containers = [container for service in SERVICES for container in swarm.containers(service)]
+        foreground.send_signal(signal.SIGINT)
+        foreground.wait(60)
+    finally:
+        if foreground.poll() is None:
+            foreground.kill()
+            foreground.wait()
+    until(lambda: not any(swarm.state(name)["Running"] for name in containers), "Ctrl-C ends all of it", 60)
+    ends = {swarm.state(name)["ExitCode"] for name in containers}
+    assert ends == {0}, "somebody was killed, or fell over"
+
+
+def test_the_ledger_verifies(swarm: Swarm) -> None:
+    command = ("thinwire-coordinator", "verify", "--state-dir", "/state")
+    say(swarm.compose("run", "--no-deps", "--rm", "coordinator", *command).strip().splitlines()[-1])

@@ -1,0 +1,197 @@
+"""The page's history: bucketed series beside a dumb reference, and what is told and read of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from support.sealed_run import make_run
+from thinwire_coordinator.books import Tally
+from thinwire_coordinator.dense import ring_bytes
+from thinwire_coordinator.events import ContributionTaken, LossMeasured, RoundSealed, RoundVoid
+from thinwire_coordinator.history import VOIDS_MAX, History, Past, read_past
+from thinwire_coordinator.page import status
+from thinwire_coordinator.page.series import Bucket, Series
+from thinwire_coordinator.state import open_state
+from thinwire_proto.rows import Counted
+
+ANSWER_BYTES_MAX = 64_000
+"""Of /api/history with 400 points, however long the run is."""
+
+
+def steps(count: int, seed: int = 1, first: int = 1) -> list[Bucket]:
+    rng = random.Random(seed)
+    made = []
+    for step in range(first, first + count):
+        bucket = Bucket(
+            step, tokens=rng.randrange(100), bytes_up=rng.randrange(9), nodes=rng.randrange(5), at_s=step / 2
+        )
+        if rng.random() < 0.8:
+            loss = rng.random()
+            bucket.loss_sum, bucket.losses, bucket.loss_min, bucket.loss_max = loss, 1, loss, loss
+        made.append(bucket)
+    return made
+
+
+def dumb(raw: list[Bucket], stride: int) -> list[tuple[object, ...]]:
+    """All steps kept, and grouped when they are asked for."""
+    groups: dict[int, list[Bucket]] = {}
+    for bucket in raw:
+        groups.setdefault(bucket.step // stride, []).append(bucket)
+    found: list[tuple[object, ...]] = []
+    for group in groups.values():
+        losses = [bucket.loss_sum for bucket in group if bucket.losses]
+        found.append(
+            (
+                group[-1].step,
+                sum(bucket.tokens for bucket in group),
+                sum(bucket.bytes_up for bucket in group),
+                group[-1].nodes,
+                group[-1].at_s,
+                pytest.approx(sum(losses) / len(losses)) if losses else None,
+                min(losses, default=float("inf")),
+                max(losses, default=-float("inf")),
+            )
+        )
+    return found
+
+
+def plain(buckets: list[Bucket]) -> list[tuple[object, ...]]:
+    return [(b.step, b.tokens, b.bytes_up, b.nodes, b.at_s, b.loss, b.loss_min, b.loss_max) for b in buckets]
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 63, 64, 300, 1001])
+def test_a_series_is_what_the_dumb_one_says(count: int) -> None:
+    series = Series(buckets_max=16)
+    for bucket in steps(count):
+        series.add(bucket)
+    assert plain(series.points(16)) == dumb(steps(count), series.stride)
+    stride = series.stride
+    while len(dumb(steps(count), stride)) > 5:
+        stride *= 2
+    assert plain(series.points(5)) == dumb(steps(count), stride)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 7), (5, 3), (40, 300), (300, 40), (17, 0)])
+def test_a_series_is_put_in_front_of_another(before: int, after: int) -> None:
+    whole, earlier, later = steps(before + after), Series(16), Series(16)
+    for bucket in steps(before + after)[:before]:
+        earlier.add(bucket)
+    for bucket in steps(before + after)[before:]:
+        later.add(bucket)
+    later.prepend(earlier)
+    assert plain(later.points(16)) == dumb(whole, later.stride)
+
+
+def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
+    counted = tuple(Counted(f"{node:032x}", b"", 4, 8) for node in range(nodes))
+    return RoundSealed(
+        round=step, step=step, at=100.0 + step, why="", counted=counted, tokens=8 * 32 * nodes, loss=loss,
+        learning_rate=1e-3, update_bytes=50, components=9, codec="votes", gather_s=0.0, merge_s=0.0, seal_s=0.0,
+    )  # fmt: skip
+
+
+def test_a_hundred_thousand_rounds_stay_small() -> None:
+    tally = Tally()
+    history = History(10**9, 32, tally, 0, 100.0)
+    for step in range(100_000):
+        tally.bytes_up += 123_456_789
+        tally.bytes_down += 987_654_321
+        history.watch(sealed(step, loss=10 / (step + 1)))
+        if step % 20 == 0:
+            history.watch(LossMeasured(step, 10 / (step + 1)))
+    answer = status.series(history, 400)
+    encoded = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
+    assert len(encoded) < ANSWER_BYTES_MAX
+    assert answer["steps"]["step"][-1] == 100_000
+    assert answer["steps"]["tokens"][-1] == 100_000 * 2 * 8 * 32
+    assert answer["steps"]["bytes_up"][-1] == tally.bytes_up
+    assert answer["steps"]["dense_bytes"][-1] == 100_000 * ring_bytes(2, 10**9)
+    assert all(
+        later >= earlier
+        for earlier, later in zip(answer["steps"]["tokens"], answer["steps"]["tokens"][1:], strict=False)
+    )
+    assert answer["held_out"]["loss_max"][0] == 10.0
+
+
+def test_a_loss_that_is_no_number_is_left_out() -> None:
+    history = History(1000, 32, Tally(), 0, 100.0)
+    history.watch(sealed(0, loss=float("nan")))
+    history.watch(LossMeasured(1, float("inf")))
+    json.dumps(status.series(history, 16), allow_nan=False)
+    assert history.loss_training is None
+    assert history.loss_newest is None
+
+
+def test_dense_is_a_ring() -> None:
+    assert ring_bytes(0, 1000) == ring_bytes(1, 1000) == 0  # nobody to send to
+    assert ring_bytes(4, 1000) == 4 * (2 * 3 * 4 * 1000 // 4)  # four nodes send 2·3/4·4·1000 each
+
+
+def test_the_rate_is_over_the_last_half_minute_until_now() -> None:
+    history = History(1000, 32, Tally(), 0, 100.0)
+    for step in range(101):
+        history.watch(sealed(step))  # one a second
+    assert history.tokens_per_s(200.0) == pytest.approx(512, rel=0.1)
+    assert history.tokens_per_s(215.0) == pytest.approx(256, rel=0.2)  # and none since
+
+
+def test_who_gave_what_and_how() -> None:
+    history = History(1000, 32, Tally(), 0, 100.0)
+    node = f"{1:032x}"
+    history.watch(ContributionTaken(node, 0, 99, 60, 2.0, -0.01, 0.5))
+    history.watch(sealed(0))
+    assert (history.shares[node].rounds, history.shares[node].tokens) == (1, 8 * 32)
+    assert (history.manners[node].early_s, history.manners[node].weight) == (-0.01, 4)
+
+
+def test_void_rounds_in_a_row_are_one_entry() -> None:
+    history = History(1000, 32, Tally(), 0, 100.0)
+    for number, why in ((1, "a"), (2, "a"), (3, "b"), (5, "b")):
+        history.watch(RoundVoid(number, why, 100.0 + number))
+    assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(1, 2, "a"), (3, 3, "b"), (5, 5, "b")]
+    past = Past(voids=[(number, number, "old") for number in range(VOIDS_MAX)], rounds_void=VOIDS_MAX)
+    history.begin_with(past)
+    assert history.rounds_void == 4 + VOIDS_MAX
+    assert len(history.voids) == VOIDS_MAX
+    assert [entry.first for entry in list(history.voids)[-3:]] == [1, 3, 5]
+    assert history.voids[-4].first == VOIDS_MAX - 1  # the newest of the old ones
+
+
+async def test_what_the_ledger_knows(tmp_path: Path) -> None:
+    await asyncio.to_thread(make_run, tmp_path, 3)  # it has an event loop of its own
+    state = open_state(tmp_path)
+    epoch = state.ledger.begin_epoch()
+    state.ledger.record_void(epoch.number, 3, "nobody came")
+    state.ledger.record_loss(2, 4.5)
+    state.ledger.record_names({f"{3:032x}": "Ada"})
+
+    async def at_once(piece: object) -> None:
+        assert callable(piece)
+        piece()
+
+    past = await read_past(state.reading_ledger, state.ledger.begin_epoch().number, 3, 32, at_once)
+    rows = list(state.ledger.rows())
+    state.close()
+    history = History(1000, 32, Tally(), 3, 100.0)
+    assert not history.complete
+    history.watch(sealed(3))
+    history.begin_with(past)
+    assert history.complete
+    points = history.series.points(100)
+    assert [bucket.step for bucket in points] == [1, 2, 3, 4]
+    assert [bucket.update_bytes for bucket in points] == [*(row.body_bytes for row in rows), 50]
+    assert list(accumulate(bucket.tokens for bucket in points)) == [2 * 8 * 32 * n for n in range(1, 5)]
+    assert history.tokens_before == 3 * 2 * 8 * 32
+    assert history.shares[f"{3:032x}"].rounds == 1
+    assert history.shares[f"{1:032x}"].rounds == 2  # before, and since
+    assert history.names[f"{3:032x}"] == "Ada"
+    assert history.loss_first == (2, 4.5)
+    assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(3, 3, "nobody came")]
+    answer = status.series(history, 100)["steps"]
+    assert answer["bytes_up"][:3] == [None] * 3  # nobody counted them in another life

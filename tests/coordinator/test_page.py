@@ -1,0 +1,141 @@
+"""The page's answers and its stream, over a real socket or as ASGI: before there is a swarm, and for many browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from thinwire_coordinator.evaluation import SAMPLE_SHARE, SampleBudget
+from thinwire_coordinator.page import live
+from thinwire_coordinator.page.page import Page
+from thinwire_coordinator.web import Readiness, Web
+
+
+async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+    def ask() -> tuple[http.client.HTTPResponse, bytes]:
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+        connection.request("GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer, body
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_before_it_is_ready_it_says_so() -> None:
+    readiness = Readiness()
+    readiness.text = "replaying <the> ledger"
+    web = Web("127.0.0.1:0", readiness, Page(readiness).routes, may_move=False)
+    web.start()
+    try:
+        answer, body = await get(web.address, "/")
+        assert answer.status == 503
+        assert b"The coordinator is replaying &lt;the&gt; ledger." in body
+        assert b'http-equiv="refresh"' in body
+        for path in ("/api/status", "/api/history", "/api/live"):
+            answer, body = await get(web.address, path)
+            assert answer.status == 503, path
+            assert json.loads(body) == {"state": "replaying <the> ledger"}
+        for path in ("/api/status?nodes=0.5", "/api/status?sort=x", "/api/status?offset=-1", "/api/history?points=1"):
+            answer, body = await get(web.address, path)
+            assert answer.status == 400, path
+            assert "must be" in json.loads(body)["error"]
+        answer, body = await get(web.address, "/static/main.js")
+        assert answer.status == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        again, body = await get(web.address, "/static/main.js", if_none_match=answer.headers["etag"])
+        assert (again.status, body) == (304, b"")
+        for path in ("/static/page.py", "/static/../page.py", "/static/%2e%2e%2fpage.py", "/static/"):
+            assert (await get(web.address, path))[0].status == 404, path
+    finally:
+        await web.stop()
+
+
+class Browser:
+    """One that reads a stream. `slow`: it takes nothing in after the first message until it is let."""
+
+    def __init__(self, stream: live.Live) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.closed = asyncio.Event()
+        self.has = asyncio.Event()
+        self.task = asyncio.ensure_future(stream({"type": "http"}, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.closed.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.reads.wait()
+        self.got.append(message)
+        self.has.set()
+
+    async def message(self, text: bytes) -> None:
+        """Wait until a message with this text has come."""
+        while not any(text in sent.get("body", b"") for sent in self.got):
+            self.has.clear()
+            await asyncio.wait_for(self.has.wait(), 10)
+
+
+async def test_messages_are_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
+    made: list[bytes] = []
+
+    def message() -> bytes:
+        made.append(b'{"n":%d}' % len(made))
+        return made[-1]
+
+    stream = live.Live(message)
+    stream.wake()
+    await asyncio.sleep(0)
+    assert not made  # nobody looks
+    browsers = [Browser(stream) for _ in range(50)]
+    for browser in browsers:
+        await browser.message(b'{"n":0}')
+    slow, gone, *others = browsers
+    slow.reads.clear()
+    gone.closed.set()
+    await gone.task
+    for number in range(len(made), 6):
+        stream.wake()
+        for browser in others:
+            await browser.message(b'{"n":%d}' % number)
+    assert len(made) <= 8
+    slow.reads.set()
+    await slow.message(made[-1])
+    assert len(slow.got) <= 5  # the newest, not all that it has missed
+    stream.close()
+    await asyncio.gather(*(browser.task for browser in browsers))
+    assert slow.got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+async def test_there_is_room_for_so_many_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "STREAMS_MAX", 2)
+    stream = live.Live(lambda: b"{}")
+    browsers = [Browser(stream) for _ in range(3)]
+    await browsers[2].task
+    assert browsers[2].got[0]["status"] == 503
+    assert b"room for 2" in browsers[2].got[1]["body"]
+    browsers[0].closed.set()
+    await browsers[0].task
+    after = Browser(stream)
+    await after.message(b"retry")
+    assert after.got[0]["status"] == 200
+    stream.close()
+    await asyncio.gather(browsers[1].task, after.task)
+
+
+def test_samples_take_their_share_and_no_more() -> None:
+    budget, spent = SampleBudget(), 0.0
+    for second in range(100_000):
+        if budget.due(float(second), last=False):
+            budget.took(0.7)
+            spent += 0.7
+    assert 0.9 * SAMPLE_SHARE * 100_000 < spent <= SAMPLE_SHARE * 100_000
+    assert budget.due(0.0, last=True)

@@ -1,0 +1,50 @@
+"""The table of `thinwire-coordinator status`, and what it says where nobody answers."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+
+from rich.console import Console
+
+from deploy.local_swarm.processes import BIN
+from thinwire_coordinator.table import NODES_SHOWN, table
+from thinwire_proto.service_pb2 import NodeStatus, StatusReply
+
+
+def printed(status: StatusReply) -> str:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(table(status))
+    return capture.get()
+
+
+def test_it_shows_what_everybody_gave_and_names_as_they_are() -> None:
+    nodes = [
+        NodeStatus(name="[red]a[/]", active=True, counted=3, tokens=1234, bytes_up=5600, replica_equal=True),
+        NodeStatus(name="b", counted=1, replica_equal=False),
+    ]
+    text = printed(
+        StatusReply(state="training", step=4, steps=9, round=5, tokens=99_000, loss_newest=2.345, nodes=nodes)
+    )
+    for words in ("step 4 of 9", "training", "2.345", "99,000", "[red]a[/]", "1,234", "5.6 kB", "DIFFERS (away)"):
+        assert words in text
+
+
+def test_of_very_many_it_shows_those_that_gave_most() -> None:
+    nodes = [NodeStatus(name=f"node-{number:03}", tokens=number) for number in range(NODES_SHOWN + 10)]
+    text = printed(StatusReply(nodes=nodes))
+    assert "node-059" in text
+    assert "node-009" not in text
+    assert "and 10 more" in text
+
+
+def test_where_nobody_answers_it_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    done = subprocess.run(
+        [BIN / "thinwire-coordinator", "status", address], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"thinwire-coordinator: {address}: no coordinator answers there")
+    assert done.stdout == ""

@@ -1,0 +1,243 @@
+"""What shows a swarm to whoever watches it: counts of messages and of segments, health, readiness, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import generate_latest
+from starlette.requests import Request
+
+from support.prometheus import parsed, value
+from support.sealed_run import make_state
+from support.small import small_contract
+from thinwire_coordinator import events
+from thinwire_coordinator.connections import IPV4_BYTES, TCP_INFO_BYTES, Connections, parse_tcp_info
+from thinwire_coordinator.dense import ring_bytes
+from thinwire_coordinator.exposition import Exposition
+from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.metrics import Metrics
+from thinwire_coordinator.seldom import Seldom
+from thinwire_coordinator.server import Server
+from thinwire_coordinator.swarm import Swarm
+from thinwire_coordinator.text_format import Writer
+from thinwire_coordinator.traffic import SERVICE
+from thinwire_coordinator.web import Readiness
+from thinwire_coordinator.workers import Workers
+from thinwire_proto.rows import Counted
+from thinwire_proto.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
+from thinwire_proto.service_pb2_grpc import SwarmStub
+
+NODE = "ab" * 16
+REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
+
+
+class Served:
+    """A swarm without nodes at a real port, and what `/metrics` and `/healthz` answer."""
+
+    def __init__(self, folder: Path) -> None:
+        state = make_state(folder, small_contract())
+
+        async def read(step: int) -> SealedUpdate:
+            raise AssertionError("nobody follows")
+
+        self.workers = Workers()
+        replica = state.load_snapshot(0)
+        self.swarm = Swarm(state, replica, state.ledger.begin_epoch(), self.workers, Feed(read, 0), wait_for=1)
+        self.readiness = Readiness()
+        self.exposition = Exposition(self.readiness, self.workers)
+        self.server = Server(self.swarm, self.exposition.traffic)
+
+    async def start(self) -> str:
+        self.exposition.begin(self.swarm, None, [], [(0, 5.5)])
+        port = await self.server.start("127.0.0.1:0")
+        self.exposition.listening(port)
+        self.readiness.swarm = self.swarm
+        return f"127.0.0.1:{port}"
+
+    async def told(self, name: str, **labels: str) -> float:
+        answer = await self.exposition.answer(REQUEST)
+        return value(parsed(bytes(answer.body).decode()), f"thinwire_coordinator_{name}", **labels)
+
+    async def healthz(self) -> tuple[int, bool]:
+        answer = await self.readiness.healthz(REQUEST)
+        return answer.status_code, json.loads(bytes(answer.body))["ready"]
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    found = Served(tmp_path)
+    try:
+        yield found
+    finally:
+        await found.server.stop(0)
+        found.workers.close()
+        found.swarm.state.close()
+
+
+async def test_every_message_is_counted_by_kind_and_direction(served: Served) -> None:
+    async with grpc.aio.insecure_channel(await served.start()) as channel:
+        stub = SwarmStub(channel)
+        join = JoinRequest(protocol=1, node_id=NODE, name="x")
+        reply = await stub.Join(join)
+        parts = [ContributionPart(data=b"x" * 1000)]  # of nobody's session: refused, but it has travelled
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Contribute(iter(parts))
+        status = await stub.Status(StatusRequest())
+        assert await served.told("payload_bytes_total", direction="received", kind="join") == join.ByteSize()
+        assert await served.told("payload_bytes_total", direction="sent", kind="join") == reply.ByteSize()
+        contributed = await served.told("payload_bytes_total", direction="received", kind="contribution")
+        assert contributed == parts[0].ByteSize() == status.bytes_up
+        assert await served.told("messages_total", direction="sent", kind="status") == 1
+        assert await served.told("messages_total", direction="sent", kind="receipt") == 0
+        assert await served.told("connections") == 1
+
+
+async def test_health_and_reflection_are_there_as_tools_expect(served: Served) -> None:
+    async with grpc.aio.insecure_channel(await served.start()) as channel:
+        health: Any = HealthStub(channel)
+        for name in ("", SERVICE):
+            assert (await health.Check(HealthCheckRequest(service=name))).status == HealthCheckResponse.SERVING
+        watch = health.Watch(HealthCheckRequest(service=SERVICE))
+        assert (await watch.read()).status == HealthCheckResponse.SERVING
+        reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
+        question: Any = reflection_pb2.ServerReflectionRequest  # type: ignore[attr-defined, unused-ignore]
+        (answer,) = [answer async for answer in reflection.ServerReflectionInfo(iter([question(list_services="")]))]
+        assert SERVICE in [service.name for service in answer.list_services_response.service]
+        _, told = await asyncio.gather(served.server.stop(1), watch.read())
+        assert told.status == HealthCheckResponse.NOT_SERVING
+
+
+async def test_ready_is_what_serves_and_nothing_else(served: Served) -> None:
+    assert await served.healthz() == (503, False)
+    assert (await served.told("ready"), await served.told("state", state="starting")) == (0, 1)
+    await served.start()
+    assert await served.healthz() == (200, True)
+    assert (await served.told("ready"), await served.told("state", state="waiting")) == (1, 1)
+    served.readiness.ending = True
+    assert await served.healthz() == (503, False)
+    served.readiness.ending = False
+    served.swarm.tasks.fail(OSError("no space left"))
+    assert await served.healthz() == (503, False)
+    assert (await served.told("ready"), await served.told("state", state="failed")) == (0, 1)
+    assert isinstance(served.swarm.failed.exception(), OSError)
+
+
+def sealed(**changes: object) -> events.RoundSealed:
+    counted = tuple(Counted(letter * 32, letter.encode() * 32, 4, 4) for letter in "abc")
+    facts: dict[str, object] = {"round": 7, "step": 5, "at": 1.0, "why": "time is up", "counted": counted}
+    facts |= {"tokens": 768, "loss": 2.5, "learning_rate": 1e-3, "update_bytes": 900, "components": 800}
+    facts |= {"codec": "votes", "gather_s": 2.0, "merge_s": 0.02, "seal_s": 0.2}
+    return events.RoundSealed(**(facts | changes))  # type: ignore[arg-type]
+
+
+def test_events_become_figures() -> None:
+    metrics = Metrics()
+    metrics.begin(1000, [])
+    told: list[events.Event] = [
+        sealed(),
+        sealed(why="nobody is left to wait for", loss=2.0, codec="bits"),
+        events.RoundVoid(8, "time is up and 0 of 1 contributions came", 2.0),
+        events.ContributionRefused(NODE, Receipt.REASON_LATE),
+        events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
+        events.FingerprintCompared(NODE, equal=False),
+        events.UpdateSent(NODE, 5, 0.4),
+        events.LossMeasured(5, math.nan),
+        events.NodeCame(NODE),
+        events.NodeWent(NODE, lost=True),
+        events.Fetched(NODE, "corpus"),
+        events.Sampled(5, "def ", "x"),
+        events.RoundOpened(9, 6, 3, 3.0, 5.0),
+    ]
+    for event in told:
+        metrics.watch(event)
+    of = parsed(generate_latest(metrics.registry).decode())
+
+    def figure(name: str, **labels: str) -> float:
+        return value(of, f"thinwire_coordinator_{name}", **labels)
+
+    assert figure("rounds_sealed_total", reason="time") == figure("rounds_sealed_total", reason="everybody") == 1
+    assert (figure("rounds_void_total", reason="time"), figure("rounds_void_total", reason="everybody")) == (1, 0)
+    assert figure("updates_total", codec="votes") == figure("updates_total", codec="bits") == 1
+    assert figure("contributions_total", outcome="counted") == 6
+    assert figure("contributions_total", outcome="late") == 1
+    assert (figure("votes_total"), figure("votes_bytes_total")) == (100, 110)
+    assert figure("contribution_before_deadline_seconds_sum") == 0  # at the very last moment
+    assert figure("phase_seconds_sum", phase="gather") == 4
+    assert figure("phase_seconds_sum", phase="broadcast") == 0.4
+    assert figure("fingerprints_compared_total", result="different") == 1
+    assert (figure("tokens_total"), figure("training_loss")) == (2 * 768, 2.0)
+    assert math.isnan(figure("held_out_loss"))
+    assert (figure("nodes_came_total"), figure("nodes_went_total", reason="lost")) == (1, 1)
+    assert figure("fetches_total", what="corpus") == 1
+    assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes(3, 1000)
+
+
+def test_a_ring_moves_what_the_formula_says() -> None:
+    nodes, parameters = 5, 1_000_000
+    assert ring_bytes(nodes, parameters) == nodes * (2 * (nodes - 1) / nodes * 4 * parameters)
+    assert ring_bytes(1, parameters) == ring_bytes(0, parameters) == 0
+
+
+def test_connections_are_counted_and_closed_ones_are_kept() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections = Connections(server.getsockname()[1])
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        with client, accepted:
+            client.sendall(b"x" * 50_000)
+            came = 0
+            while came < 50_000:
+                came += len(accepted.recv(1 << 16))
+            accepted.sendall(b"y" * 100)
+            assert len(client.recv(100)) == 100
+            connections.look()
+            assert len(connections) == 1  # and not the one that listens, nor the client's end
+            seen = connections.wire
+            assert 50_000 < seen.received < 55_000
+            assert 100 < seen.sent < 2_000
+        connections.look()
+        assert (len(connections), connections.wire) == (0, seen)
+
+
+def test_a_kernel_that_tells_less_tells_nothing() -> None:
+    assert parse_tcp_info(bytes(TCP_INFO_BYTES - 1), IPV4_BYTES) is None
+
+
+def test_what_is_costly_is_done_seldom() -> None:
+    seldom = Seldom(least_s=1.0)
+    assert seldom.due(10.0)
+    assert not seldom.due(20.0)  # it is being done
+    seldom.took(20.0, 0.001)
+    assert not seldom.due(20.9)
+    assert seldom.due(21.0)
+    seldom.took(21.0, 0.1)
+    assert not seldom.due(40.9)
+    assert seldom.due(41.0)
+
+
+def test_the_text_format_is_what_prometheus_client_reads_and_writes() -> None:
+    metrics = Metrics()
+    metrics.begin(1000, [(3, math.inf)])
+    metrics.watch(sealed(codec='a "quoted\\name\nof two lines'))
+    writer = Writer()
+    for _ in range(2):  # the second time from what it kept
+        text = writer.write(metrics.registry.collect())
+        plain = generate_latest(metrics.registry).decode()
+        ours, theirs = parsed(text), parsed(plain)
+        for moved in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes"):
+            for found in (ours, theirs):
+                found.pop((moved, frozenset()), None)
+        assert ours == theirs
+        heads = [line for line in text.splitlines() if line.startswith("#")]
+        assert heads == [line for line in plain.splitlines() if line.startswith("#")]

@@ -1,0 +1,72 @@
+"""Nodes that share a folder: each has a place of its own, and finds it again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thinwire_node.places import free_place
+from thinwire_node.state import NodeState
+from thinwire_proto.errors import ConfigError
+
+TAKER = """
+import sys
+from pathlib import Path
+from thinwire_node.places import free_place
+with free_place(Path(sys.argv[1])) as place:
+    print(place.number, flush=True)
+    sys.stdin.read()
+"""
+RACERS = 6
+
+
+def test_nodes_that_start_together_get_places_of_their_own_and_a_dead_ones_is_free_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKER, str(tmp_path)]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(RACERS)
+    ]
+    try:
+        by_place = {int(racer.stdout.readline()): racer for racer in racers if racer.stdout}
+        assert sorted(by_place) == list(range(RACERS))
+        by_place[2].kill()
+        by_place[2].wait()
+        with free_place(tmp_path) as place:
+            assert place.number == 2
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+def test_a_place_serves_as_a_state_directory_and_is_found_again(tmp_path: Path) -> None:
+    ids = []
+    for _ in range(2):
+        with free_place(tmp_path) as place:
+            state = NodeState(place.folder)
+            ids.append(state.node_id)
+            state.close()
+    assert ids[0] == ids[1]
+
+
+def test_a_folder_that_a_node_was_given_by_name_is_skipped(tmp_path: Path) -> None:
+    state = NodeState(tmp_path / "0")
+    with free_place(tmp_path) as place:
+        assert place.number == 1
+    state.close()
+    with free_place(tmp_path) as place:
+        assert place.number == 0
+
+
+def test_that_all_are_taken_is_said(tmp_path: Path) -> None:
+    first, second, third = (free_place(tmp_path, places_max=2) for _ in range(3))
+    with first, second, pytest.raises(ConfigError, match="all 2 places are taken"), third:
+        pass
+
+
+def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot hold nodes' places"), free_place(tmp_path / "file"):
+        pass

@@ -1,0 +1,243 @@
+"""The parts of watching: bytes, names, words, and the HTTP port, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+from support.reports import small_report
+from thinwire_node import status
+from thinwire_node.__main__ import main
+from thinwire_node.connections import WireCount, parse_tcp_info, wire_counts
+from thinwire_node.daemon import Node, Settings
+from thinwire_node.families import FAMILIES
+from thinwire_node.logs import JsonFormatter
+from thinwire_node.metrics import NodeMetrics, samples
+from thinwire_node.record import Durations, Record
+from thinwire_node.report import Report
+from thinwire_node.reporter import Reporter
+from thinwire_node.session import Habits
+from thinwire_node.state import NodeState
+from thinwire_node.traffic import KINDS, KINDS_OF_CALL, Traffic
+from thinwire_node.view import byte_lines, human_bytes, human_seconds, lines, one_line
+from thinwire_node.web import REQUEST_BYTES_MAX, Web
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.service_pb2 import DESCRIPTOR
+
+REPORT = small_report()
+
+
+def test_every_call_of_the_service_has_a_kind() -> None:
+    calls = {method.name for method in DESCRIPTOR.services_by_name["Swarm"].methods}
+    assert calls - KINDS_OF_CALL.keys() == {"Leave"}
+    assert {kind for kinds in KINDS_OF_CALL.values() for kind in kinds} == set(KINDS) - {"other"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it on Linux only")
+@pytest.mark.parametrize(
+    ("family", "host", "ip_bytes"), [(socket.AF_INET, "127.0.0.1", 20), (socket.AF_INET6, "::1", 40)]
+)
+def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, ip_bytes: int) -> None:
+    with (
+        socket.create_server((host, 0), family=family) as server,
+        socket.create_connection((host, server.getsockname()[1])) as client,
+        server.accept()[0] as other,
+    ):
+        traffic = Traffic()
+        traffic.connecting_to(server.getsockname()[1])
+        client.sendall(b"x" * 100_000)
+        received = 0
+        while received < 100_000:
+            received += len(other.recv(65536))
+        other.sendall(b"y" * 1000)
+        client.recv(1000)
+        (count,) = wire_counts(server.getsockname()[1]).values()  # the server's own end is not among them
+        headers = ip_bytes + 20 + 12
+        assert (count.sent - 100_000) % headers == 0
+        assert 100_000 + 2 * headers < count.sent < 110_000
+        assert 1000 + headers < count.received < 10_000
+        traffic.look()
+        seen = traffic.wire
+        assert seen is not None
+        assert seen.sent >= count.sent
+    traffic.look()  # what is closed still counts
+    assert traffic.wire == seen
+
+
+def test_an_old_kernel_tells_nothing_and_so_do_we() -> None:
+    assert parse_tcp_info(bytes(192), 20) is None
+    told = bytearray(232)
+    told[128:136] = (500).to_bytes(8, sys.byteorder)
+    told[136:144] = (3).to_bytes(4, sys.byteorder) + (2).to_bytes(4, sys.byteorder)
+    told[200:208] = (900).to_bytes(8, sys.byteorder)
+    assert parse_tcp_info(bytes(told), 20) == WireCount(900 + 3 * 40, 500 + 2 * 40)
+    told[5] = 1
+    assert parse_tcp_info(bytes(told), 20) == WireCount(900 + 3 * 52, 500 + 2 * 52)
+
+
+def test_the_metrics_are_those_of_the_table() -> None:
+    named = {family.name: family for family in FAMILIES}
+    found = samples(REPORT, 0.5)
+    assert found.keys() == {name for name, family in named.items() if family.kind != "histogram"}
+    assert all(len(labels) == len(named[name].labels) for name, values in found.items() for labels in values)
+    assert list(named) == list(dict.fromkeys(family.name for family in FAMILIES))
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install -y prometheus")
+def test_promtool_finds_nothing_to_say() -> None:
+    class Always(Reporter):
+        def report(self) -> Report:
+            return REPORT
+
+    node = Node(Settings("127.0.0.1:1", Path(), "cpu", Habits("x", 8, None), None))
+    text = NodeMetrics(Always(node), Record(), lambda: 0.5).text()
+    said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (said.returncode, said.stdout + said.stderr) == (0, b"")
+
+
+def test_durations_fall_on_the_side_of_their_bound() -> None:
+    durations = Durations()
+    for seconds in (0.0, 0.001, 0.0011, 1000.0):
+        durations.add(seconds)
+    assert (durations.counts[:2], durations.counts[-1], sum(durations.counts)) == ([2, 1], 1, 4)
+    assert durations.sum_s == pytest.approx(1000.0021)
+
+
+def test_words_and_figures() -> None:
+    assert [human_bytes(count) for count in (0, 999, 1000, 1.7e6, 2e13)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.7 MB",
+        "20.0 TB",
+    ]
+    assert [human_seconds(s) for s in (0.0004, 3.21, 45, 300, 9000, 800_000)] == [
+        "0.4 ms",
+        "3.2 s",
+        "45 s",
+        "5 minutes",
+        "2 hours",
+        "9 days",
+    ]
+    assert one_line(REPORT) == (
+        "training; round 118; step 117 of 200; loss 2.412; 13,100 tokens/s; up 1.7 MB; down 4.5 MB; 117 counted, 1 not"
+    )
+    bytes_told = "\n".join(line.plain for line in byte_lines(REPORT))
+    assert "payload             1,701,000       4,500,000" in bytes_told
+    troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, micro_batches_dropped=3, gradients_dropped=4))
+    told = _plain(lines(troubled, 100))
+    assert "not counted  1, the newest since the round is over" in told
+    assert [line.split()[0] for line in told.splitlines()[-3:]] == ["dropped", "too", "resyncs"]
+
+
+def _plain(found: list[Text]) -> str:
+    return "\n".join(line.plain for line in found)
+
+
+def test_a_node_that_knows_nothing_yet_has_a_view_too() -> None:
+    early = replace(
+        REPORT,
+        words="connecting",
+        place=type(REPORT.place)(),
+        clock=replace(REPORT.clock, offset_s=None, error_s=None),
+        given=replace(REPORT.given, loss=None, counted=0, not_counted=0, components=None),
+    )
+    assert "the run is not known yet" in _plain(lines(early, 80))
+    assert all(line.cell_len <= 30 for line in lines(early, 30))
+    assert one_line(early).startswith("connecting; 13,100 tokens/s")
+
+
+@pytest.mark.parametrize(
+    ("state", "running", "age_s", "words"),
+    [
+        ("training", True, 1, "it runs"),
+        ("training", True, 60, "it runs, but has not been heard of for 60 s: stopped, or too busy"),
+        ("training", False, 1, "it does not run now; it ended without leaving, 1.0 s ago"),
+        ("left", False, 7200, "it does not run now; it left, 2 hours ago"),
+        ("training", None, 1, "it runs"),
+        ("training", None, 60, "it does not run now; it ended without leaving, 60 s ago"),
+    ],
+)
+def test_whether_it_runs(state: str, running: bool | None, age_s: float, words: str) -> None:
+    assert status.condition(replace(REPORT, state=state), running, REPORT.at_s + age_s) == words
+
+
+def test_a_report_can_be_read_again_and_the_lock_tells_who_runs(tmp_path: Path) -> None:
+    status.write(tmp_path, REPORT)
+    assert status.read(tmp_path) == REPORT
+    assert status.runs(tmp_path) is False
+    state = NodeState(tmp_path)
+    assert status.runs(tmp_path) is True
+    state.close()
+    assert status.runs(tmp_path) is False
+    (tmp_path / status.FILE).write_text('{"at_s": 1}')
+    with pytest.raises(ConfigError, match="another version"):
+        status.read(tmp_path)
+
+
+def test_the_command_says_whether_a_node_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask_status(folder: Path, *more: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["thinwire-node", "status", "--state-dir", str(folder), *more])
+        main()
+        return capsys.readouterr().out
+
+    with pytest.raises(SystemExit):
+        ask_status(tmp_path / "nobody")
+    assert "nobody: no node has run here; name its --state-dir" in capsys.readouterr().err
+    assert not (tmp_path / "nobody").exists()
+    status.write(tmp_path, replace(REPORT, at_s=time.time()))
+    state = NodeState(tmp_path)
+    assert ask_status(tmp_path).splitlines()[-1] == "it runs"
+    state.close()
+    assert "it does not run now; it ended without leaving" in ask_status(tmp_path)
+    assert json.loads(ask_status(tmp_path, "--json"))["bytes"]["sent"] == REPORT.bytes.sent
+
+
+def test_a_log_line_as_json() -> None:
+    record = logging.LogRecord("thinwire.node", logging.WARNING, "", 0, "step %d\nof “%s”", (3, "x"), None)
+    record.fields = {"step": 3}
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line["time"].endswith("+00:00")
+    del line["time"]
+    assert line == {"level": "warning", "logger": "thinwire.node", "message": "step 3\nof “x”", "step": 3}
+
+
+async def ask(address: str, request: bytes) -> bytes:
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_the_http_port() -> None:
+    web = Web("127.0.0.1", 0, {"/metrics": lambda: ("text/plain", b"a 1\n")})
+    address = await web.start()
+    port = int(address.rpartition(":")[2])
+    assert (await ask(address, b"GET /metrics?x HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"\r\n\r\na 1\n")
+    head = await ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert head.endswith(b"\r\nContent-Length: 4\r\n\r\n") or b"Content-Length: 4\r\n" in head
+    assert (await ask(address, b"GET / HTTP/1.1\r\n\r\n")).endswith(b"here are /metrics\n")
+    assert (await ask(address, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+    assert await ask(address, b"GET /" + b"x" * (4 * REQUEST_BYTES_MAX)) == b""
+    second = Web("127.0.0.1", port, {})
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; .* --metrics"):
+        await second.start()
+    await web.stop()

@@ -1,0 +1,246 @@
+"""The page in Chromium, on a coordinator with two hundred members that all have a name made of markup.
+
+One swarm and one browser serve all tests, in the order in which they stand; the last one restarts the coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
+
+from support.real import RealSwarm, real_swarm, run_text, until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+MEMBERS = 200
+NAME = "<img src=x onerror=alert(1)>"
+PAGE_AT = re.compile(r"the page is at (http://\S+)")
+LOADED_MS = 1000
+LOADS = 3
+"""The fastest counts: the other tests share these processors."""
+PATIENCE_MS = 60_000
+DETAILS_BYTES_MAX = 16_000
+MESSAGE_BYTES_MAX = 2_000
+
+expect.set_options(timeout=PATIENCE_MS)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install -y chromium"),
+    pytest.mark.xdist_group("page"),
+]
+
+
+class Watched:
+    """A coordinator with its crowd, and where its page is."""
+
+    def __init__(self, swarm: RealSwarm) -> None:
+        self.swarm = swarm
+        run = run_text(100_000, rounds="min_contributions = 1")
+        self.coordinator = swarm.coordinator(run, "--http", "127.0.0.1:0")
+        found = PAGE_AT.search(self.coordinator.text())
+        assert found
+        self.address = found[1]
+        crowd = ["python", "-m", "deploy.crowd", swarm.address, "--members", str(MEMBERS), "--name", NAME]
+        self.crowd = swarm.start("crowd", *crowd)
+        until(lambda: self.status()["nodes"]["active"] == MEMBERS, "all are here", self.crowd)
+        until(lambda: self.status()["step"] >= 2, "some steps", self.crowd)
+
+    def status(self) -> dict[str, Any]:
+        with urlopen(f"{self.address}/api/status?nodes=0", timeout=10) as answer:
+            return dict(json.load(answer))
+
+    def start_again(self) -> None:
+        self.coordinator = self.swarm.coordinator(None, "--http", self.address.removeprefix("http://"))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with real_swarm(tmp_path_factory.mktemp("page")) as swarm:
+        yield Watched(swarm)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # as root there is no sandbox; what it opens is ours
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Open:
+    """A page with what went wrong in it, and what it asked for. A dialog would be one that a node's name has opened."""
+
+    def __init__(self, browser: Browser, address: str, *, dark: bool = False, width: int = 1200) -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+        )
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.errors: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", self._dialog)
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+        self.page.locator("#link[data-link=live]").wait_for()
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.errors.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    @property
+    def step(self) -> int:
+        return int(re.sub(r"\D", "", self.page.locator("#step").inner_text()))
+
+
+@pytest.fixture(scope="module")
+def light(watched: Watched, browser: Browser) -> Open:
+    return Open(browser, watched.address)
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds, and where."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{violation['id']}: {node['target']}"
+        for violation in found
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+def test_it_loads_within_a_second(watched: Watched, light: Open) -> None:
+    """Until figures, charts and the table are there; the browser's own clock."""
+    taken = []
+    for _ in range(LOADS):
+        light.page.reload()
+        until(lambda: light.page.evaluate("performance.getEntriesByName('shown').length"), "all is shown")
+        taken.append(light.page.evaluate("performance.getEntriesByName('shown')[0].startTime"))
+        assert light.page.locator("#node-table tbody tr").count() == 15
+        assert light.page.locator("#loss-chart path.line").count() >= 1
+    assert min(taken) < LOADED_MS, taken
+
+
+def test_it_moves_without_reloading(light: Open) -> None:
+    page = light.page
+    page.evaluate("window.loadedOnce = true")
+    step = page.locator("#step")
+    for _ in range(2):
+        before = step.inner_text()
+        expect(step).not_to_have_text(before)
+    assert page.evaluate("window.loadedOnce")
+    expect(page.locator("#active")).to_have_text(str(MEMBERS))
+    expect(page.locator("#fewer")).to_contain_text("times fewer than dense")
+
+
+def test_names_are_text(light: Open) -> None:
+    names = light.page.locator("#node-table tbody th").all_inner_texts()
+    assert len(names) == 15
+    assert all(re.fullmatch(re.escape(NAME) + r"-\d+", name) for name in names)
+    assert light.page.locator("main img").count() == 0
+    assert NAME in light.page.locator("#thanks tbody th").first.inner_text()
+
+
+def test_the_table_is_sorted_and_turned_by_the_coordinator(watched: Watched, light: Open) -> None:
+    page = light.page
+    expect(page.locator("#which")).to_have_text("1 to 15 of 200")
+    page.locator("#after").click()
+    expect(page.locator("#which")).to_have_text("16 to 30 of 200")
+    heading = page.locator("#node-table th", has_text="node").first
+    heading.get_by_role("button").press("Enter")
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    expect(page.locator("#which")).to_have_text("1 to 15 of 200")
+    expect(page.locator("#node-table tbody th").nth(1)).to_have_text(f"{NAME}-10")
+    with urlopen(f"{watched.address}/api/status") as answer:
+        assert len(answer.read()) < DETAILS_BYTES_MAX
+
+
+def test_messages_stay_small(watched: Watched) -> None:
+    with urlopen(f"{watched.address}/api/live", timeout=10) as stream:
+        lines = [next(line for line in stream if line.startswith(b"data: {")) for _ in range(2)]
+    for line in lines:
+        assert len(line) < MESSAGE_BYTES_MAX
+        assert json.loads(line.removeprefix(b"data: "))["nodes"]["active"] == MEMBERS
+
+
+def test_values_are_read_with_the_keyboard(light: Open) -> None:
+    plot = light.page.get_by_role("slider", name="Loss")
+    plot.focus()
+    plot.press("Home")
+    expect(plot).to_have_attribute("aria-valuetext", re.compile(r"^step 0: training \d\.\d+, held out \d\.\d+$"))
+    light.page.locator("#loss-chart summary").click()
+    rows = light.page.locator("#loss-chart tbody tr")
+    assert rows.count() >= 2
+    assert re.search(r"\d\.\d{3}", rows.first.inner_text())
+    light.page.locator("#loss-chart summary").click()
+
+
+def test_a_theme_is_remembered(light: Open) -> None:
+    page = light.page
+    light_paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light_paper
+    page.reload()
+    page.locator("#link[data-link=live]").wait_for()
+    expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light_paper
+    page.get_by_role("button", name="Dark").click()
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)])
+def test_nothing_serious_is_in_the_way_of_anybody(watched: Watched, browser: Browser, dark: bool, width: int) -> None:
+    opened = Open(browser, watched.address, dark=dark, width=width)
+    opened.page.locator("#node-table tbody tr").first.wait_for()
+    assert serious(opened.page) == []
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.errors == []
+    opened.context.close()
+
+
+def test_nothing_is_asked_for_elsewhere(watched: Watched, light: Open) -> None:
+    assert light.errors == []
+    assert len(light.asked) > 10
+    assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
+
+
+def test_it_goes_on_after_a_restart(watched: Watched, light: Open) -> None:
+    page = light.page
+    page.evaluate("window.loadedOnce = true")
+    before = watched.status()
+    watched.coordinator.tell(signal.SIGKILL)
+    expect(page.locator("#state")).to_have_text("The coordinator is away")
+    watched.start_again()
+    expect(page.locator("#link")).to_have_attribute("data-link", "live")
+    step = before["step"] + 2
+    until(lambda: light.step > step, "the page goes on", watched.coordinator)
+    assert page.evaluate("window.loadedOnce")
+    for path in ("node-table", "thanks"):
+        name = page.locator(f"#{path} tbody th").first
+        expect(name).to_contain_text(NAME)
+    after = watched.status()
+    assert after["epoch"] != before["epoch"]
+    assert after["tokens"] > before["tokens"]  # what was given before is still known
+    mine = [error for error in light.errors if "Failed to load resource" not in error]
+    assert mine == []  # the browser itself says that nobody answered
+
+
+def test_the_folder_is_whole() -> None:
+    """Every file that the page names is there, and none is left over."""
+    folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/page/static"
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
+    named = set(re.findall(r"[\"'](?:static|\.)/([\w.]+)[\"']", text))
+    assert named | {"index.html", "waiting.html"} == {path.name for path in folder.iterdir()}

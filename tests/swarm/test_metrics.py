@@ -1,0 +1,194 @@
+"""What Prometheus sees of a real swarm: every figure that is promised, and the same figures as everywhere else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.local_swarm.processes import BIN
+from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
+from deploy.metrics_table import families
+from deploy.wan.hosts import Host, Link, hosts_behind
+from deploy.wan.needs import look_at_machine
+from deploy.wan.programs import Programs
+from support.prometheus import Prometheus, parsed, read, value
+from support.real import ended, real_swarm, run_text, until
+from thinwire_proto.service_pb2 import StatusReply
+
+STEPS = 12
+PARAMETERS = 45_248
+MACHINE = look_at_machine()
+NOT_EVERYWHERE = {"thinwire_node_device_memory_limit_bytes"}  # a CPU has none
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run of two nodes that is complete, and all that was told of it. The coordinator and Prometheus go on."""
+
+    status: StatusReply
+    exposition: str
+    prometheus: Prometheus
+    targets: dict[str, str]
+    """By address, while everything ran."""
+    names: set[str]
+
+
+def is_whole(prometheus: Prometheus, addresses: list[str]) -> bool:
+    """Everything that is to be scraped is, and the connections were seen."""
+    up = all(prometheus.targets().get(address) == "up" for address in addresses)
+    return up and prometheus.value('thinwire_coordinator_wire_bytes_total{direction="sent"}') > 0
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    if PROGRAM is None:
+        pytest.skip(HOW_TO_INSTALL)
+    here, first, second, listen = free_addresses(4)
+    nodes = [first, second]
+    with real_swarm(tmp_path_factory.mktemp("watched")) as swarm:
+        program = swarm.start("prometheus", *command(swarm.folder, listen, {"coordinator": [here], "node": nodes}))
+        prometheus = Prometheus(f"http://{listen}")
+        swarm.coordinator(run_text(STEPS), "--wait-for", "2", "--evaluate-every", "5", "--http", here)
+        one = swarm.node("one", *(("--metrics", first) if nodes else ()))
+        # it waits for the other, so that nothing is over before it was seen
+        until(lambda: is_whole(prometheus, [here, *nodes[:1]]), "the first node is seen", program, one)
+        two = swarm.node("two", *(("--metrics", second) if nodes else ()))
+        until(lambda: prometheus.value("thinwire_coordinator_step") > 0, "steps are seen", program, one, two)
+        targets = prometheus.targets()
+        assert [ended(one), ended(two)] == [0, 0]
+        until(lambda: swarm.status().measured_step == STEPS, "the loss of the last step is measured")
+        status, exposition = swarm.status(), read(f"http://{here}/metrics")
+        seen = value(parsed(exposition), "thinwire_coordinator_messages_total", direction="sent", kind="status")
+        asked = 'thinwire_coordinator_messages_total{direction="sent",kind="status"}'
+        until(lambda: prometheus.value(asked) == seen, "all of it is scraped", program)
+        yield Watched(status, exposition, prometheus, targets, prometheus.names())
+
+
+def test_all_targets_are_up_and_have_all_that_the_table_promises(watched: Watched) -> None:
+    assert list(watched.targets.values()) == ["up"] * 3
+    tables = ["thinwire_coordinator.families", "thinwire_node.families"]
+    promised = {
+        f"{family.name}_bucket" if family.kind == "histogram" else family.name
+        for table in tables
+        for family in families(table)
+    }
+    assert promised - watched.names <= NOT_EVERYWHERE
+    there = {name for name in watched.names if name.startswith("thinwire_coordinator_")}
+    histograms = {name.removesuffix("_bucket") for name in there if name.endswith("_bucket")}
+    parts = {f"{name}_{part}" for name in histograms for part in ("sum", "count")}
+    assert there - parts == {name for name in promised if name.startswith("thinwire_coordinator_")}
+
+
+def test_promtool_has_nothing_to_say(watched: Watched) -> None:
+    promtool = shutil.which("promtool")
+    assert promtool is not None
+    told = subprocess.run(
+        [promtool, "check", "metrics"], input=watched.exposition, capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
+def test_bytes_are_those_of_the_status_and_of_the_nodes(watched: Watched) -> None:
+    status, prometheus = watched.status, watched.prometheus
+
+    def payload(direction: str, kinds: str) -> float:
+        name = f'thinwire_coordinator_payload_bytes_total{{direction="{direction}",kind=~"{kinds}"}}'
+        return prometheus.value(f"sum({name})")
+
+    assert payload("received", "contribution") == status.bytes_up == sum(node.bytes_up for node in status.nodes)
+    assert payload("sent", "update") == status.bytes_down == sum(node.bytes_down for node in status.nodes)
+    fetched = sum(node.bytes_fetched for node in status.nodes)
+    assert payload("sent", "snapshot|corpus") == status.bytes_fetched == fetched
+    assert min(status.bytes_up, status.bytes_down, status.bytes_fetched) > 0
+
+
+def test_everything_else_is_what_the_status_says(watched: Watched) -> None:
+    status, of = watched.status, parsed(watched.exposition)
+
+    def told(name: str, **labels: str) -> float:
+        return value(of, f"thinwire_coordinator_{name}", **labels)
+
+    assert told("step") == told("steps") == status.step == STEPS
+    assert told("rounds_sealed_total", reason="everybody") == STEPS
+    assert told("rounds_void_total", reason="time") == 0
+    assert told("contributions_total", outcome="counted") == sum(node.counted for node in status.nodes) == 2 * STEPS
+    assert told("fingerprints_compared_total", result="equal") == status.fingerprints_compared
+    assert told("tokens_total") == status.tokens
+    assert told("held_out_loss") == status.loss_newest
+    assert told("training_loss") == status.loss_training
+    assert told("parameters") == status.parameters == PARAMETERS
+    assert told("epoch") == status.epoch
+    assert (told("ready"), told("state", state="complete"), told("state", state="training")) == (1, 1, 0)
+    assert (told("nodes", state="active"), told("nodes", state="away")) == (0, 2)
+    assert (told("nodes_went_total", reason="left"), told("nodes_went_total", reason="lost")) == (2, 0)
+    for phase in ("gather", "merge", "seal", "apply"):
+        assert told("phase_seconds_count", phase=phase) == STEPS
+    assert told("phase_seconds_count", phase="broadcast") == 2 * STEPS
+    assert told("contribution_receive_seconds_count") == 2 * STEPS
+    # a component costs about nine bits, and the dense exchange two nodes' gradients each way
+    assert 8 < 8 * told("votes_bytes_total") / told("votes_total") < 16
+    assert told("dense_allreduce_bytes_total") == 2 * 4 * PARAMETERS * STEPS
+    moved = status.bytes_up + status.bytes_down
+    assert told("compression_ratio") == pytest.approx(2 * 2 * 4 * PARAMETERS * STEPS / moved)
+
+
+RUN_OF_TEN_MEGABYTES = """
+[model]
+width = 256
+layers = 3
+heads = 4
+hidden = 768
+context = 32
+[schedule]
+steps = 1000
+warmup_steps = 2
+[round]
+samples = 1
+weight_max = 1
+"""
+READ = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
+
+
+def metrics_of(host: Host, address: str) -> str:
+    """`/metrics` as seen on the host itself, so that asking is nothing on its line."""
+    asked = [sys.executable, "-c", READ, f"http://{address}/metrics"]
+    return subprocess.run(host.inside(*asked), capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(bool(MACHINE.missing), reason=f"needs {MACHINE.missing}")
+def test_wire_bytes_are_those_that_the_kernel_counts_on_the_line(tmp_path: Path) -> None:
+    (tmp_path / "RUN.toml").write_text(RUN_OF_TEN_MEGABYTES)
+    http = "127.0.0.1:7701"
+    link = Link(rate_mbit=100, round_trip_ms=2, loss=0)
+    with hosts_behind(link, 1, MACHINE.netem, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
+        address = f"{hosts.coordinator.address}:7700"
+        serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
+        serve += ["--state-dir", str(tmp_path / "coordinator"), "--http", http, "--evaluate-every", "1000"]
+        coordinator = programs.start("coordinator", hosts.coordinator.inside(*serve))
+        programs.wait_for(coordinator, "listening on")
+        start = [str(BIN / "thinwire-node"), "start", address, "--state-dir", str(tmp_path / "node"), "--threads", "1"]
+        node = programs.start("node", hosts.nodes[0].inside(*start))
+
+        def told(name: str, **labels: str) -> float:
+            return value(parsed(metrics_of(hosts.coordinator, http)), f"thinwire_coordinator_{name}", **labels)
+
+        until(lambda: told("step") >= 3, "some rounds are done", coordinator, node)
+        old = told("wire_bytes_total", direction="sent")
+        before = hosts.coordinator.traffic()
+        # it looks at the connections once a second at most
+        until(lambda: told("wire_bytes_total", direction="sent") > old, "it has looked again", coordinator, node)
+        sent, received = (told("wire_bytes_total", direction=direction) for direction in ("sent", "received"))
+        after = hosts.coordinator.traffic()
+    assert before.sent_bytes + before.received_bytes > 10_000_000
+    assert 0.95 * before.sent_bytes < sent < 1.05 * after.sent_bytes
+    # what comes in is acknowledgements, nearly all of it: of 52 bytes, and up to 36 more where they tell of losses
+    assert 0.6 * before.received_bytes < received < 1.15 * after.received_bytes
+    assert 0.95 * (before.sent_bytes + before.received_bytes) < sent + received
+    assert sent + received < 1.05 * (after.sent_bytes + after.received_bytes)
+    print(f"wire by TCP_INFO: {sent:,.0f} sent, {received:,.0f} received; on the line: {before} to {after}")

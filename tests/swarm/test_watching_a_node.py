@@ -1,0 +1,165 @@
+"""What a node shows of itself, in a real swarm: the same numbers everywhere, and those of the coordinator."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.local_swarm.processes import BIN
+from support.real import END_S, RealSwarm, ended, run_text, until
+from support.screen import Screen
+from thinwire_node.families import FAMILIES
+from thinwire_node.view import human_bytes
+
+STEPS = 150
+LENGTH_S = 20
+RUN = run_text(STEPS).replace("length_ms = 5000", f"length_ms = {LENGTH_S * 1000}")
+
+Values = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def screen() -> Iterator[Screen]:
+    found = Screen(100, 30)
+    yield found
+    found.close()
+
+
+def metrics(url: str) -> dict[str, Values]:
+    """By name, and then by the values of the labels."""
+    found: dict[str, Values] = {}
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        for family in text_string_to_metric_families(answer.read().decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def told(swarm: RealSwarm, name: str) -> dict[str, Any]:
+    """What `thinwire-node status --json` says of a node."""
+    done = status_command(swarm, name, "--json")
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def status_command(swarm: RealSwarm, name: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "thinwire-node"), "status", "--state-dir", str(swarm.folder / name), *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def node_of(swarm: RealSwarm, name: str) -> Any:
+    return next(node for node in swarm.status().nodes if node.name == name)
+
+
+def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
+    """`logged` is watched over HTTP and in its log, `shown` on its terminal; both by `status` and the coordinator."""
+    coordinator = swarm.coordinator(RUN, "--wait-for", "2", "--http", "off", "--log-format", "json")
+    logged = swarm.node("logged", "--metrics", "0", "--log-format", "json")
+    command = [str(BIN / "thinwire-node"), "start", swarm.address, "--name", "shown", "--threads", "1"]
+    shown = screen.start(*command, "--state-dir", str(swarm.folder / "shown"))
+    try:
+        screen.shows(lambda lines: re.search(r"^counted +[1-9]", "\n".join(lines), re.MULTILINE))
+        text = "\n".join(screen.lines())
+        assert "joined at" in text
+        assert text.count("thinwire · shown · ") == 1
+
+        # at rest: the round waits for a node that is stopped
+        shown.send_signal(signal.SIGSTOP)
+        url = re.search(r'http://[^"]+', logged.text())
+        assert url, logged.text()
+        address = url[0]
+        until(lambda: _rests(metrics(address)), "the round waits", logged)
+        found = metrics(address)
+        _check_payload(found, node_of(swarm, "logged"))
+        assert {family.name for family in FAMILIES} <= {name.removesuffix("_bucket") for name in found}
+        assert found["thinwire_node_state"][("delivering",)] == 1
+        assert sum(found["thinwire_node_state"].values()) == 1
+        assert found["thinwire_node_queue_depth"][("deliver",)] == 1
+        assert found["thinwire_node_step"][()] == swarm.status().step
+        trained = found["thinwire_node_phase_seconds_count"]
+        assert trained[("compute",)] == trained[("encode",)] == trained[("upload",)] + 1
+        with urllib.request.urlopen(address.replace("/metrics", "/healthz"), timeout=10) as answer:
+            assert json.load(answer) == {"state": "delivering", "words": "delivering: the receipt is out"}
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address + "/../..", timeout=10)
+        assert "it runs" in status_command(swarm, "logged").stdout
+        shown.send_signal(signal.SIGCONT)
+        screen.type(b"\x03")
+        assert shown.wait(END_S) == 0
+    finally:
+        shown.kill()
+        shown.wait()
+    _check_the_last_view(swarm, screen)
+    assert ended(logged) == 0
+    _check_the_end(swarm, logged.text())
+    assert any(entry["message"].startswith("the run is complete") for entry in entries(coordinator.text()))
+
+
+def _rests(found: dict[str, Values]) -> bool:
+    """Rounds take a fraction of a second, and this one is older."""
+    return 0 < found.get("thinwire_node_round_left_seconds", {}).get((), 0) < LENGTH_S - 2
+
+
+def entries(log: str) -> list[dict[str, str]]:
+    """The lines of a log, each of which is a JSON object."""
+    found = [json.loads(line) for line in log.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in found)
+    return found
+
+
+def _check_payload(found: dict[str, Values], node: Any) -> None:
+    passed = found["thinwire_node_payload_bytes_total"]
+    fetched = passed[("received", "corpus")] + passed[("received", "snapshot")]
+    ours = passed[("sent", "contribution")], passed[("received", "update")], fetched
+    assert ours == (node.bytes_up, node.bytes_down, node.bytes_fetched)
+    assert all(ours)
+
+
+def _check_the_last_view(swarm: RealSwarm, screen: Screen) -> None:
+    """It stays on the screen, whole, with the cursor below it."""
+    lines = screen.lines()
+    text = "\n".join(lines)
+    assert text.count("thinwire · ") == 1
+    assert "thinwire · shown · left" in lines
+    assert "Traceback" not in text
+    assert screen.cursor == (0, len(lines))
+    report = told(swarm, "shown")
+    assert report["state"] == "left"
+    assert f"up           {human_bytes(sum(report['bytes']['sent'].values()))}," in text
+    assert f"down         {human_bytes(sum(report['bytes']['received'].values()))}," in text
+    assert f"counted      {report['given']['counted']} of" in text
+    # ^C of the terminal's echo, and nothing that hides or moves for good what belongs to others
+    assert b"\x1b[?25l" not in screen.written
+    assert b"\x1b[2J" not in screen.written
+
+
+def _check_the_end(swarm: RealSwarm, log: str) -> None:
+    """To the byte, after the last of everything."""
+    status, node, report = swarm.status(), node_of(swarm, "logged"), told(swarm, "logged")
+    assert (status.state, status.step) == ("complete", STEPS)
+    sent, received = report["bytes"]["sent"], report["bytes"]["received"]
+    assert (sent["contribution"], received["update"]) == (node.bytes_up, node.bytes_down)
+    assert received["corpus"] + received["snapshot"] == node.bytes_fetched
+    assert (report["given"]["counted"], report["given"]["tokens"]) == (node.counted, node.tokens)
+    assert report["bytes"]["received_messages"]["update"] == STEPS
+    # acknowledgements and headers come on top; nothing is left out
+    assert sum(sent.values()) < report["bytes"]["wire_sent"]
+    down = sum(received.values())
+    assert down < report["bytes"]["wire_received"] < 1.05 * down + 100_000
+
+    said = status_command(swarm, "logged").stdout
+    assert re.search(rf"contribution +{node.bytes_up:,} +0", said)
+    assert re.search(rf"update +\d+ +{node.bytes_down:,}", said)
+    assert "it does not run now; it left" in said
+    total = f"{sum(sent.values()):,} bytes up, {down:,} bytes down"
+    assert total in entries(log)[-1]["message"]
