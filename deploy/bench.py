@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from thinwire_node.demo import DeMo
+from thinwire_node.momentum import Momentum
 from thinwire_proto.codec import Update, decode_votes, encode_update, encode_votes
 from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
 from thinwire_proto.replica import Replica
@@ -99,17 +99,17 @@ def _sizes(layout: TileLayout, votes: list[Votes]) -> list[Measurement]:
 
 def _times(contract: Contract, layout: TileLayout, votes: list[Votes]) -> list[Measurement]:
     theta = {"w": torch.randn(ROWS, COLUMNS)}
-    demo = DeMo(layout, contract.demo, "cpu")
+    momentum = Momentum(layout, contract.demo, "cpu")
     gradient = torch.randn(ROWS, COLUMNS)
-    momentum = torch.zeros(ROWS, COLUMNS)
+    plain = torch.zeros(ROWS, COLUMNS)
     payload = encode_votes(votes[0])
     merged = merge(((one, 1) for one in votes), layout.components)
     replica = Replica(contract, theta, 0, b"")
     copy = milliseconds(theta["w"].clone)
 
     def compress() -> None:
-        demo.accumulate({"w": gradient}, 1e-3)
-        demo.cut(K)
+        momentum.accumulate({"w": gradient}, 1e-3)
+        momentum.cut(K)
 
     def apply() -> None:
         replica.step = 0
@@ -130,7 +130,7 @@ def _times(contract: Contract, layout: TileLayout, votes: list[Votes]) -> list[M
     dense[torch.from_numpy(merged.components)] = torch.from_numpy(merged.values.astype(np.float32))
     return [
         Measurement("compress (momentum, DCT, top-k, residual)", milliseconds(compress),
-                    milliseconds(lambda: _plain_compress(momentum, gradient)), "ms", "by einsum and scatter"),
+                    milliseconds(lambda: _plain_compress(plain, gradient)), "ms", "by einsum and scatter"),
         Measurement("decode and apply, exact", milliseconds(apply),
                     milliseconds(lambda: _float_apply(theta["w"], dense)), "ms", "in float, by einsum"),
         Measurement("fingerprint", milliseconds(lambda: replica.fingerprint(1)), copy, "ms", "one copy"),

@@ -28,19 +28,19 @@ RATE = float(np.float32(1e-3))
 def main() -> None:
     torch.set_num_threads(1)
     trainer = _trainer()
-    demo, replica, k = trainer.demo, trainer.replica, trainer.replica.contract.demo.k
+    momentum, replica, k = trainer.momentum, trainer.replica, trainer.replica.contract.demo.k
     gradients = {name: torch.randn_like(tensor) for name, tensor in replica.tensors.items()}
     votes = []
     for _ in range(NODES):
-        demo.momentum.normal_()
-        votes.append((demo.cut(k).votes(), 1))
+        momentum.buffer.normal_()
+        votes.append((momentum.cut(k).votes(), 1))
     merged = merge(votes, replica.layout.components)
-    demo.accumulate(gradients, RATE)
-    sent = demo.cut(k)
+    momentum.accumulate(gradients, RATE)
+    sent = momentum.cut(k)
 
     _say(f"forward and backward, {SAMPLES} samples", lambda: trainer.micro_batch(range(SAMPLES)))
-    _say("gradient into the momentum", lambda: demo.accumulate(gradients, RATE))
-    _say("cut", lambda: demo.cut(k))
+    _say("gradient into the momentum", lambda: momentum.accumulate(gradients, RATE))
+    _say("cut", lambda: momentum.cut(k))
     _say("look-ahead", lambda: trainer.look_ahead(sent))
     _say(f"apply an update of {NODES} nodes", lambda: replica.apply(Update(replica.step, RATE, 1.0, merged), b""))
     _say("fingerprint", lambda: replica.fingerprint(1))

@@ -11,7 +11,7 @@ import asyncio
 import random
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from deploy.simulation.virtual_time import Killed
-from thinwire_node.demo import DeMo, Sent
+from thinwire_node.momentum import Momentum, Sent
 from thinwire_node.state import Head, KeptMomentum, NodeState
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus
@@ -34,25 +34,6 @@ ENCODE_S = 0.02
 REPLAY_S = 0.01
 
 
-class Positions(set[int]):
-    """A momentum: as much of a tensor's ways as the node's code asks of it. `dropped`: what was in it when it was."""
-
-    def __init__(self, positions: Iterable[int] = ()) -> None:
-        super().__init__(positions)
-        self.dropped: set[int] = set()
-
-    def clone(self) -> Positions:
-        return Positions(self)
-
-    def copy_(self, other: Positions) -> None:
-        self.clear()
-        self.update(other)
-
-    def zero_(self) -> None:
-        self.dropped |= self
-        self.clear()
-
-
 class MadeUpSent(Sent):
     """What a cut took out: made-up votes that stand for positions."""
 
@@ -62,12 +43,25 @@ class MadeUpSent(Sent):
         return Votes(self.components.numpy(), (self.values > 0).numpy())
 
 
-class MadeUpDemo:
+class MadeUpMomentum:
+    """A momentum: which positions' gradients are in it. `dropped`: what was in it when it was forgotten."""
+
     def __init__(self) -> None:
-        self.momentum = Positions()
+        self.positions: set[int] = set()
+        self.dropped: set[int] = set()
 
     def put_back(self, sent: Sent) -> None:
-        self.momentum |= cast(MadeUpSent, sent).positions
+        self.positions |= cast(MadeUpSent, sent).positions
+
+    def state(self) -> dict[str, set[int]]:
+        return {"momentum": set(self.positions)}
+
+    def load(self, state: dict[str, set[int]]) -> None:
+        self.positions = set(state["momentum"])
+
+    def forget(self) -> None:
+        self.dropped |= self.positions
+        self.positions.clear()
 
 
 class MadeUpTrainer:
@@ -75,8 +69,8 @@ class MadeUpTrainer:
 
     def __init__(self, replica: Replica, randomness: random.Random) -> None:
         self.replica = replica
-        self.made_up = MadeUpDemo()
-        self.demo = cast(DeMo, self.made_up)
+        self.made_up = MadeUpMomentum()
+        self.momentum = cast(Momentum, self.made_up)
         self.samples = 0
         self.dropped = 0
         self.base_step: int | None = None
@@ -115,8 +109,8 @@ class MadeUpTrainer:
         components = np.unique(self._rng.integers(0, matrix_components, VOTES))
         signs = torch.from_numpy(self._rng.random(len(components)) < 0.5).float() - 0.5
         sent = MadeUpSent(torch.from_numpy(components), signs, 0)
-        object.__setattr__(sent, "positions", frozenset(self.made_up.momentum | self._gradient))
-        self.made_up.momentum.clear()
+        object.__setattr__(sent, "positions", frozenset(self.made_up.positions | self._gradient))
+        self.made_up.positions.clear()
         self._gradient.clear()
         self.clear()
         return sent, samples, 5.0
@@ -130,11 +124,11 @@ class MadeUpTrainer:
 
     def lost(self) -> set[int]:
         """Positions that were dropped by rule."""
-        return self._too_old | self.made_up.momentum.dropped
+        return self._too_old | self.made_up.dropped
 
     def holds(self) -> set[int]:
         """Positions whose gradient is here."""
-        return set(self.made_up.momentum) | self._gradient
+        return self.made_up.positions | self._gradient
 
 
 class VirtualThread:
@@ -235,7 +229,7 @@ class MemoryState(NodeState):
         self._write()
         self._kept_momentum = kept
 
-    def momentum(self, components: int) -> KeptMomentum | None:
+    def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
         return self._kept_momentum
 
     def drop_momentum(self) -> None:

@@ -19,7 +19,8 @@ import json
 import os
 import re
 import secrets
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,13 +28,14 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from thinwire_node.demo import Sent
+from thinwire_node.momentum import Sent
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.replica import Replica, load_replica, save_tensors
 
+PENDING = "pending."  # in the name of a tensor: of what is out
 LOCK_WAIT_S = limits.ROUND_TRIP_MAX_S / 8
 """`thinwire-node status` holds the lock for a moment, to see whether somebody else does."""
 NODE_ID = re.compile(r"[0-9a-f]{32}")
@@ -57,10 +59,10 @@ class Pending:
 
 @dataclass(frozen=True)
 class KeptMomentum:
-    """What of the momentum goes on disk: a flat buffer in tile space, the last position trained on that is in it, and
-    what is out."""
+    """What of the momentum goes on disk: its tensors by name (see `Momentum.state`), the last position trained on that
+    is in it, and what is out."""
 
-    momentum: Tensor
+    momentum: dict[str, Tensor]
     trained_through: int | None
     pending: Pending | None
 
@@ -159,31 +161,34 @@ class NodeState:
         self.rename(passing, "replica.safetensors")
 
     def save_momentum(self, kept: KeptMomentum) -> None:
-        tensors = {"momentum": kept.momentum.cpu()}
+        tensors = {name: tensor.cpu() for name, tensor in kept.momentum.items()}
         about = {} if kept.trained_through is None else {"trained_through": str(kept.trained_through)}
         if kept.pending is not None:
-            tensors |= {"components": kept.pending.sent.components.cpu(), "values": kept.pending.sent.values.cpu()}
+            sent = kept.pending.sent
+            tensors |= {PENDING + "components": sent.components.cpu(), PENDING + "values": sent.values.cpu()}
             about["pending"] = kept.pending.hash.hex()
         passing = self.path("momentum.part")
         save_tensors(tensors, passing, about)
         self.rename(passing, "momentum.safetensors")
 
-    def momentum(self, components: int) -> KeptMomentum | None:
-        """The momentum of the last save, if there is one of a tile space of that size that can be read."""
+    def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
+        """The momentum of the last save, if there is one that can be read, with tensors of these shapes."""
         try:
             with safe_open(self.path("momentum.safetensors"), framework="pt") as file:
                 about = file.metadata() or {}
                 # copies: see replica.load_replica
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             mark = int(about["trained_through"]) if "trained_through" in about else None
-            kept = KeptMomentum(tensors["momentum"], mark, None)
+            pending = None
             if "pending" in about:
-                sent = Sent(tensors["components"], tensors["values"], 0)
-                kept = replace(kept, pending=Pending(bytes.fromhex(about["pending"]), sent))
+                sent = Sent(tensors.pop(PENDING + "components"), tensors.pop(PENDING + "values"), 0)
+                pending = Pending(bytes.fromhex(about["pending"]), sent)
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
-        fits = kept.momentum.shape == (components,) and kept.momentum.dtype == torch.float32
-        return kept if fits and bool(torch.isfinite(kept.momentum).all()) else None
+        fits = {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict(shapes) and all(
+            tensor.dtype == torch.float32 and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()
+        )
+        return KeptMomentum(tensors, mark, pending) if fits else None
 
     def drop_momentum(self) -> None:
         self.path("momentum.safetensors").unlink(missing_ok=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from thinwire_node.demo import DeMo, Sent
+from thinwire_node.momentum import Momentum, Sent
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
@@ -39,7 +39,7 @@ class Trainer:
 
     def __init__(self, contract: Contract, corpus: Corpus, replica: Replica, device: torch.device) -> None:
         self.replica = replica
-        self.demo = DeMo(replica.layout, contract.demo, device)
+        self.momentum = Momentum(replica.layout, contract.demo, device)
         self.samples = 0
         self.dropped = 0
         """Micro-batches thrown away since the last cut because their loss or gradient was not finite."""
@@ -86,7 +86,7 @@ class Trainer:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
         schedule, step = self._contract.schedule, replica.step
         rate, shrink = share * learning_rate(schedule, step), decay(schedule, step)
-        direction = self.demo.direction(out).to(replica.device)
+        direction = self.momentum.direction(out).to(replica.device)
         for tensor in layout.tensors:
             theta, ahead = replica.tensors[tensor.name], self._ahead[tensor.name]
             of_kind = layout.matrices(direction) if tensor.is_matrix else layout.vectors(direction)
@@ -155,9 +155,9 @@ class Trainer:
         samples it stands for, and their mean loss. Call it with one sample or more."""
         samples, loss = self.samples, self._loss_sum / self.samples
         rate = learning_rate(self._contract.schedule, self.replica.step)
-        self.demo.accumulate(self._gradients, rate / samples)  # of the sum
+        self.momentum.accumulate(self._gradients, rate, samples)
         self.clear()
-        return self.demo.cut(k), samples, loss
+        return self.momentum.cut(k), samples, loss
 
     def clear(self) -> None:
         """Forget the gradient since the last cut."""

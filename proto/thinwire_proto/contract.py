@@ -55,6 +55,8 @@ class DemoSpec(Section):
     k_policy: Literal["fixed"] = Field("fixed", description="how the k that a round announces follows from k")
     beta: float = Field(0.999, ge=0, lt=1, description="decay of the momentum in a step")
     alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
+    precondition: Literal["none", "adam"] = Field("adam", description="what the gradient is divided by: √v̂, or nothing")
+    precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v in a step")
 
 
 class ScheduleSpec(Section):

@@ -9,8 +9,8 @@ import torch
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node import device as device_module
-from thinwire_node.demo import Sent
 from thinwire_node.device import choose_apply_device, choose_device
+from thinwire_node.momentum import Sent
 from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.selftest import SelfTest
@@ -47,7 +47,7 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
     assert state.corpus(contract) is None
     assert state.head is None
     assert state.replica(contract) is None
-    assert state.momentum(3) is None
+    assert state.momentum({"momentum": (3,)}) is None
     (tmp_path / "node_id").write_bytes(b"\xff\xfe torn")
     (tmp_path / "contract.json").write_bytes(b"{}")
     with pytest.raises(ConfigError, match="give another --state-dir"):
@@ -57,21 +57,21 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
 
 def test_momentum_is_taken_up_only_if_it_fits(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
-    state.save_momentum(KeptMomentum(torch.arange(3.0), 7, None))
-    found = state.momentum(3)
+    state.save_momentum(KeptMomentum({"momentum": torch.arange(3.0)}, 7, None))
+    found = state.momentum({"momentum": (3,)})
     assert found is not None
-    assert (found.momentum.tolist(), found.trained_through, found.pending) == ([0, 1, 2], 7, None)
+    assert (found.momentum["momentum"].tolist(), found.trained_through, found.pending) == ([0, 1, 2], 7, None)
     for bad in (torch.zeros(4), torch.tensor([0.0, float("nan"), 0.0])):
-        state.save_momentum(KeptMomentum(bad, None, None))
-        assert state.momentum(3) is None
+        state.save_momentum(KeptMomentum({"momentum": bad}, None, None))
+        assert state.momentum({"momentum": (3,)}) is None
     state.close()
 
 
 def test_a_contribution_that_is_out_is_kept_with_the_momentum(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
     sent = Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 12)
-    state.save_momentum(KeptMomentum(torch.zeros(9), 7, Pending(b"h" * 32, sent)))
-    found = state.momentum(9)
+    state.save_momentum(KeptMomentum({"momentum": torch.zeros(9)}, 7, Pending(b"h" * 32, sent)))
+    found = state.momentum({"momentum": (9,)})
     assert found is not None
     assert found.pending is not None
     assert found.pending.hash == b"h" * 32
@@ -88,9 +88,9 @@ def test_what_was_sent_since_is_known_or_known_to_be_unknown(tmp_path: Path) -> 
     assert state.sent() == [b"a" * 32, b"b" * 32]
     (tmp_path / "sent.json").write_text('["6161')
     assert state.sent() is None
-    state.save_momentum(KeptMomentum(torch.ones(3), 1, None))
+    state.save_momentum(KeptMomentum({"momentum": torch.ones(3)}, 1, None))
     state.drop_momentum()
-    assert (state.sent(), state.momentum(3)) == ([], None)
+    assert (state.sent(), state.momentum({"momentum": (3,)})) == ([], None)
     state.close()
 
 
@@ -161,11 +161,11 @@ def test_a_device_that_cannot_run_the_self_test_applies_on_the_cpu() -> None:
 def test_a_disk_that_fails_is_an_os_error_and_leaves_the_old_file(tmp_path: Path) -> None:
     """safetensors has an error type of its own, which would end the node with a traceback."""
     state = NodeState(tmp_path)
-    state.save_momentum(KeptMomentum(torch.ones(3), 1, None))
+    state.save_momentum(KeptMomentum({"momentum": torch.ones(3)}, 1, None))
     (tmp_path / "momentum.part").mkdir()
     with pytest.raises(OSError, match="cannot be written"):
-        state.save_momentum(KeptMomentum(torch.zeros(3), 2, None))
-    kept = state.momentum(3)
+        state.save_momentum(KeptMomentum({"momentum": torch.zeros(3)}, 2, None))
+    kept = state.momentum({"momentum": (3,)})
     assert kept is not None
-    assert kept.momentum.tolist() == [1, 1, 1]
+    assert kept.momentum["momentum"].tolist() == [1, 1, 1]
     state.close()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import SHAPES, shapes_contract
-from thinwire_node.demo import DeMo, Values
+from thinwire_node.momentum import Momentum, Values
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.tiles import TileLayout
 from thinwire_proto.transform import forward, inverse
@@ -19,7 +19,7 @@ LAYOUT = TileLayout(shapes_contract().parameters)
 
 
 def spec_of(**fields: object) -> DemoSpec:
-    return DemoSpec.model_validate(fields)
+    return DemoSpec.model_validate({"precondition": "none"} | fields)
 
 
 def gradients_of(seed: int) -> dict[str, torch.Tensor]:
@@ -82,12 +82,12 @@ def test_float_values_and_one_node_equal_the_paper(shape: tuple[int, ...]) -> No
     layout = TileLayout([shapes_contract().parameters[0].model_copy(update={"name": "w", "shape": shape})])
     theta = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     paper, ours = PaperDeMo(theta, beta, k, rate), theta.clone()
-    demo = DeMo(layout, spec_of(beta=beta, k=k), "cpu", values="float")
+    momentum = Momentum(layout, spec_of(beta=beta, k=k), "cpu", values="float")
     for seed in range(6):
         gradient = torch.randn(shape, generator=torch.Generator().manual_seed(10 + seed))
         paper.step(gradient)
-        demo.accumulate({"w": gradient}, rate)
-        sent = demo.cut(k)
+        momentum.accumulate({"w": gradient}, rate)
+        sent = momentum.cut(k)
         flat = torch.zeros(layout.components)
         flat[sent.components] = sent.values
         tiles = layout.matrices(flat) if len(shape) == 2 else layout.vectors(flat)
@@ -95,7 +95,7 @@ def test_float_values_and_one_node_equal_the_paper(shape: tuple[int, ...]) -> No
         if len(shape) == 2:
             step = step.view(-1, 64)
         ours -= rate * torch.sign(step.view(shape))
-        assert torch.allclose(demo.momentum.view(shape), paper.momentum, atol=1e-6)
+        assert torch.allclose(momentum.buffer.view(shape), paper.momentum, atol=1e-6)
         # where the step is next to zero, two ways of summing may give it either sign
         clear = (step.view(shape).abs() > 1e-6) | (ours == paper.theta)
         assert clear.float().mean() > 0.999
@@ -113,12 +113,12 @@ def test_float_values_and_one_node_equal_the_paper(shape: tuple[int, ...]) -> No
 def test_what_stays_and_what_was_sent_make_up_the_momentum(
     k: int, values: Values, transform: str, alpha: float
 ) -> None:
-    demo = DeMo(LAYOUT, spec_of(alpha=alpha, transform=transform), "cpu", values)
-    demo.accumulate(gradients_of(1), 0.1)
-    before = demo.momentum.clone()
-    sent = demo.cut(k)
+    momentum = Momentum(LAYOUT, spec_of(alpha=alpha, transform=transform), "cpu", values)
+    momentum.accumulate(gradients_of(1), 0.1)
+    before = momentum.buffer.clone()
+    sent = momentum.cut(k)
     taken = alpha * dense_inverse(sent.components, sent.values, transform)
-    assert torch.allclose(demo.momentum + taken, before, atol=1e-6)
+    assert torch.allclose(momentum.buffer + taken, before, atol=1e-6)
     assert len(sent.components) <= LAYOUT.kept_max(k)
 
 
@@ -126,22 +126,22 @@ def test_what_stays_and_what_was_sent_make_up_the_momentum(
 @settings(max_examples=10, deadline=None)
 def test_put_back_undoes_a_cut_decayed_for_the_cuts_between(k: int, between: int) -> None:
     spec = spec_of(beta=0.5, alpha=0.7)
-    demo = DeMo(LAYOUT, spec, "cpu")
-    demo.accumulate(gradients_of(1), 0.1)
-    before = demo.momentum.clone()
-    sent = demo.cut(k)
+    momentum = Momentum(LAYOUT, spec, "cpu")
+    momentum.accumulate(gradients_of(1), 0.1)
+    before = momentum.buffer.clone()
+    sent = momentum.cut(k)
     zero = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(1).items()}
     for _ in range(between):
-        demo.accumulate(zero, 0.1)
-    demo.put_back(sent)
-    assert torch.allclose(demo.momentum, before * 0.5**between, atol=1e-6)
+        momentum.accumulate(zero, 0.1)
+    momentum.put_back(sent)
+    assert torch.allclose(momentum.buffer, before * 0.5**between, atol=1e-6)
 
 
 def test_the_largest_of_each_tile_are_kept_in_order() -> None:
-    demo = DeMo(LAYOUT, spec_of(), "cpu", "float")
-    demo.accumulate(gradients_of(2), 1.0)
-    coefficients = forward(LAYOUT.matrices(demo.momentum), "dct").flatten(1).abs()
-    sent = demo.cut(32)
+    momentum = Momentum(LAYOUT, spec_of(), "cpu", "float")
+    momentum.accumulate(gradients_of(2), 1.0)
+    coefficients = forward(LAYOUT.matrices(momentum.buffer), "dct").flatten(1).abs()
+    sent = momentum.cut(32)
     components = sent.components.numpy()
     assert (components[1:] > components[:-1]).all()
     for tile in range(LAYOUT.matrix_tiles):
@@ -150,9 +150,9 @@ def test_the_largest_of_each_tile_are_kept_in_order() -> None:
 
 
 def test_votes_count_as_the_mean_magnitude_of_their_tile() -> None:
-    plain, voting = DeMo(LAYOUT, spec_of(), "cpu", "float"), DeMo(LAYOUT, spec_of(), "cpu", "vote")
-    for demo in (plain, voting):
-        demo.accumulate(gradients_of(3), 1.0)
+    plain, voting = Momentum(LAYOUT, spec_of(), "cpu", "float"), Momentum(LAYOUT, spec_of(), "cpu", "vote")
+    for momentum in (plain, voting):
+        momentum.accumulate(gradients_of(3), 1.0)
     real, vote = plain.cut(16), voting.cut(16)
     assert torch.equal(real.components, vote.components)
     assert torch.equal(real.values > 0, vote.values > 0)
@@ -161,11 +161,11 @@ def test_votes_count_as_the_mean_magnitude_of_their_tile() -> None:
 
 
 def test_zeros_are_never_sent() -> None:
-    demo = DeMo(LAYOUT, spec_of(), "cpu")
-    assert len(demo.cut(32).components) == 0
+    momentum = Momentum(LAYOUT, spec_of(), "cpu")
+    assert len(momentum.cut(32).components) == 0
     gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
     gradients["t0"][:64, :64] = 1.0  # a constant tile has one coefficient that is not (nearly) zero
-    demo.accumulate(gradients, 1.0)
-    sent = demo.cut(1)
+    momentum.accumulate(gradients, 1.0)
+    sent = momentum.cut(1)
     assert sent.components.tolist() == [0]
     assert len(sent.votes()) == 1

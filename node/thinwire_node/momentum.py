@@ -1,6 +1,6 @@
 """DeMo, decoupled momentum (arXiv 2411.19870): the node's own momentum, and what of it is sent.
 
-    m ← β·m + η·g             accumulate; g is the mean gradient since the last cut
+    m ← β·m + η·P(g)          accumulate; g is the mean gradient since the last cut, P its preconditioning
     C = T(m)                  transform of each tile, in float
     keep the k of largest |C| a tile, zeros never
     m ← m − α·T⁻¹(kept)       what was sent leaves the momentum, the rest stays at home
@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.decode import TILE_BATCH
 from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
@@ -46,30 +47,44 @@ class Sent:
         return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy())
 
 
-class DeMo:
-    """The momentum of one node, as a flat float32 buffer in tile space."""
+def shapes_kept(layout: TileLayout, spec: DemoSpec) -> dict[str, tuple[int, ...]]:
+    """The shapes of `Momentum.state`, without taking the memory."""
+    return {name: tuple(tensor.shape) for name, tensor in Momentum(layout, spec, "meta").state().items()}
+
+
+class Momentum:
+    """The momentum of one node: `buffer`, float32, flat in tile space. The contract says whether what feeds it is
+    preconditioned."""
 
     def __init__(self, layout: TileLayout, spec: DemoSpec, device: torch.device | str, values: Values = "vote") -> None:
         self._layout = layout
         self._spec = spec
         self._values = values
         self._cuts = 0
-        self.momentum = torch.zeros(layout.components, device=device)
+        self.buffer = torch.zeros(layout.components, device=device)
+        self._second: SecondMoment | None = None
+        if spec.precondition == "adam":
+            self._second = SecondMoment(layout, spec.precondition_beta, device)
 
     @torch.no_grad()
-    def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float) -> None:
-        """m ← β·m + η·g, with gradients by the tensor's name, in its shape."""
-        self.momentum.mul_(self._spec.beta)
+    def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int = 1) -> None:
+        """m ← β·m + η·P(g). gradients: by the tensor's name, in its shape; sums over `samples`, and g is their mean."""
+        self.buffer.mul_(self._spec.beta)
+        if self._second is not None:
+            self._second.begin()
         for tensor in self._layout.tensors:
-            self._layout.add_into(self.momentum, tensor, gradients[tensor.name], learning_rate)
+            gradient, rate = gradients[tensor.name], learning_rate / samples
+            if self._second is not None:
+                gradient, rate = self._second.precondition(tensor.name, gradient / samples), learning_rate
+            self._layout.add_into(self.buffer, tensor, gradient, rate)
         self._cuts += 1
 
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
-        direction = torch.empty_like(self.momentum, dtype=torch.int8)
+        direction = torch.empty_like(self.buffer, dtype=torch.int8)
         parts = []
-        for tiles, first in self._batches(self.momentum):
+        for tiles, first in self._batches(self.buffer):
             toward = direction[first : first + tiles.numel()].view(tiles.shape)
             parts.append(self._cut_batch(tiles, k, first, toward))
         components = torch.cat([part[0] for part in parts])
@@ -97,7 +112,7 @@ class DeMo:
     def put_back(self, sent: Sent) -> None:
         """It was not counted: m ← m + βʲ·α·q, for the j cuts since. Nothing that was learned is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._cuts - sent.cut)
-        self.momentum.add_(self._taken(sent), alpha=share)
+        self.buffer.add_(self._taken(sent), alpha=share)
 
     @torch.no_grad()
     def direction(self, sent: Sent) -> Tensor:
@@ -106,11 +121,28 @@ class DeMo:
 
     def _taken(self, sent: Sent) -> Tensor:
         """T⁻¹ of what was sent, float32, a flat buffer in tile space."""
-        taken = torch.zeros_like(self.momentum)
+        taken = torch.zeros_like(self.buffer)
         taken[sent.components.to(taken.device)] = sent.values.to(taken.device)
         for tiles, _ in self._batches(taken):
             tiles.copy_(inverse(tiles, self._spec.transform))
         return taken
+
+    # what a node keeps on disk, so that a restart costs nothing that was learned
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all that is learned here, by name."""
+        return {name: tensor.clone() for name, tensor in self._tensors().items()}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"momentum": self.buffer} | (self._second.tensors() if self._second else {})
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state[name])
+
+    def forget(self) -> None:
+        for tensor in self._tensors().values():
+            tensor.zero_()
 
     def _batches(self, flat: Tensor) -> list[tuple[Tensor, int]]:
         """Views of a flat buffer as tiles, matrices first: ([n, 64, 64] or [n, 64], first component)."""
