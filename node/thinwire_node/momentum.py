@@ -94,8 +94,7 @@ class Momentum:
     def _cut_batch(self, tiles: Tensor, k: int, first: int, toward: Tensor) -> tuple[Tensor, Tensor]:
         coefficients = forward(tiles, self._spec.transform).flatten(1)  # [n, c]
         size = coefficients.shape[1]
-        kept = coefficients.abs().topk(min(k, size), dim=1, sorted=False)
-        index = kept.indices.sort(dim=1).values  # [n, k]
+        index = self._choose(coefficients, min(k, size)).sort(dim=1).values  # [n, k]
         value = coefficients.gather(1, index)
         if self._values == "vote":
             count = (value != 0).sum(1, keepdim=True).clamp(min=1)
@@ -107,6 +106,10 @@ class Momentum:
         flat = index + torch.arange(len(tiles), device=index.device)[:, None] * size + first
         voted = value != 0
         return flat[voted], value[voted]
+
+    def _choose(self, coefficients: Tensor, k: int) -> Tensor:
+        """Which k of each tile's coefficients [n, c] are kept, int64 [n, k]: the largest."""
+        return coefficients.abs().topk(k, dim=1, sorted=False).indices
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:

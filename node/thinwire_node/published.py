@@ -22,7 +22,7 @@ BYTES_A_COMPONENT = 12  # an int64 and a float32
 
 @dataclass(frozen=True)
 class Kept:
-    """The kept coefficients of one tensor. indices: int64 [chunks, k], within the chunk. values: float32 [chunks, k]."""
+    """Kept coefficients of a tensor. indices: int64 [chunks, k], within the chunk. values: float32 [chunks, k]."""
 
     indices: Tensor
     values: Tensor

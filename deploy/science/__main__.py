@@ -1,0 +1,100 @@
+"""`make science`: run the arms side by side, and write what came out to docs/convergence.
+
+Every run is a process of one thread, and its result a file; a study that was broken off goes on where it was. `--quick`
+takes under 10 minutes on two cores, and says less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from deploy.science.arms import ARMS
+from deploy.science.plan import Study, next_runs, runs_at_least
+from deploy.science.report import write_report
+from deploy.science.run import Size
+from deploy.science.study import Going, StudyError, results_in, run_all
+
+INTO = Path("docs") / "convergence"
+FULL = Study(tuple(ARMS), Size(), 1 << 20, 1 << 22, (1, 2, 3), other_nodes=(16, 1))
+QUICK_ARMS = ("adamw", "signum", "reference", "thinwire")
+QUICK = Study(QUICK_ARMS, Size(held_out=128), 1 << 18, 1 << 19, (1,))
+
+
+def main() -> None:
+    arguments = _arguments()
+    study = QUICK if arguments.quick else FULL
+    if arguments.arms:
+        study = Study(tuple(arguments.arms), study.size, study.sweep_tokens, study.tokens, study.seeds, study.nodes)
+    folder = arguments.into / "runs"
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if arguments.plan:
+            _tell_plan(study, folder, console)
+            return
+        if not arguments.report:
+            folder.mkdir(parents=True, exist_ok=True)
+            with Live(console=console, refresh_per_second=1) as live:
+                asyncio.run(run_all(study, folder, arguments.jobs, lambda going: live.update(_view(going))))
+        write_report(study, results_in(folder, study), arguments.into)
+        console.print(f"written to {arguments.into}")
+    except StudyError as error:
+        console.print(f"error: {error}", markup=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; what is finished lies in {folder}, and the same command goes on from there")
+        sys.exit(130)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deploy.science", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--quick", action="store_true", help="four arms, fewer tokens, one seed: under 10 minutes")
+    parser.add_argument(
+        "--into", type=Path, help=f"folder of the results; default {INTO}, or runs/science with --quick"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, a thread each")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, help="only these")
+    parser.add_argument("--plan", action="store_true", help="say what is still to run, and run nothing")
+    parser.add_argument("--report", action="store_true", help="write table and plots of what is there, and run nothing")
+    arguments = parser.parse_args()
+    arguments.into = arguments.into or (Path("runs") / "science" if arguments.quick else INTO)
+    if arguments.jobs < 1:
+        parser.error("--jobs must be 1 or more")
+    return arguments
+
+
+def _tell_plan(study: Study, folder: Path, console: Console) -> None:
+    results = results_in(folder, study)
+    for run in next_runs(study, results):
+        console.print(run.name)
+    left = runs_at_least(study, results)
+    console.print(f"{len(results)} runs are done; at least {len(left)} are left, of {_tokens(left)} tokens")
+
+
+def _tokens(runs: list) -> str:  # type: ignore[type-arg]
+    return f"{sum(run.tokens for run in runs) / 1e6:.1f}M"
+
+
+def _view(going: Going) -> Text:
+    """A line a run, and one for the whole."""
+    lines = [
+        f"{run.name:<52} {100 * tokens / run.tokens:3.0f}%" for run, tokens in sorted(going.running.items(), key=str)
+    ]
+    left = going.left_s()
+    when = "the end cannot be foretold yet" if left is None else f"about {left / 60:.0f} min left"
+    newest = f"; {going.done[-1].run.name}: {going.done[-1].loss:.4f}" if going.done else ""
+    lines.append(f"{len(going.done)} runs done, {len(going.left)} to go, {when}{newest}")
+    return Text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

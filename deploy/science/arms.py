@@ -1,0 +1,68 @@
+"""The arms: which method, with which settings, at which rates. The table in `docs/convergence/` has a line for each.
+
+Every arm gets the same budget of learning rates: its `rates` are three, a factor of RATE_FACTOR apart, and where the
+best of them lies at an edge, the plan goes on beyond that edge for every arm alike (`plan.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from thinwire_proto.contract import DemoSpec
+
+Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco"]
+RATE_FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Arm:
+    """kind: which method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps:
+    H, inner steps of a node in a round. beta: of Signum's momentum."""
+
+    name: str
+    what: str
+    kind: Kind
+    rate: float
+    demo: DemoSpec = field(default_factory=DemoSpec)
+    local_steps: int = 1
+    beta: float = 0.9
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates that are swept first, ascending."""
+        return tuple(rate_at(self.rate, place) for place in (-1, 0, 1))
+
+
+def rate_at(middle: float, place: int) -> float:
+    """The rate `place` steps of the sweep away from the middle; three digits, so that it is a name too."""
+    return float(f"{middle * RATE_FACTOR**place:.3g}")
+
+
+ADAMW, REFERENCE, DEFAULT = "adamw", "reference", "thinwire"
+MATTER = (ADAMW, REFERENCE, DEFAULT)
+"""The arms that matter: they are run on every seed."""
+EXCHANGING = (REFERENCE, DEFAULT)
+"""Of these, those whose result depends on the number of nodes; a dense exchange has the same gradient with any."""
+RATES_MAX = 5
+"""Learning rates that an arm can have at most."""
+
+
+def _demo(**fields: object) -> DemoSpec:
+    return DemoSpec.model_validate(fields)
+
+
+PUBLISHED: dict[str, object] = {"beta": 0.999, "alpha": 1.0, "precondition": "none"}
+_TABLE = (
+    Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3, beta=0.99),
+    Arm("signum", "sign of the momentum, β 0.9, every gradient exchanged", "signum", 1e-3, beta=0.9),
+    Arm(
+        REFERENCE,
+        "DeMo as published, in float, its defaults: β 0.999, k 32",
+        "reference",
+        1e-3,
+        _demo(**PUBLISHED, k=32),
+    ),
+    Arm(DEFAULT, "the contract's defaults", "votes", 2e-3),
+)
+ARMS = {arm.name: arm for arm in _TABLE}

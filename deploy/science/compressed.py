@@ -1,0 +1,110 @@
+"""Arms that exchange little: DeMo as it was published, and thinwire.
+
+What thinwire sends is really encoded, by the codec that swarms use, so its bytes are counted and not estimated. The
+reference is charged what its published code gathers, an int64 and a float32 a component: its own once, everybody
+else's once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deploy.science.arms import Arm
+from deploy.science.method import Swarm, Traffic, mean
+from deploy.science.problem import Problem, corpus
+from thinwire_node.momentum import Momentum
+from thinwire_node.published import BYTES_A_COMPONENT, Published, components
+from thinwire_proto.codec import Update, encode_update, encode_votes
+from thinwire_proto.contract import Contract, DataSpec, Parameter, ScheduleSpec
+from thinwire_proto.replica import Replica
+from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.votes import merge
+
+
+class Reference:
+    """DeMo as it was published, in float."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+        self._problem, self._schedule, self._swarm = problem, schedule, swarm
+        shapes = {name: tuple(tensor.shape) for name, tensor in problem.parameters.items()}
+        demo = arm.demo
+        self._nodes = [
+            Published(shapes, beta=demo.beta, k=demo.k, alpha=demo.alpha, device=problem.device)
+            for _ in range(swarm.nodes)
+        ]
+
+    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+        rate, share = learning_rate(self._schedule, step), self._swarm.share
+        losses, sent = [], []
+        for number, node in enumerate(self._nodes):
+            loss, gradients = self._problem.gradients(first + number * share, share)
+            node.accumulate(gradients, rate)
+            sent.append(node.cut())
+            losses.append(loss)
+        with torch.no_grad():
+            for name, direction in self._nodes[0].step_of(sent).items():
+                self._problem.parameters[name].sub_(direction, alpha=rate)
+        own = float(BYTES_A_COMPONENT * components(sent[0]))
+        return mean(losses), Traffic(own, own * (len(sent) - 1))
+
+
+class Voting:
+    """What a swarm does: each node's own momentum, the exact merge, and one replica for all, since all are equal."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+        self._problem, self._schedule, self._swarm, self._k = problem, schedule, swarm, arm.demo.k
+        contract = make_contract(problem, arm, schedule)
+        self._replica = Replica(contract, {name: tensor.data for name, tensor in problem.parameters.items()}, 0, b"")
+        problem.put(self._replica.tensors)
+        self._nodes = [self._node(contract, number) for number in range(swarm.nodes)]
+
+    def _node(self, contract: Contract, number: int) -> Momentum:
+        return Momentum(self._replica.layout, contract.demo, self._problem.device)
+
+    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+        rate, share = learning_rate(self._schedule, step), self._swarm.share
+        losses, votes = [], []
+        for number, node in enumerate(self._nodes):
+            loss, gradients = self._problem.gradients(first + number * share, share)
+            node.accumulate(gradients, rate)
+            votes.append(node.cut(self._k).votes())
+            losses.append(loss)
+        merged = merge(((one, 1) for one in votes), self._replica.layout.components)
+        update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
+        self._replica.apply(update, b"")
+        up = mean([float(len(encode_votes(one))) for one in votes])
+        return mean(losses), Traffic(up, len(encode_update(update)))
+
+
+class RandomMomentum(Momentum):
+    """Components are drawn, by a seed, and not chosen by their magnitude."""
+
+    def draw_by(self, seed: int) -> RandomMomentum:
+        self._generator = torch.Generator().manual_seed(seed)
+        return self
+
+    def _choose(self, coefficients: Tensor, k: int) -> Tensor:
+        drawn = torch.rand(coefficients.shape, generator=self._generator)
+        return drawn.topk(k, dim=1, sorted=False).indices.to(coefficients.device)
+
+
+class RandomVoting(Voting):
+    """What choosing the largest is worth."""
+
+    def _node(self, contract: Contract, number: int) -> Momentum:
+        return RandomMomentum(self._replica.layout, contract.demo, self._problem.device).draw_by(number)
+
+
+def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
+    """Of a swarm that trains this model on this text."""
+    text = corpus()
+    return Contract(
+        model=problem.spec,
+        demo=arm.demo,
+        schedule=schedule,
+        data=DataSpec(corpus_hash=text.hash, corpus_bytes=text.size, train_bytes=len(text.train)),
+        parameters=tuple(
+            Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()
+        ),
+    )
