@@ -6,6 +6,7 @@
 # make chaos   real processes killed at random (SEED, MINUTES)
 # make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
 # make bench-staleness   what stale gradients cost, and what looking ahead mends; about 15 minutes
+# make science   how close to AdamW low bandwidth gets: arms side by side; hours (SCIENCE=--quick: under 10 minutes)
 # make screenshots   pictures of the page for the README, from a swarm that runs; needs Chromium
 # make test-compose   docker-compose.yml on a real engine, from build to verify; about 15 minutes
 # make proto   write the gRPC stubs anew
@@ -16,6 +17,7 @@ ROUNDS ?= 200
 PRESET ?= byte-1m
 WITH_METRICS ?=
 WAN    ?=
+SCIENCE ?=
 SEED   ?= 1
 HOURS  ?= 24
 SIMULATED ?= 1000
@@ -25,7 +27,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness simulate chaos proto dashboards screenshots clean
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science simulate chaos proto dashboards screenshots clean
 
 swarm: $(VENV)/.run
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
@@ -49,6 +51,9 @@ bench: $(VENV)/.run
 
 bench-wan: $(VENV)/.bench
 	$(BIN)/python -m deploy.wan $(WAN)
+
+science: $(VENV)/.bench
+	@$(BIN)/python -m deploy.science $(SCIENCE)
 
 simulate: $(VENV)/.run
 	@$(BIN)/python -m deploy.simulation --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED)

@@ -54,7 +54,7 @@ def results_in(folder: Path, study: Study) -> list[Result]:
 
 
 async def run_all(study: Study, folder: Path, jobs: int, show: Callable[[Going], None]) -> list[Result]:
-    """Run what is missing, `jobs` at a time, one thread each. A run that was broken off begins anew; `folder` exists."""
+    """Run what is missing, `jobs` at a time, one thread each. A run that was broken off begins anew."""
     going = Going()
     tasks: dict[asyncio.Task[None], Run] = {}
     try:

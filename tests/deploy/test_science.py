@@ -1,0 +1,116 @@
+"""`make science` tells what was run, at rates that were chosen alike for every arm, and goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.science.arms import ADAMW, ARMS, DEFAULT, EXCHANGING, MATTER, RATES_MAX, REFERENCE, rate_at
+from deploy.science.lines import lines_of
+from deploy.science.plan import Study, next_runs, runs_at_least, sweep_of
+from deploy.science.report import page, write_report
+from deploy.science.run import Result, Run, Size, read, write
+from deploy.science.study import Going, StudyError, results_in, run_all
+
+STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
+TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 2048, 2048, (1,))
+
+
+def result_of(run: Run, loss: float) -> Result:
+    return Result(run, {}, [(run.tokens, loss)], loss, 10.0, 20.0, 1000, 1.0, "c" * 64, "2")
+
+
+def ended(study: Study, best_place: dict[str, int]) -> list[Result]:
+    """Run a study on paper: the loss of a rate is its distance from the arm's best."""
+    results: list[Result] = []
+    while runs := next_runs(study, results):
+        assert set(runs) <= set(runs_at_least(study, results))  # the forecast leaves none of them out
+        for run in runs:
+            best = rate_at(ARMS[run.arm].rate, best_place[run.arm])
+            results.append(result_of(run, 1 + abs(math.log(run.rate / best))))
+    return results
+
+
+def test_a_sweep_goes_on_until_its_best_rate_has_worse_ones_on_both_sides() -> None:
+    results = ended(STUDY, {ADAMW: 0, REFERENCE: -2, DEFAULT: 1})
+    for arm, place in ((ADAMW, 0), (REFERENCE, -2), (DEFAULT, 1)):
+        sweep = sweep_of(STUDY, arm, results)
+        assert (sweep.best, sweep.missing, sweep.at_edge) == (rate_at(ARMS[arm].rate, place), (), False)
+
+
+def test_no_arm_has_more_rates_than_another_can_have_and_an_edge_is_told() -> None:
+    results = ended(STUDY, {ADAMW: 9, REFERENCE: 0, DEFAULT: 0})
+    assert sweep_of(STUDY, ADAMW, results).at_edge
+    rates = {result.run.rate for result in results if result.run.arm == ADAMW and result.run.tokens == 1000}
+    assert len(rates) == RATES_MAX
+    assert "(at the edge)" in page(STUDY, results, lines_of(STUDY, results))
+
+
+def test_a_rate_that_diverges_is_never_the_best() -> None:
+    runs = [STUDY.sweep_run(ADAMW, rate) for rate in ARMS[ADAMW].rates]
+    losses = [2.0, 1.9, math.nan]
+    results = [result_of(run, loss) for run, loss in zip(runs, losses, strict=True)]
+    assert sweep_of(STUDY, ADAMW, results).best == ARMS[ADAMW].rates[1]
+
+
+def test_the_arms_that_matter_are_run_on_every_seed_and_number_of_nodes_at_equal_tokens() -> None:
+    lines = lines_of(STUDY, ended(STUDY, dict.fromkeys(MATTER, 0)))
+    assert [(line.arm, line.nodes, len(line.results)) for line in lines] == [
+        (ADAMW, 4, 2),
+        (REFERENCE, 4, 2),
+        (REFERENCE, 16, 1),
+        (DEFAULT, 4, 2),
+        (DEFAULT, 16, 1),
+    ]
+    assert {result.run.tokens for line in lines for result in line.results} == {4000}
+    assert ADAMW not in EXCHANGING
+
+
+def test_every_figure_of_the_table_is_in_the_files(tmp_path: Path) -> None:
+    results = ended(STUDY, dict.fromkeys(MATTER, 0))
+    write_report(STUDY, results, tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "| adamw | 4 | 0.003 | 2 | 1.0000 | 0.0000 | +0.00% |" in text
+    for name in ("loss-tokens.png", "loss-bytes.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def go_on(folder: Path, study: Study) -> list[Result]:
+    return asyncio.run(run_all(study, folder, 2, lambda going: None))
+
+
+def test_a_study_that_is_broken_off_goes_on_and_says_the_same(tmp_path: Path) -> None:
+    """Real processes, real training: stopped after the first result, gone on with, and one run of it done again."""
+
+    class Enough(Exception):
+        pass
+
+    def stop(going: Going) -> None:
+        if going.done:
+            raise Enough
+
+    with pytest.raises(Enough):
+        asyncio.run(run_all(TINY, tmp_path, 2, stop))
+    first = results_in(tmp_path, TINY)
+    assert first
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    results = go_on(tmp_path, TINY)
+    assert next_runs(TINY, results) == []
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in kept} == kept  # nothing is run twice
+    again = tmp_path / f"{first[0].run.name}.json"
+    again.unlink()
+    go_on(tmp_path, TINY)
+    assert read(again).curve == first[0].curve
+    assert 0 < first[0].up < first[0].down
+
+
+def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
+    run = TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate)
+    for number, text in enumerate("cd"):
+        write(replace(result_of(replace(run, seed=number), 2.0), corpus=text * 64), tmp_path)
+    with pytest.raises(StudyError, match="another --into"):
+        results_in(tmp_path, TINY)
