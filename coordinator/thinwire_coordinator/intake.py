@@ -163,7 +163,7 @@ class Intake:
             text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"
             return admission.Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
         try:
-            votes = await self._workers.merge.submit(decode_votes, payload, self._layout, self._contract.demo.k)
+            votes = await self._workers.merge.submit(decode_votes, payload, self._layout, current.k)
         except PayloadError as error:
             return admission.Refusal(Receipt.REASON_MALFORMED, str(error))
 

@@ -18,6 +18,7 @@ class OpenRound:
     step: int
     opened: float
     deadline: float
+    k: int
     merger: Merger
     accepted: dict[str, Accepted] = field(default_factory=dict)
     arrived_us: dict[bytes, int] = field(default_factory=dict)

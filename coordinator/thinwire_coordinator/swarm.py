@@ -228,7 +228,8 @@ class Swarm:
         self.books.bases.know(opened.step, nonce, fingerprint)
         now = self.clockwork.now()
         merger = Merger(self.layout.components)
-        self.intake.round = OpenRound(opened.round, opened.step, now, opened.deadline, merger)
+        k = self.contract.demo.k_of_round(len(opened.nodes))
+        self.intake.round = OpenRound(opened.round, opened.step, now, opened.deadline, k, merger)
         self.books.events.tell(
             RoundOpened(opened.round, opened.step, len(opened.nodes), now, self.contract.round.length_s)
         )
@@ -348,7 +349,7 @@ class Swarm:
             step=current.step,
             time_left_ms=max(0, round((current.deadline - now) * 1000)),
             clock_us=round(now * 1e6),
-            k=self.contract.demo.k,
+            k=current.k,
             nonces=self.books.bases.nonces(current.step),
             lease=[Run(start=run.start, count=run.count) for run in self.books.leases.granted(node)],
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from thinwire_proto.contract import DemoSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.selftest import run_selftest
 
@@ -39,13 +40,13 @@ def _try_device(name: str) -> tuple[torch.device | None, str]:
         return None, str(error).splitlines()[0]
 
 
-def choose_apply_device(transform: str, compute: torch.device) -> tuple[torch.device, str]:
+def choose_apply_device(demo: DemoSpec, compute: torch.device) -> tuple[torch.device, str]:
     """The compute device if it decodes and steps exactly, else the CPU; and why, in words. Raises ConfigError if the
     CPU does not either."""
     cpu = torch.device("cpu")
     for device in dict.fromkeys((compute, cpu)):
         try:
-            test = run_selftest(transform, device)
+            test = run_selftest(demo, device)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             detail = f"the self-test cannot run there: {str(error).splitlines()[0]}"
         else:

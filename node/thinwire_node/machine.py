@@ -68,9 +68,7 @@ class RealMachine:
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
         threads = Threads(OneThread("compute"), OneThread("saver"), OneThread("journal"))
-        self._apply_device, why = await threads.compute.run(
-            choose_apply_device, contract.demo.transform, self._compute_device
-        )
+        self._apply_device, why = await threads.compute.run(choose_apply_device, contract.demo, self._compute_device)
         log.info("%s", why)
         log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
         placed = self.place(replica)

@@ -21,12 +21,13 @@ from torch import Tensor
 
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import TILE_BATCH
+from thinwire_proto.decode import CLIP, TILE_BATCH
 from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.transform import forward, inverse
 from thinwire_proto.votes import Votes
 
 Values = Literal["vote", "float"]
+DIRECTION_MAX = 127
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Sent:
     """What a cut took out of the momentum, so that it can be sent, or put back.
 
     components: int64 [n], flat in tile space, ascending. values: float32 [n], what each counts as. direction: int8, a
-    flat buffer in tile space: the sign of T⁻¹(values), where an update of these votes alone would lead. The cut has
-    it in passing, and it is not kept on disk.
+    flat buffer in tile space: the step of an update of these votes alone, in DIRECTION_MAX-ths of the learning rate.
+    The cut has it in passing, and it is not kept on disk.
     """
 
     components: Tensor
@@ -102,7 +103,7 @@ class Momentum:
         sent = torch.zeros_like(coefficients).scatter_(1, index, value).view(tiles.shape)
         taken = inverse(sent, self._spec.transform)
         tiles.sub_(taken, alpha=self._spec.alpha)
-        toward.copy_(taken.sign_())
+        toward.copy_(self._direction_of(taken))
         flat = index + torch.arange(len(tiles), device=index.device)[:, None] * size + first
         voted = value != 0
         return flat[voted], value[voted]
@@ -120,7 +121,20 @@ class Momentum:
     @torch.no_grad()
     def direction(self, sent: Sent) -> Tensor:
         """See `Sent`; worked out anew for one that was on disk."""
-        return self._taken(sent).sign_().to(torch.int8) if sent.direction is None else sent.direction
+        if sent.direction is not None:
+            return sent.direction
+        taken = self._taken(sent)
+        for tiles, _ in self._batches(taken):
+            tiles.copy_(self._direction_of(tiles))
+        return taken.to(torch.int8)
+
+    def _direction_of(self, taken: Tensor) -> Tensor:
+        """Of tiles [n, 64, 64] or [n, 64]; `taken` may be changed. As exact as looking ahead needs it."""
+        if self._spec.magnitude == "sign":
+            return taken.sign_().mul_(DIRECTION_MAX)
+        unit = CLIP * taken.abs().flatten(1).mean(1).clamp(min=torch.finfo(torch.float32).tiny)
+        taken.mul_(DIRECTION_MAX / unit.view(-1, *[1] * (taken.dim() - 1)))
+        return taken.clamp_(-DIRECTION_MAX, DIRECTION_MAX).round_()
 
     def _taken(self, sent: Sent) -> Tensor:
         """T⁻¹ of what was sent, float32, a flat buffer in tile space."""

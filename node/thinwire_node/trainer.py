@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from thinwire_node.momentum import Momentum, Sent
+from thinwire_node.momentum import DIRECTION_MAX, Momentum, Sent
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
@@ -85,7 +85,7 @@ class Trainer:
         if self._ahead is None:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
         schedule, step = self._contract.schedule, replica.step
-        rate, shrink = share * learning_rate(schedule, step), decay(schedule, step)
+        rate, shrink = share * learning_rate(schedule, step) / DIRECTION_MAX, decay(schedule, step)
         direction = self.momentum.direction(out).to(replica.device)
         for tensor in layout.tensors:
             theta, ahead = replica.tensors[tensor.name], self._ahead[tensor.name]

@@ -51,12 +51,19 @@ class DemoSpec(Section):
     """Decoupled momentum (arXiv 2411.19870): how momentum is kept and compressed."""
 
     transform: Literal["dct", "hadamard"] = "dct"
-    k: int = Field(32, ge=1, le=TILE_EDGE**2, description="components kept of a tile")
-    k_policy: Literal["fixed"] = Field("fixed", description="how the k that a round announces follows from k")
+    k: int = Field(32, ge=1, le=TILE_EDGE**2, description="components kept of a tile, by k_policy")
+    k_policy: Literal["fixed", "total"] = Field(
+        "fixed", description="fixed: every node keeps k; total: the nodes of a round share k, whatever their number"
+    )
     beta: float = Field(0.999, ge=0, lt=1, description="decay of the momentum in a step")
     alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
+    magnitude: Literal["sign", "clipped"] = Field("clipped", description="of a parameter's step: see `decode`")
     precondition: Literal["none", "adam"] = Field("adam", description="what the gradient is divided by: √v̂, or nothing")
     precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v in a step")
+
+    def k_of_round(self, nodes: int) -> int:
+        """The k that a round with so many nodes announces. Where they share it, updates do not grow with the swarm."""
+        return self.k if self.k_policy == "fixed" else max(1, self.k // max(1, nodes))
 
 
 class ScheduleSpec(Section):

@@ -1,4 +1,4 @@
-"""Merged votes to signs, with the same bits on every machine.
+"""Merged votes to steps, with the same bits on every machine.
 
 The problem: everybody must step in the same direction everywhere, and the direction is the sign of an inverse
 transform. In float it hangs on the order of summation, so replicas drift (the published code of DeMo says so in a
@@ -8,6 +8,11 @@ The sketch: scale the votes of a tile to |V'| ≤ 127 in integers, and multiply 
 sums at most 5205). Pass one stays under 127·5205 = 661,035, is shifted to at most 1,292, and pass two stays under
 1,292·5205 < 2²⁴: each product and each partial sum is an integer that float32 holds. So any matrix product that
 multiplies whole float32 numbers and accumulates in float32 gives the same bits, in any order and on any device.
+
+A parameter's step is then η with X's sign, or, where the contract says `clipped`, η·clamp(X / (CLIP·mean|X|), −1, 1),
+the mean over the tile: parameters at which the votes say next to nothing are next to left alone (docs/convergence has
+what that is worth). The sum of |X| over a tile is below 2⁵³, so a float64 holds each partial sum of it, in any order;
+what follows is one division in float64, one rounding to float32, one product, a clamp: IEEE says what bits each has.
 
 What must not happen is that the library multiplies in TF32 or bfloat16 behind our back; so precision is pinned here.
 """
@@ -26,6 +31,8 @@ from thinwire_proto.transform import integer_basis
 
 VOTE_MAX = 127
 SHIFT = 512
+CLIP = 1.25
+"""In mean magnitudes of the tile: about one standard deviation, if X were normal."""
 TILE_BATCH = 1024
 """Matrix tiles decoded at a time: bounds the extra memory, not the result."""
 
@@ -100,3 +107,18 @@ def directions(scaled: Tensor, transform: str, step: int) -> Tensor:
     # 64 is even, so the parity of a row-major position is that of its column
     position = torch.arange(x.shape[-1], device=x.device) + step
     return x.add_(0.5 - (position % 2).to(torch.float32))
+
+
+def clipped(scaled: Tensor, transform: str, rate: float) -> Tensor:
+    """η·clamp(X / (CLIP·mean|X|), −1, 1) of each parameter, float32; 0 in a tile without votes.
+
+    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. rate: η, a float32. Raises RuntimeError or TypeError on a
+    device without float64, and the self-test then sends the replica to the CPU.
+    """
+    with pinned_precision():
+        x = inverse_exact(scaled.to(torch.float32), transform)
+    tiles = x.flatten(1)
+    total = tiles.abs().sum(1, dtype=torch.float64)
+    unit = (rate * tiles.shape[1] / (CLIP * total)).to(torch.float32)  # a tile's size is a power of two
+    unit = torch.where(total > 0, unit, 0.0)
+    return x.mul_(unit.view(-1, *[1] * (x.dim() - 1))).clamp_(-rate, rate)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import Contract
-from thinwire_proto.decode import TILE_BATCH, directions, scale_votes
+from thinwire_proto.decode import TILE_BATCH, clipped, directions, scale_votes
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.fingerprint import fingerprint
 from thinwire_proto.tiles import Part, TileLayout, band_of, layout_of, untile
@@ -66,13 +66,14 @@ class Replica:
 
     @torch.no_grad()
     def apply(self, update: Update, head: bytes) -> None:
-        """θ ← θ·c, then θ ← θ − η·sign(X): two operations, each rounded, never fused; subnormals become zero.
+        """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`): two operations, each rounded, never
+        fused; subnormals become zero.
 
         Raises ReplicaError if the update is for another step; the replica is then untouched.
         """
         if update.step != self.step:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
-        layout = self.layout
+        layout, demo = self.layout, self.contract.demo
         places = torch.from_numpy(update.merged.components)
         tile = torch.from_numpy(layout.tile_of(update.merged.components)).to(self.device)
         values = torch.from_numpy(update.merged.values).to(self.device)
@@ -86,7 +87,10 @@ class Replica:
                 of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
             else:
                 of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
-            change = torch.copysign(rate, directions(of_batch, self.contract.demo.transform, self.step))
+            if demo.magnitude == "clipped":
+                change = clipped(of_batch, demo.transform, update.learning_rate)
+            else:
+                change = torch.copysign(rate, directions(of_batch, demo.transform, self.step))
             for part in batch.parts:
                 self._step_band(part, change[part.tiles], update.decay)
         self.step += 1

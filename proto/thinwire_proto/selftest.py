@@ -14,7 +14,7 @@ import torch
 
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
-from thinwire_proto.decode import SHIFT, VOTE_MAX
+from thinwire_proto.decode import CLIP, SHIFT, VOTE_MAX
 from thinwire_proto.fingerprint import GOLDEN, MASK, fingerprint, mix64
 from thinwire_proto.replica import SMALLEST_NORMAL, Replica
 from thinwire_proto.transform import dct_table, hadamard_table, inverse
@@ -59,28 +59,51 @@ def extreme_tiles(transform: str) -> Int64:
     return np.stack(tiles)
 
 
-def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
+def reference_inverse(merged: Int64, transform: str) -> Int64:
+    """X in plain int64: merged [n, 64, 64] or [n, 64] to the same shape."""
     table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
     flat = merged.reshape(len(merged), -1)
     largest = np.abs(flat).max(1, keepdims=True)
     scaled = np.sign(flat) * ((2 * VOTE_MAX * np.abs(flat) + largest) // np.maximum(2 * largest, 1))
     scaled = scaled.reshape(merged.shape)
     if merged.ndim == 2:
-        x = scaled @ table
+        x: Int64 = scaled @ table
     else:
         first = table.T @ scaled
         x = (((first + SHIFT // 2) // SHIFT) if transform == "dct" else first) @ table
+    return x
+
+
+def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
+    x, flat = reference_inverse(merged, transform), merged.reshape(len(merged), -1)
     even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
-    return (x > 0) | ((x == 0) & even), largest[:, 0] > 0
+    return (x > 0) | ((x == 0) & even), (flat != 0).any(1)
 
 
-def run_selftest(transform: str, device: torch.device | str) -> SelfTest:
+def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np.float32]:
+    """What is taken off each parameter at RATE, merged [n, 64, 64] or [n, 64] to the same shape."""
+    rate = np.float32(RATE)
+    if demo.magnitude == "sign":
+        positive, stepped = reference_signs(merged, demo.transform, step)
+        signed = np.where(positive, rate, -rate) * stepped.reshape(-1, *[1] * (merged.ndim - 1))
+        return np.asarray(signed, np.float32)
+    x = reference_inverse(merged, demo.transform)
+    change = np.zeros(x.shape, np.float32)
+    for tile, total in enumerate(np.abs(x).reshape(len(x), -1).sum(1).tolist()):
+        if total:
+            unit = np.float32(RATE * x[tile].size / (CLIP * total))  # of Python's floats, one tile at a time
+            change[tile] = np.clip(x[tile].astype(np.float32) * unit, -rate, rate)
+    return change
+
+
+def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     """Step a small replica on `device` through extreme tiles and compare each bit."""
+    transform = demo.transform
     matrix = extreme_tiles(transform)  # [n, 64, 64]
     vector = matrix[:, :, 0].copy()  # [n, 64]
     tiles = len(matrix)
-    contract = _contract(transform, tiles)
+    contract = _contract(demo, tiles)
     rng = np.random.default_rng(2)
     start = {
         "matrix": rng.normal(0, 0.02, (64, 64 * tiles)).astype(np.float32),
@@ -96,11 +119,9 @@ def run_selftest(transform: str, device: torch.device | str) -> SelfTest:
     side_by_side = matrix.transpose(1, 0, 2).reshape(64, -1)
     different = 0
     for name, merged in (("matrix", matrix), ("vector", vector)):
-        positive, stepped = reference_signs(merged, transform, STEP)
-        change = np.where(positive, np.float32(RATE), np.float32(-RATE))
-        change = change * stepped.reshape(-1, *[1] * (merged.ndim - 1))
+        change = reference_change(merged, demo, STEP)
         change = change.transpose(1, 0, 2).reshape(side_by_side.shape) if merged.ndim == 3 else change.reshape(-1)
-        expected = _flushed(_flushed(start[name] * np.float32(DECAY)) - change.astype(np.float32))
+        expected = _flushed(_flushed(start[name] * np.float32(DECAY)) - change)
         found = replica.tensors[name].cpu().numpy()
         different += int((expected.view(np.int32) != found.view(np.int32)).sum())
     control = _control_differs(matrix, transform, device)
@@ -131,9 +152,9 @@ def _flushed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.where(np.abs(values) < np.float32(SMALLEST_NORMAL), np.float32(0), values)
 
 
-def _contract(transform: str, tiles: int) -> Contract:
+def _contract(demo: DemoSpec, tiles: int) -> Contract:
     return Contract(
-        demo=DemoSpec.model_validate({"transform": transform}),
+        demo=demo,
         data=DataSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20),
         parameters=(Parameter(name="matrix", shape=(64, 64 * tiles)), Parameter(name="vector", shape=(64 * tiles,))),
     )

@@ -12,6 +12,7 @@ from thinwire_node import device as device_module
 from thinwire_node.device import choose_apply_device, choose_device
 from thinwire_node.momentum import Sent
 from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
+from thinwire_proto.contract import DemoSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.selftest import SelfTest
 
@@ -144,17 +145,17 @@ def test_a_device_that_fails_the_self_test_applies_on_the_cpu(monkeypatch: pytes
         return SelfTest(device.type == "cpu", True, "made up")
 
     monkeypatch.setattr(device_module, "run_selftest", only_the_cpu)
-    device, why = choose_apply_device("dct", torch.device("meta"))
+    device, why = choose_apply_device(DemoSpec(), torch.device("meta"))
     assert device.type == "cpu"
     assert "self-test on cpu" in why
     monkeypatch.setattr(device_module, "run_selftest", lambda *_: SelfTest(False, True, "all wrong"))
     with pytest.raises(ConfigError, match="does not decode exactly"):
-        choose_apply_device("dct", torch.device("cpu"))
+        choose_apply_device(DemoSpec(), torch.device("cpu"))
 
 
 def test_a_device_that_cannot_run_the_self_test_applies_on_the_cpu() -> None:
     """Really run: the meta device holds no bits to compare."""
-    device, _ = choose_apply_device("dct", torch.device("meta"))
+    device, _ = choose_apply_device(DemoSpec(), torch.device("meta"))
     assert device.type == "cpu"
 
 

@@ -12,7 +12,8 @@ from support.small import random_replica, random_votes, shapes_contract
 from thinwire_proto import decode as decode_module
 from thinwire_proto import replica as replica_module
 from thinwire_proto.codec import Update
-from thinwire_proto.decode import directions, inverse_exact, pinned_precision, scale_votes
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.decode import clipped, directions, inverse_exact, pinned_precision, scale_votes
 from thinwire_proto.errors import LocalError
 from thinwire_proto.selftest import extreme_tiles, reference_signs, run_selftest
 from thinwire_proto.transform import integer_basis, inverse
@@ -137,14 +138,18 @@ def test_the_float_decode_is_told_apart(transform: str) -> None:
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_the_self_test_passes_here_and_fails_a_float_decode(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_selftest(transform, "cpu").passed
+@pytest.mark.parametrize("magnitude", ["sign", "clipped"])
+def test_the_self_test_passes_here_and_fails_a_float_decode(
+    transform: str, magnitude: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = DemoSpec.model_validate({"transform": transform, "magnitude": magnitude})
+    assert run_selftest(demo, "cpu").passed
 
-    def in_float(scaled: torch.Tensor, transform: str, step: int) -> torch.Tensor:
-        return inverse(scaled.float(), transform)
+    def in_float(scaled: torch.Tensor, transform: str) -> torch.Tensor:
+        return inverse(scaled, transform) * (1 + 1e-7)
 
-    monkeypatch.setattr(replica_module, "directions", in_float)
-    found = run_selftest(transform, "cpu")
+    monkeypatch.setattr(decode_module, "inverse_exact", in_float)
+    found = run_selftest(demo, "cpu")
     assert not found.exact
     assert found.control_differs
     assert "differ from the integer reference" in found.detail
@@ -160,3 +165,22 @@ def test_scaling_keeps_order_and_reaches_127() -> None:
     scaled, stepped = scale_votes(values, torch.tensor([0, 0, 0, 0, 2, 2, 2]), 3)
     assert scaled.tolist() == [0, 0, 0, -127, 42, -85, 127]
     assert stepped.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_a_clipped_step_is_the_rate_times_what_the_votes_say_within_one(transform: str, dimensions: int) -> None:
+    """Beside a plain reading of the formula, in float64; and in any batch and order of tiles the same bits."""
+    tiles = scaled_tiles(transform).to(torch.int8)
+    tiles = tiles if dimensions == 2 else tiles[:, :, 0].contiguous()
+    step = clipped(tiles, transform, 0.5)
+    with pinned_precision():
+        x = inverse_exact(tiles.float(), transform).double()
+    mean = x.abs().flatten(1).mean(1).view(-1, *[1] * dimensions)
+    plain = 0.5 * (x / (decode_module.CLIP * mean)).clamp(-1, 1)
+    assert torch.allclose(step.double(), plain.nan_to_num(), atol=1e-7)
+    assert bool((step[0] == 0).all())  # the tile without votes
+    assert 0.1 < (step.abs() == 0.5).float().mean() < 0.9  # some are clipped, and some are not
+    order = torch.randperm(len(tiles), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(clipped(tiles[order], transform, 0.5), step[order])
+    assert torch.equal(torch.cat([clipped(one[None], transform, 0.5) for one in tiles]), step)

@@ -26,9 +26,19 @@ def votes_of(layout: TileLayout, node: int, step: int) -> Votes:
     return Votes(components, np.array([bool(numbers[place] >> 63) for place in components]))
 
 
-@pytest.mark.parametrize(("transform", "expected"), [("dct", 0x5BEB27D3AAC6F0BC), ("hadamard", 0x09AB5572FB051BB6)])
-def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint(transform: str, expected: int) -> None:
-    contract = shapes_contract(demo={"transform": transform})
+@pytest.mark.parametrize(
+    ("transform", "magnitude", "expected"),
+    [
+        ("dct", "sign", 0x5BEB27D3AAC6F0BC),
+        ("hadamard", "sign", 0x09AB5572FB051BB6),
+        ("dct", "clipped", 0x0),
+        ("hadamard", "clipped", 0x0),
+    ],
+)
+def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint(
+    transform: str, magnitude: str, expected: int
+) -> None:
+    contract = shapes_contract(demo={"transform": transform, "magnitude": magnitude})
     tensors = {}
     for number, parameter in enumerate(contract.parameters):
         count = int(np.prod(parameter.shape))
