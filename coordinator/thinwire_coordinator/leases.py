@@ -16,8 +16,11 @@ short list.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgpack
 
 from thinwire_proto.errors import LedgerError
 
@@ -35,6 +38,10 @@ class _Held:
     granted: list[Run] = field(default_factory=list)  # in the order in which they are to be trained on
     trained: list[Run] = field(default_factory=list)
     seen_step: int = 0
+    packed: bytes = b""  # of all this, until it changes
+
+    def plain(self, node: str) -> list[Any]:
+        return [node, self.seen_step, _plain(self.granted), _plain(self.trained)]
 
 
 class Leases:
@@ -55,7 +62,7 @@ class Leases:
     def grant(self, node: str, samples: int, step: int) -> tuple[Run, ...]:
         """Fill a node's lease up to `samples` positions that it has not reported as trained."""
         held = self._held.setdefault(node, _Held())
-        held.seen_step = step
+        held.seen_step, held.packed = step, b""
         missing = samples - count(held.granted)
         while missing > 0:
             if not self._free:
@@ -78,7 +85,7 @@ class Leases:
 
     def report(self, node: str, trained_through: int | None) -> None:
         """A node has trained on its lease up to and including this position."""
-        held = self._held.get(node)
+        held = self._to_change(node)
         if held is not None:
             before, held.granted = _split(held.granted, trained_through)
             held.trained = _joined(held.trained + before)
@@ -86,20 +93,20 @@ class Leases:
     def resume(self, node: str, trained_through: int | None) -> None:
         """A node comes back with a momentum that holds what it trained on up to here: what it reported beyond that was
         lost with its process, and is to be trained on again."""
-        held = self._held.get(node)
+        held = self._to_change(node)
         if held is not None:
             before, rest = _split(held.trained + held.granted, trained_through)
             held.trained, held.granted = _joined(before), _joined(rest)
 
     def settle(self, node: str) -> None:
         """A contribution was counted: what the node reported is in an update, or in its momentum."""
-        held = self._held.get(node)
+        held = self._to_change(node)
         if held is not None:
             held.trained = []
 
     def give_back(self, node: str) -> None:
         """A node leaves, and keeps its momentum: what it has not reported is free."""
-        held = self._held.get(node)
+        held = self._to_change(node)
         if held is not None:
             self._set_free(held.granted)
             held.granted = []
@@ -114,24 +121,34 @@ class Leases:
         self._free = deque(_joined(sorted([*self._free, *runs], key=lambda run: run.start)))
 
     def seen(self, node: str, step: int) -> None:
-        if node in self._held:
-            self._held[node].seen_step = step
+        held = self._to_change(node)
+        if held is not None:
+            held.seen_step = step
 
     def away_since_before(self, step: int) -> list[str]:
         """Nodes not seen since a step before this one."""
         return [node for node, held in self._held.items() if held.seen_step < step]
 
+    def _to_change(self, node: str) -> _Held | None:
+        held = self._held.get(node)
+        if held is not None:
+            held.packed = b""
+        return held
+
     def plain(self) -> list[Any]:
         """All of it, as lists of numbers and strings."""
-        held = [
-            [
-                node,
-                entry.seen_step,
-                *([[run.start, run.count] for run in runs] for runs in (entry.granted, entry.trained)),
-            ]
-            for node, entry in self._held.items()
-        ]
-        return [self.cursor, [[run.start, run.count] for run in self._free], held]
+        return [self.cursor, _plain(self._free), [entry.plain(node) for node, entry in self._held.items()]]
+
+    def packed(self) -> bytes:
+        """`plain` in msgpack. What has not changed is not packed anew: when one of a thousand nodes comes back, all of
+        it is written, and nothing else is done meanwhile."""
+        for node, entry in self._held.items():
+            if not entry.packed:
+                entry.packed = msgpack.packb(entry.plain(node))
+        head, free = msgpack.packb(self.cursor), msgpack.packb(_plain(self._free))
+        packer = msgpack.Packer()
+        parts = [packer.pack_array_header(3), head, free, packer.pack_array_header(len(self._held))]
+        return b"".join([*parts, *(entry.packed for entry in self._held.values())])
 
     @classmethod
     def from_plain(cls, plain: Any) -> Leases:
@@ -145,6 +162,10 @@ class Leases:
         except (TypeError, ValueError) as error:
             raise LedgerError(f"the leases on disk cannot be read: {error}") from None
         return leases
+
+
+def _plain(runs: Iterable[Run]) -> list[list[int]]:
+    return [[run.start, run.count] for run in runs]
 
 
 def count(runs: list[Run] | tuple[Run, ...]) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
@@ -77,7 +76,7 @@ class Ledger:
         self._execute("INSERT INTO epochs VALUES (?, ?)", (epoch, last + 1))
         return Epoch(epoch, last + 1)
 
-    def append(self, row: Row, leases: list[Any] | None = None) -> None:
+    def append(self, row: Row, leases: bytes | None = None) -> None:
         """Seal a row, and with it the leases as they are when its contributions are settled: on disk when this
         returns."""
         fields = (
@@ -99,9 +98,9 @@ class Ledger:
             if leases is not None:
                 self.record_leases(leases)
 
-    def record_leases(self, plain: list[Any]) -> None:
-        """What `Leases.plain` gives: what is granted must be on disk before it is announced."""
-        self._execute("INSERT OR REPLACE INTO leases VALUES (0, ?)", (msgpack.packb(plain, use_bin_type=True),))
+    def record_leases(self, packed: bytes) -> None:
+        """What `Leases.packed` gives: what is granted must be on disk before it is announced."""
+        self._execute("INSERT OR REPLACE INTO leases VALUES (0, ?)", (packed,))
 
     def record_void(self, epoch: int, round_number: int, reason: str) -> None:
         """Voids in a row share one record; it keeps the newest reason."""

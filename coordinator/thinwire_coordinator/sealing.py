@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from thinwire_coordinator.feed import Feed, SealedUpdate
 from thinwire_coordinator.state import State
@@ -68,7 +67,7 @@ class Sealer:
         sealed: SealedRound,
         counted: tuple[Counted, ...],
         merger: Merger,
-        leases: Callable[[], list[Any]] | None = None,
+        leases: Callable[[], bytes] | None = None,
     ) -> Out:
         """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names. `leases`
         tells what they are, at the moment when the row is queued behind whatever was recorded of them before.
@@ -96,9 +95,7 @@ class Sealer:
         update = Update(step, learning_rate(schedule, step), decay(schedule, step), merger.merged())
         return update, encode_update(update)
 
-    def _write(
-        self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: list[Any] | None
-    ) -> Row:
+    def _write(self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: bytes | None) -> Row:
         row = Row(
             step=sealed.step,
             round=sealed.round,

@@ -252,7 +252,7 @@ class Swarm:
         self._writing_leases = True
         announced = list(self._granted)
         self._granted.clear()
-        written = self.workers.disk.submit(self.state.ledger.record_leases, self.books.leases.plain())
+        written = self.workers.disk.submit(self.state.ledger.record_leases, self.books.leases.packed())
         self.tasks.must_succeed(written)
 
         def done(_: asyncio.Future[None]) -> None:
@@ -273,7 +273,7 @@ class Swarm:
         counted = tuple(entry.counted for entry in accepted)
         for node in gathered.nodes:
             self.books.leases.settle(node)
-        out = await self._sealer.seal(sealed, counted, current.merger, self.books.leases.plain)
+        out = await self._sealer.seal(sealed, counted, current.merger, self.books.leases.packed)
         self.tasks.keep(self._tell_applied(current.step, out.applied))
         tokens = self._count(accepted)
         loss = self.books.tally.loss_training

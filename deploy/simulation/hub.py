@@ -4,7 +4,6 @@ time and stop dead when the process is killed."""
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -117,9 +116,3 @@ class Hub:
         self.service = None
         self.swarm.clockwork.stop()
         self.state.close()
-
-
-def scratch_folder() -> str | None:
-    """Where the ledger of a simulation lies: in memory where the system offers that, since syncing a real disk would
-    take most of the time."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -8,6 +8,7 @@ contribution. So it can be checked that every sample is counted once or put back
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import tempfile
 from collections import deque
@@ -27,6 +28,13 @@ from thinwire_proto.replica import Replica
 from thinwire_proto.votes import Votes
 
 Result = TypeVar("Result")
+
+
+def scratch_folder() -> str | None:
+    """Where the files of a simulation lie: in memory where the system offers that, since syncing a real disk would take
+    most of the time."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 
 VOTES = 40
 """Of a made-up contribution."""
@@ -106,9 +114,9 @@ class MadeUpTrainer:
     def cut(self, k: int) -> tuple[Sent, int, float]:
         samples = self.samples
         matrix_components = self.replica.layout.matrix_components
-        components = np.unique(self._rng.integers(0, matrix_components, VOTES))
-        signs = torch.from_numpy(self._rng.random(len(components)) < 0.5).float() - 0.5
-        sent = MadeUpSent(torch.from_numpy(components), signs, 0)
+        components = np.array(sorted(set(self._rng.integers(0, matrix_components, VOTES).tolist())))
+        signs = np.where(self._rng.random(len(components)) < 0.5, np.float32(0.5), np.float32(-0.5))
+        sent = MadeUpSent(torch.from_numpy(components), torch.from_numpy(signs), 0)
         object.__setattr__(sent, "positions", frozenset(self.made_up.positions | self._gradient))
         self.made_up.positions.clear()
         self._gradient.clear()
@@ -197,7 +205,7 @@ class MemoryState(NodeState):
 
     def path(self, name: str) -> Path:
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp())
+            self._scratch = Path(tempfile.mkdtemp(dir=scratch_folder()))
         return self._scratch / name
 
     def write(self, name: str, data: bytes) -> None:
@@ -205,7 +213,7 @@ class MemoryState(NodeState):
         self._files[name] = data
 
     def rename(self, passing: Path, name: str) -> None:
-        passing.unlink()
+        self.close()
 
     def contract(self) -> Contract | None:
         return parse_contract(self._files["contract.json"]) if "contract.json" in self._files else None

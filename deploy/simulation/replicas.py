@@ -36,7 +36,9 @@ class Shared:
 
 class SharedReplica(Replica):
     def __init__(self, shared: Shared, replica: Replica) -> None:
-        super().__init__(replica.contract, replica.tensors, replica.step, replica.head, replica.layout)
+        # a whole replica already: what `Replica` looks at in its tensors holds
+        self.contract, self.layout, self.tensors = replica.contract, replica.layout, replica.tensors
+        self.step, self.head = replica.step, replica.head
         self._shared = shared
         self._state: bytes = replica._state if isinstance(replica, SharedReplica) else replica.state_hash()
 

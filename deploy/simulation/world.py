@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.simulation.hub import Hub, make_state, scratch_folder
+from deploy.simulation.hub import Hub, make_state
 from deploy.simulation.machine import DriftingClock, Hardware, SimulatedMachine
-from deploy.simulation.made_up import MadeUpSent, MemoryState
+from deploy.simulation.made_up import MadeUpSent, MemoryState, scratch_folder
 from deploy.simulation.network import Line, Network
 from deploy.simulation.replicas import Shared, SharedReplica
 from deploy.simulation.virtual_time import Killed

@@ -191,7 +191,7 @@ class Work:
             raise ParametersDiffer(f"the parameters differ from those that were sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
         ahead = self._on_the_way
-        if ahead is not None and any(entry.contribution == ahead.hash for entry in row.counted):
+        if ahead is not None and ahead.hash in row.contributions:
             ahead = self._on_the_way = None
         self.trainer.refresh(ahead.sent if ahead and self._looks_ahead else None)
         self._state.save_head(Head(replica.step, replica.head))

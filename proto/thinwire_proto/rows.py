@@ -52,6 +52,11 @@ class Row:
         """32 bytes; the `previous` of the next row, and the head of a replica at step + 1."""
         return hashlib.sha256(self.canonical()).digest()
 
+    @cached_property
+    def contributions(self) -> frozenset[bytes]:
+        """The hashes of those that are in the update."""
+        return frozenset(entry.contribution for entry in self.counted)
+
 
 def genesis(contract_hash: bytes, first_state_hash: bytes) -> bytes:
     """What the first row has for its `previous`: the chain hangs on the contract and on the first state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ def test_what_is_not_a_list_of_leases_is_said(torn: object) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["grant", "report", "settle", "back", "give", "resume"]),
+            st.sampled_from(["grant", "report", "settle", "back", "give", "resume", "seen"]),
             st.integers(0, 4),
             st.integers(1, 9),
         ),
@@ -113,9 +114,13 @@ def test_no_position_is_ever_with_two(events: list[tuple[str, int, int]]) -> Non
             leases.take_back(node)
         elif what == "give":
             leases.give_back(node)
+        elif what == "seen":
+            leases.seen(node, size)
         else:
             leases.resume(node, mark)
-        leases = Leases.from_plain(leases.plain())  # and it survives the disk
+        packed = leases.packed()
+        assert packed == msgpack.packb(leases.plain())
+        assert Leases.from_plain(msgpack.unpackb(packed)).plain() == leases.plain()  # it survives the disk
         cursor, free, held = leases.plain()
         everywhere = _positions(free) + [p for _, _, granted, trained in held for p in _positions(granted + trained)]
         assert len(set(everywhere)) == len(everywhere)

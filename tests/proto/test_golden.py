@@ -31,8 +31,8 @@ def votes_of(layout: TileLayout, node: int, step: int) -> Votes:
     [
         ("dct", "sign", 0x5BEB27D3AAC6F0BC),
         ("hadamard", "sign", 0x09AB5572FB051BB6),
-        ("dct", "clipped", 0x0),
-        ("hadamard", "clipped", 0x0),
+        ("dct", "clipped", 0x3D9471D3698F17E6),
+        ("hadamard", "clipped", 0x29358362FC91688F),
     ],
 )
 def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint(

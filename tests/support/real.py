@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -131,6 +131,32 @@ def ended(process: Process) -> int:
     """Wait for the end of a process; its exit status."""
     until(lambda: not process.running, f"{process.name} ends", process)
     return process.popen.returncode
+
+
+def ends_in_s(process: Process, number: signal.Signals) -> float:
+    """Tell a process to end; how many seconds it needs for that. Not counted is the time in which its thread that is
+    worst off could have run and had no core, as far as the system tells: a loaded machine is not a slow program."""
+    newest: dict[str, float] = {}
+    before, told = _without_a_core_s(process), time.monotonic()
+    process.tell(number)
+
+    def has_ended() -> bool:
+        newest.update(_without_a_core_s(process))
+        return not process.running
+
+    until(has_ended, f"{process.name} ends", process)
+    without = max((seconds - before.get(thread, 0.0) for thread, seconds in newest.items()), default=0.0)
+    return time.monotonic() - told - without
+
+
+def _without_a_core_s(process: Process) -> dict[str, float]:
+    """By thread: the seconds since its start in which it was ready to run and waited for a core (Linux)."""
+    found = {}
+    for path in Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has ended meanwhile
+            if fields := path.read_text().split():
+                found[path.parent.name] = int(fields[1]) / 1e9
+    return found
 
 
 def last_fingerprint(process: Process) -> tuple[int, int]:

@@ -60,7 +60,7 @@ async def _seal(state: State, steps: int) -> None:
         leases.grant("a" * 32, 16, step)
         leases.report("a" * 32, 16 * step + 15)
         leases.settle("a" * 32)
-        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger, leases.plain)).applied
+        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger, leases.packed)).applied
         if step == 1:
             state.save_snapshot(replica)
     workers.close()
