@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -33,7 +34,7 @@ def main() -> None:
     arguments = _arguments()
     study = QUICK if arguments.quick else FULL
     if arguments.arms:
-        study = Study(tuple(arguments.arms), study.size, study.sweep_tokens, study.tokens, study.seeds, study.nodes)
+        study = replace(study, arms=tuple(arguments.arms))
     folder = arguments.into / "runs"
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
