@@ -55,12 +55,12 @@ def _demo(**fields: object) -> DemoSpec:
 PUBLISHED: dict[str, object] = {"beta": 0.999, "alpha": 1.0, "precondition": "none"}
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3, beta=0.99),
-    Arm("signum", "sign of the momentum, β 0.9, every gradient exchanged", "signum", 1e-3, beta=0.9),
+    Arm("signum", "sign of the momentum, β 0.9, every gradient exchanged", "signum", 3e-4, beta=0.9),
     Arm(
         REFERENCE,
         "DeMo as published, in float, its defaults: β 0.999, k 32",
         "reference",
-        1e-3,
+        1.5e-3,
         _demo(**PUBLISHED, k=32),
     ),
     Arm(DEFAULT, "the contract's defaults", "votes", 2e-3),

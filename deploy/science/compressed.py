@@ -53,7 +53,8 @@ class Voting:
     """What a swarm does: each node's own momentum, the exact merge, and one replica for all, since all are equal."""
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
-        self._problem, self._schedule, self._swarm, self._k = problem, schedule, swarm, arm.demo.k
+        self._problem, self._schedule, self._swarm = problem, schedule, swarm
+        self._k = arm.demo.k_of_round(swarm.nodes)
         contract = make_contract(problem, arm, schedule)
         self._replica = Replica(contract, {name: tensor.data for name, tensor in problem.parameters.items()}, 0, b"")
         problem.put(self._replica.tensors)
