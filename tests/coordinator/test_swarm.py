@@ -15,6 +15,7 @@ from thinwire_coordinator.members import Member
 from thinwire_coordinator.swarm import Swarm
 from thinwire_coordinator.workers import Workers
 from thinwire_proto.codec import encode_votes
+from thinwire_proto.contract import DemoSpec
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import contribution_hash
 from thinwire_proto.service_pb2 import (
@@ -32,8 +33,9 @@ PATIENCE_S = 10
 class Bench:
     """A swarm on a fresh state directory, and a replica such as each node has."""
 
-    def __init__(self, folder: Path, **rounds: int) -> None:
-        contract = small_contract(round={"length_ms": 2000, "samples": 8, **rounds})
+    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: int) -> None:
+        rounds = {"length_ms": 2000, "samples": 8, **rounds}
+        contract = small_contract(round=rounds, demo=demo or DemoSpec())
         self.state = make_state(folder, contract)
         self.workers = Workers()
         self.replica: Replica = self.state.load_snapshot(0)
@@ -58,8 +60,8 @@ class Bench:
         await anext(stream)
         return stream
 
-    def payload(self, seed: int) -> bytes:
-        return encode_votes(random_votes(self.replica.layout, 32, seed))
+    def payload(self, seed: int, k: int = 32) -> bytes:
+        return encode_votes(random_votes(self.replica.layout, k, seed))
 
     def header(self, member: Member, payload: bytes) -> ContributionHeader:
         current = self.swarm.intake.round
@@ -79,8 +81,8 @@ class Bench:
             payload_bytes=len(payload),
         )
 
-    async def contribute(self, member: Member, seed: int) -> Receipt:
-        payload = self.payload(seed)
+    async def contribute(self, member: Member, seed: int, k: int = 32) -> Receipt:
+        payload = self.payload(seed, k)
         return await self.swarm.intake.contribute(member, self.header(member, payload), parts_of(payload))
 
     def name(self, member: Member, payload: bytes) -> bytes:
@@ -251,6 +253,20 @@ async def test_a_newcomer_in_the_middle_of_a_round_has_a_part_in_it(tmp_path: Pa
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
     assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
     assert len(bench.state.ledger.row(0).counted) == 3
+    await bench.close()
+
+
+async def test_the_nodes_of_a_round_share_its_components(tmp_path: Path) -> None:
+    """So that the update does not grow with the swarm. A newcomer has the share that the round was opened with."""
+    bench = Bench(tmp_path, DemoSpec(k=48, k_policy="total"), min_contributions=2, length_ms=60_000)
+    members = [bench.join(letter) for letter in "abc"]
+    streams = [await bench.attend(member) for member in members]
+    assert {(await asyncio.wait_for(anext(stream), PATIENCE_S)).k for stream in streams} == {24}
+    fair = [asyncio.ensure_future(bench.contribute(member, seed, k=24)) for seed, member in enumerate(members[1:])]
+    greedy = await asyncio.wait_for(bench.contribute(members[0], 9, k=25), PATIENCE_S)
+    assert (greedy.reason, "k allows 24" in greedy.text) == (Receipt.REASON_MALFORMED, True)
+    receipts = await asyncio.wait_for(asyncio.gather(*fair), PATIENCE_S)
+    assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
     await bench.close()
 
 
