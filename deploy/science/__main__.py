@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from deploy.science.arms import ARMS
+from deploy.science.arms import ARMS, MATTER
 from deploy.science.plan import Study, next_runs, runs_at_least
 from deploy.science.report import write_report
 from deploy.science.run import Size
@@ -26,13 +26,15 @@ from deploy.science.study import Going, StudyError, results_in, run_all
 
 INTO = Path("docs") / "convergence"
 FULL = Study(tuple(ARMS), Size(), 1 << 20, 1 << 22, (1, 2, 3), other_nodes=(16, 1))
+LARGE_INTO = Path("docs") / "convergence-large"
+LARGE = Study(MATTER, Size("byte-30m", 64, 512, "machine"), 10_000_000, 200_000_000, (1,))
 QUICK_ARMS = ("adamw", "signum", "reference", "thinwire")
 QUICK = Study(QUICK_ARMS, Size(held_out=128), 1 << 18, 1 << 19, (1,))
 
 
 def main() -> None:
     arguments = _arguments()
-    study = QUICK if arguments.quick else FULL
+    study = QUICK if arguments.quick else LARGE if arguments.large else FULL
     if arguments.arms:
         study = replace(study, arms=tuple(arguments.arms))
     folder = arguments.into / "runs"
@@ -59,15 +61,17 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.science", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="four arms, fewer tokens, one seed: under 10 minutes")
-    parser.add_argument(
-        "--into", type=Path, help=f"folder of the results; default {INTO}, or runs/science with --quick"
-    )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, a thread each")
+    parser.add_argument("--large", action="store_true", help="30M parameters, 200M tokens of this machine's text")
+    parser.add_argument("--into", type=Path, help=f"of the results; default {INTO}, runs/science or {LARGE_INTO}")
+    parser.add_argument("--jobs", type=int, help="runs at a time, a thread each; default: a core each, or one if large")
     parser.add_argument("--arms", nargs="+", choices=ARMS, help="only these")
     parser.add_argument("--plan", action="store_true", help="say what is still to run, and run nothing")
     parser.add_argument("--report", action="store_true", help="write table and plots of what is there, and run nothing")
     arguments = parser.parse_args()
-    arguments.into = arguments.into or (Path("runs") / "science" if arguments.quick else INTO)
+    default = Path("runs") / "science" if arguments.quick else LARGE_INTO if arguments.large else INTO
+    arguments.into = arguments.into or default
+    if arguments.jobs is None:
+        arguments.jobs = 1 if arguments.large else os.cpu_count() or 1
     if arguments.jobs < 1:
         parser.error("--jobs must be 1 or more")
     return arguments

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deploy.science.arms import Arm
 from deploy.science.method import Swarm, Traffic, mean
-from deploy.science.problem import Problem, corpus
+from deploy.science.problem import Problem
 from thinwire_node.momentum import Momentum
 from thinwire_node.published import BYTES_A_COMPONENT, Published, components
 from thinwire_proto.codec import Update, encode_update, encode_votes
@@ -99,12 +99,12 @@ class RandomVoting(Voting):
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
     """Of a swarm that trains this model on this text."""
-    text = corpus()
+    size = len(problem.text.train)
     return Contract(
         model=problem.spec,
         demo=arm.demo,
         schedule=schedule,
-        data=DataSpec(corpus_hash=text.hash, corpus_bytes=text.size, train_bytes=len(text.train)),
+        data=DataSpec(corpus_hash=problem.text.hash, corpus_bytes=size, train_bytes=size),
         parameters=tuple(
             Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()
         ),

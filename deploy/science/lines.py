@@ -9,7 +9,6 @@ from statistics import mean
 from deploy.science.dense import BYTES_EACH_WAY
 from deploy.science.plan import Study, sweep_of
 from deploy.science.run import Result
-from thinwire_proto.models import PRESETS
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Line:
     def dense_bytes(self) -> float:
         """What a ring all-reduce of float32 in every local step would have taken."""
         run, size = self.results[0].run, self.results[0].parameters
-        steps = run.tokens // (run.size.samples * PRESETS[run.size.preset].context)
+        steps = run.tokens // (run.size.samples * run.size.spec.context)
         return 2 * BYTES_EACH_WAY * size * steps
 
 

@@ -8,36 +8,31 @@ result whatever the number of nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_coordinator.stdlib_corpus import make_corpus
+from deploy.science.text import Text, Tokens
 from thinwire_proto.contract import ModelSpec
-from thinwire_proto.corpus import Corpus, sample_at, windows
+from thinwire_proto.corpus import sample_at, windows
 from thinwire_proto.models import build, initial_state
 
 EVALUATED_AT_A_TIME = 32
 """Samples; bounds the memory, not the result."""
 
 
-@lru_cache(maxsize=1)
-def corpus() -> Corpus:
-    return make_corpus()
-
-
 class Problem:
     """One model in training. Parameters and gradients go by name."""
 
-    def __init__(self, spec: ModelSpec, seed: int, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, text: Text, seed: int, device: torch.device) -> None:
         """`seed`: of the first state and of the order of samples."""
         self.spec = spec
         self.device = device
+        self.text = text
         self._seed = seed
-        self._train = windows(corpus().train, spec.context)
-        self._held_out = windows(corpus().held_out, spec.context)
+        self._train = windows(text.train, spec.context)
+        self._held_out = windows(text.held_out, spec.context)
         self._model = build(spec, device)
         self.parameters: dict[str, Tensor] = dict(self._model.named_parameters())
         self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
@@ -67,5 +62,5 @@ class Problem:
             total += self._model.loss(self._tokens(self._held_out, part), reduction="sum").item()
         return total / (count * self.spec.context)
 
-    def _tokens(self, text: np.ndarray, chosen: Sequence[int]) -> Tensor:
+    def _tokens(self, text: Tokens, chosen: Sequence[int]) -> Tensor:
         return torch.from_numpy(text[chosen].astype(np.int64)).to(self.device)

@@ -10,7 +10,6 @@ from deploy.science.lines import Line, lines_of
 from deploy.science.plan import Study, sweep_of
 from deploy.science.plots import write_plots
 from deploy.science.run import Result
-from thinwire_proto.models import PRESETS
 
 PAGE = "README.md"
 CURVES, FRONT = "loss-tokens.png", "loss-bytes.png"
@@ -35,7 +34,7 @@ def page(study: Study, results: Sequence[Result], lines: Sequence[Line]) -> str:
 
 
 def _head(study: Study, results: Sequence[Result]) -> str:
-    size, spec = study.size, PRESETS[study.size.preset]
+    size, spec = study.size, study.size.spec
     made = ""
     if results:
         one = results[0]

@@ -20,8 +20,9 @@ from deploy.science.arms import ARMS, Arm
 from deploy.science.compressed import RandomVoting, Reference, Voting
 from deploy.science.dense import DenseAdamW, DenseSignum, DiLoCo
 from deploy.science.method import Method, Swarm, Traffic
-from deploy.science.problem import Problem, corpus
-from thinwire_proto.contract import ScheduleSpec
+from deploy.science.problem import Problem
+from deploy.science.text import VOCABULARY, text_of
+from thinwire_proto.contract import ModelSpec, ScheduleSpec
 from thinwire_proto.models import PRESETS
 
 METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
@@ -41,11 +42,19 @@ PROGRESS_S = 2.0
 
 @dataclass(frozen=True)
 class Size:
-    """What all runs of a study share. samples: of all nodes in a local step. held_out: samples of the last measure."""
+    """What all runs of a study share. text: see `deploy.science.text`. samples: of all nodes in a local step. held_out:
+    samples of the last measure."""
 
     preset: str = "byte-1m"
     samples: int = 16
     held_out: int = 512
+    text: str = "stdlib"
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The preset; with a vocabulary of its own where the text is not bytes."""
+        preset = PRESETS[self.preset]
+        return preset if self.text == "stdlib" else preset.model_copy(update={"vocabulary": VOCABULARY})
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,8 @@ class Result:
 def train(run: Run, device: torch.device) -> Result:
     """Prints its progress."""
     began = said = time.monotonic()
-    arm, spec = ARMS[run.arm], PRESETS[run.size.preset]
-    problem = Problem(spec, run.seed, device)
+    arm, spec, text = ARMS[run.arm], run.size.spec, text_of(run.size.text)
+    problem = Problem(spec, text, run.seed, device)
     a_round = run.size.samples * spec.context * arm.local_steps
     rounds = run.tokens // a_round
     method = make_method(problem, arm, run, rounds)
@@ -113,7 +122,7 @@ def train(run: Run, device: torch.device) -> Result:
     size = sum(tensor.numel() for tensor in problem.parameters.values())
     seconds = time.monotonic() - began
     return Result(
-        run, asdict_of(arm), curve, final, traffic.up, traffic.down, size, seconds, corpus().hash, torch.__version__
+        run, asdict_of(arm), curve, final, traffic.up, traffic.down, size, seconds, text.hash, torch.__version__
     )
 
 

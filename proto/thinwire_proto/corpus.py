@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import msgpack
 import numpy as np
@@ -24,6 +25,7 @@ CORPUS_VERSION = 1
 ZSTD_LEVEL = 9
 OVERHEAD_BYTES_MAX = 1 << 24  # file names and msgpack heads
 Bytes = npt.NDArray[np.uint8]
+Token = TypeVar("Token", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,11 @@ def unpack_corpus(packed: bytes, data: DataSpec) -> Corpus:
     return corpus
 
 
-def windows(text: Bytes, context: int) -> Bytes:
-    """All samples of a text as a view [samples, context + 1]; neighbours share one byte."""
+def windows(text: npt.NDArray[Token], context: int) -> npt.NDArray[Token]:
+    """All samples of a text as a view [samples, context + 1]; neighbours share one token."""
     samples = max(0, (len(text) - 1) // context)
     if samples == 0:
-        return np.zeros((0, context + 1), np.uint8)
+        return np.zeros((0, context + 1), text.dtype)
     return np.lib.stride_tricks.sliding_window_view(text, context + 1)[: samples * context : context]
 
 

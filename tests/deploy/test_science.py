@@ -7,14 +7,20 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
+from deploy.science.__main__ import LARGE
 from deploy.science.arms import ADAMW, ARMS, DEFAULT, EXCHANGING, MATTER, RATES_MAX, REFERENCE, rate_at
 from deploy.science.lines import lines_of
 from deploy.science.plan import Study, next_runs, runs_at_least, sweep_of
 from deploy.science.report import page, write_report
 from deploy.science.run import Result, Run, Size, read, write
 from deploy.science.study import Going, StudyError, results_in, run_all
+from deploy.science.text import VOCABULARY, make_machine_text, text_files
+from thinwire_proto.corpus import windows
+from thinwire_proto.models import PRESETS
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
 TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 2048, 2048, (1,))
@@ -114,3 +120,27 @@ def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
         write(replace(result_of(replace(run, seed=number), 2.0), corpus=text * 64), tmp_path)
     with pytest.raises(StudyError, match="another --into"):
         results_in(tmp_path, TINY)
+
+
+def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(300):
+        (folder / f"{number}.py").write_text(f"def function_{number}(value):\n    return value + {number}\n" * 40)
+    (folder / "copy.md").write_bytes((folder / "7.py").read_bytes())
+    (folder / "picture.png").write_bytes(b"\x89PNG" * 1000)
+    assert len(text_files((folder,))) == 300
+    count = make_machine_text((folder,), tmp_path / "kept")
+    train, held_out = (np.load(tmp_path / "kept" / f"{part}.npy") for part in ("train", "held_out"))
+    assert (train.dtype, len(train)) == (np.uint16, count)
+    assert 0 < len(held_out) < 0.1 * count
+    tokenizer = Tokenizer.from_file(str(tmp_path / "kept" / "tokenizer.json"))
+    assert tokenizer.decode(train[:50].tolist()).startswith("def function_")
+    windows_of = windows(train, 16)
+    assert (windows_of.dtype, windows_of.shape[1]) == (np.uint16, 17)
+
+
+def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
+    assert LARGE.size.spec.vocabulary == VOCABULARY
+    assert LARGE.size.spec.width == PRESETS["byte-30m"].width
+    assert LARGE.tokens >= 200_000_000
