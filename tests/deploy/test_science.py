@@ -137,7 +137,8 @@ def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path)
     tokenizer = Tokenizer.from_file(str(tmp_path / "kept" / "tokenizer.json"))
     assert tokenizer.decode(train[:50].tolist()).startswith("def function_")
     windows_of = windows(train, 16)
-    assert (windows_of.dtype, windows_of.shape[1]) == (np.uint16, 17)
+    assert windows_of.dtype == np.uint16
+    assert windows_of.shape[1] == 17
 
 
 def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
