@@ -36,7 +36,8 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
 CURVE_POINTS = 16
 CURVE_SAMPLES = 64
 """Held-out samples for a point of the curve; the last one has all of `Size.held_out`."""
-WARMUP_SHARE = 0.05
+WARMUP_STEPS, WARMUP_SHARE_MAX = 50, 0.2
+"""In steps and not as a share of them, so that a rate means the same in the sweep and in a run to the end."""
 PROGRESS_S = 2.0
 
 
@@ -128,7 +129,9 @@ def train(run: Run, device: torch.device) -> Result:
 
 def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
     steps = rounds * arm.local_steps
-    schedule = ScheduleSpec(learning_rate=run.rate, warmup_steps=round(steps * WARMUP_SHARE), steps=steps)
+    schedule = ScheduleSpec(
+        learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
+    )
     return METHODS[arm.kind](problem, arm, schedule, Swarm(run.nodes, run.size.samples))
 
 
