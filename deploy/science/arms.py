@@ -52,17 +52,22 @@ def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
 
-PUBLISHED: dict[str, object] = {"beta": 0.999, "alpha": 1.0, "precondition": "none"}
+PUBLISHED: dict[str, object] = {"k_policy": "fixed", "beta": 0.999, "alpha": 1.0, "precondition": "none"}
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3, beta=0.99),
+    Arm(REFERENCE, "DeMo as published, in float: β 0.999, k 32", "reference", 1.5e-3, _demo(**PUBLISHED, k=32)),
+    Arm(DEFAULT, "the contract's defaults", "votes", 3e-3),
+    Arm("signs", "the default, with steps by the sign alone", "votes", 2e-3, _demo(magnitude="sign")),
+    Arm("plain", "the default, not preconditioned", "votes", 3e-3, _demo(precondition="none")),
+    Arm("total-88", "the default, with half as many components", "votes", 3e-3, _demo(k=88)),
+    Arm("total-352", "the default, with twice as many components", "votes", 3e-3, _demo(k=352)),
+    Arm("hadamard", "the default, with the other transform", "votes", 3e-3, _demo(transform="hadamard")),
+    Arm("random", "the default, with components drawn and not chosen", "random", 3e-3),
+    Arm("reference-128", "the reference with k 128", "reference", 1.5e-3, _demo(**PUBLISHED, k=128)),
     Arm("signum", "sign of the momentum, β 0.9, every gradient exchanged", "signum", 3e-4, beta=0.9),
     Arm(
-        REFERENCE,
-        "DeMo as published, in float, its defaults: β 0.999, k 32",
-        "reference",
-        1.5e-3,
-        _demo(**PUBLISHED, k=32),
+        "diloco-4", "DiLoCo: 4 local AdamW steps a round, all of it exchanged", "diloco", 3e-3, local_steps=4, beta=0.99
     ),
-    Arm(DEFAULT, "the contract's defaults", "votes", 2e-3),
+    Arm("diloco-16", "the same with 16", "diloco", 3e-3, local_steps=16, beta=0.99),
 )
 ARMS = {arm.name: arm for arm in _TABLE}

@@ -51,11 +51,11 @@ class DemoSpec(Section):
     """Decoupled momentum (arXiv 2411.19870): how momentum is kept and compressed."""
 
     transform: Literal["dct", "hadamard"] = "dct"
-    k: int = Field(32, ge=1, le=TILE_EDGE**2, description="components kept of a tile, by k_policy")
+    k: int = Field(176, ge=1, le=TILE_EDGE**2, description="components kept of a tile, by k_policy")
     k_policy: Literal["fixed", "total"] = Field(
-        "fixed", description="fixed: every node keeps k; total: the nodes of a round share k, whatever their number"
+        "total", description="fixed: every node keeps k; total: the nodes of a round share k, whatever their number"
     )
-    beta: float = Field(0.999, ge=0, lt=1, description="decay of the momentum in a step")
+    beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum in a step")
     alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
     magnitude: Literal["sign", "clipped"] = Field("clipped", description="of a parameter's step: see `decode`")
     precondition: Literal["none", "adam"] = Field("adam", description="what the gradient is divided by: √v̂, or nothing")
@@ -69,8 +69,8 @@ class DemoSpec(Section):
 class ScheduleSpec(Section):
     """Linear warm-up, then cosine to `floor` of the peak. Follows the step, not the round."""
 
-    learning_rate: float = Field(1e-3, gt=0, le=1)
-    warmup_steps: int = Field(10, ge=0)
+    learning_rate: float = Field(3e-3, gt=0, le=1)
+    warmup_steps: int = Field(50, ge=0)
     steps: int = Field(200, ge=1, le=1 << 31, description="updates until the run is complete")
     floor: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.0, ge=0)
