@@ -52,7 +52,7 @@ def main() -> None:
         tokens = _samples(text, spec.context, arguments.samples, seed=(arguments.seed, step, rank)).to(device)
         with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
             loss = model.loss(tokens)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from thinwire_node.exchange import Exchange
-from thinwire_node.param_group import ParamGroup, Settings, check_rates, described, group_of, settings_of
+from thinwire_node.param_group import ParamGroup, check_rates, described, group_of, settings_of
 from thinwire_proto.contract import canonical_json
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.fingerprint import fingerprint
@@ -94,6 +94,8 @@ class DeMo(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's. Raises ConfigError for settings that cannot be, and parameters that are not float32."""
         super().add_param_group(param_group)
+        # kept with the state, where momentum lies in tiles and does not tell
+        self.param_groups[-1]["shapes"] = [list(tensor.shape) for tensor in self.param_groups[-1]["params"]]
         try:
             settings_of(self.param_groups[-1])
             check_rates(*_rates(self.param_groups[-1]))
@@ -164,10 +166,10 @@ class DeMo(Optimizer):
                     "give what is trained later to add_param_group then, or make a new optimizer"
                 )
             begun = self._groups.get(number)
-            if not trained or (begun is not None and begun.settings == settings):
+            if not trained or (begun and begun.settings == settings):
                 continue
-            for name in SETTINGS_OF_STATE if begun is not None else ():
-                if getattr(begun.settings, name) != getattr(settings, name):
+            for name in SETTINGS_OF_STATE:
+                if begun and getattr(begun.settings, name) != getattr(settings, name):
                     raise ConfigError(f"{name} of param group {number} cannot change any more; make a new optimizer")
             self._groups[number] = self._restore(group_of(trained, settings))
             self._agreement = None
@@ -238,8 +240,8 @@ def _trained(options: dict[str, Any]) -> list[Tensor]:
     for tensor in trained.values():
         if tensor.dtype != torch.float32:
             raise ConfigError(
-                f"DeMo steps float32 parameters, and one is {str(tensor.dtype).removeprefix('torch.')}, where a step may "
-                "be lost in rounding. Keep float32 masters: leave the model in float32, and use autocast"
+                f"DeMo steps float32 parameters, and one is {str(tensor.dtype).removeprefix('torch.')}, where a step "
+                "may be lost in rounding. Keep float32 masters: leave the model in float32, and use autocast"
             )
     if len({tensor.device for tensor in trained.values()}) > 1:
         raise ConfigError("the parameters of a param group must be on one device; give each device a group of its own")
@@ -295,32 +297,17 @@ def _check_state(number: int, saved: dict[str, Any], options: dict[str, Any], st
                 f"param group {number}: the state was made with {name}={saved[name]!r}, and the optimizer with "
                 f"{options[name]!r}; make the optimizer as the state was made"
             )
-    trained = _trained(options)
-    if not trained:
-        return
-    blank = group_of([torch.empty_like(tensor, device="meta") for tensor in trained], _settings_saved(saved)).state()
-    expected = {id(tensor): _shapes(learned) for tensor, learned in zip(trained, blank, strict=True)}
-    learned_of = {key: state.get(key) for key in saved["params"]}
-    if not any(learned_of.values()):
-        return  # of an optimizer that had made no step
-    for place, (key, tensor) in enumerate(zip(saved["params"], options["params"], strict=False)):
-        there, wanted = _shapes(learned_of[key] or {}), expected.get(id(tensor), {})
-        if there != wanted:
+    for place, (there, here) in enumerate(zip(saved["shapes"], options["shapes"], strict=False)):
+        if there != here:
+            raise ConfigError(f"parameter {place} of param group {number} is {there} in the state, and {here} here")
+    known = [bool(state.get(key)) for key in saved["params"]]
+    trained = {id(tensor) for tensor in _trained(options)}
+    for place, (there, tensor) in enumerate(zip(known, options["params"], strict=False)):
+        if any(known) and there != (id(tensor) in trained):
             raise ConfigError(
-                f"the state does not fit parameter {place} of param group {number}: it has {there or 'nothing'}, where "
-                f"{wanted or 'nothing'} is needed; it is of another model, or of one with other parameters frozen"
+                f"parameter {place} of param group {number} was {'trained' if there else 'frozen'} in the state, and "
+                "is not here; set requires_grad as it was, and load then"
             )
-
-
-def _settings_saved(saved: dict[str, Any]) -> Settings:
-    try:
-        return settings_of(saved)
-    except KeyError as error:
-        raise ConfigError(f"this is not a state of DeMo: it has no {error.args[0]}") from None
-
-
-def _shapes(learned: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in learned.items()}
 
 
 @contextmanager
