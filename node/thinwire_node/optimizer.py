@@ -24,6 +24,8 @@ SETTINGS_OF_STATE = ("values", "compression_chunk", "precondition")
 """What a state must have been made with, to mean anything here. All others come back with it."""
 RATE_TOLERANCE = 1e-6
 """Relative: as far as two machines' cosines may make two ranks' learning rates differ."""
+GRADIENT_MAX = 1e18
+"""Beyond it the second moment would become infinite, and stay so."""
 DIFFERENCES_SHOWN = 4
 
 
@@ -39,21 +41,27 @@ class DeMo(Optimizer):
     With `values="float"` the arithmetic is the published one, step for step, and ranks may drift apart where their
     hardware adds floats up in another order.
 
-    params: float32, as torch's optimizers take them; a param group may have its own of every setting but
-    `process_group`. For training in bfloat16 keep float32 masters and use autocast.
-    compression_decay: β. compression_topk: k, components kept of a chunk. compression_chunk: its edge; 64 with votes.
-    weight_decay: decoupled, θ ← θ·(1 − lr·weight_decay), for every trained parameter. process_group: who exchanges;
-    the default group unless told otherwise, and without torch.distributed this process alone.
-    lr: any scheduler may change it between steps; all ranks take that of the first.
-    alpha: share of what was sent that leaves the momentum. transform: "hadamard" with votes only.
-    precondition: with "adam" the gradient is divided by the root of its own second moment, of decay precondition_beta;
-    it costs nothing on the wire. Arguments of the published class have its defaults, and alpha and precondition mean
-    the published arithmetic unless told otherwise; what a swarm's contract has by default is in
-    `thinwire_proto.contract.DemoSpec`.
+    params               float32, as torch's optimizers take them; a param group may have its own of every setting but
+                         `process_group`. To compute in bfloat16, keep float32 masters and use autocast
+    compression_decay    β of the momentum
+    compression_topk     k, components kept of a chunk
+    compression_chunk    edge of a chunk; 64 with votes
+    weight_decay         decoupled, θ ← θ·(1 − lr·weight_decay), for every trained parameter
+    process_group        who exchanges; the default group, or without torch.distributed this process alone
+    lr                   any scheduler may change it between steps; all ranks take that of the first
+    alpha                share of what was sent that leaves the momentum
+    values               "vote" or "float", see above
+    transform            "dct", or with votes "hadamard"
+    precondition         "adam" divides the gradient by the root of its own second moment; nothing of it is sent
+    precondition_beta    decay of that second moment
+
+    Defaults are the published ones, and mean the published algorithm. Those that the experiments have found better are
+    a swarm's, in `thinwire_proto.contract.DemoSpec`.
 
     A gradient that is None counts as zero: momentum decays and is sent as ever, and other ranks' votes reach the
-    parameter. A rank with a gradient that is not finite sends nothing in this step, leaves its momentum alone, and
-    counts it in `dropped`. Which parameters are trained (`requires_grad`) is settled with a group's first step.
+    parameter. A rank with a gradient that is not finite, or beyond 1e18, sends nothing in this step, leaves its momentum
+    alone, and counts it in `dropped`. Which parameters are trained (`requires_grad`) is settled with a param group's first
+    step. docs/optimizer.md has more.
 
     Raises ConfigError for settings that cannot be, and, on all ranks alike, where the ranks' settings differ.
     """
@@ -142,7 +150,7 @@ class DeMo(Optimizer):
             check_rates(*rate)
         gradients = {number: [_gradient(tensor) for tensor in group.parameters] for number, group in groups.items()}
         parts: dict[int, bytes] = {}
-        if _finite([gradient for tensors in gradients.values() for gradient in tensors]):
+        if _sound([gradient for tensors in gradients.values() for gradient in tensors]):
             for number, group in groups.items():
                 group.accumulate(gradients[number], rates[number][0])
                 parts[number] = group.cut()
@@ -259,12 +267,13 @@ def _gradient(parameter: Tensor) -> Tensor:
     return (gradient.to_dense() if gradient.is_sparse else gradient).detach().float().contiguous()
 
 
-def _finite(gradients: Sequence[Tensor]) -> bool:
-    """All of them; waits for the device once."""
+def _sound(gradients: Sequence[Tensor]) -> bool:
+    """Whether all of them are finite, and their squares are; waits for the device once."""
     if not gradients:
         return True
     device = gradients[0].device
-    return bool(torch.stack([gradient.isfinite().all().to(device) for gradient in gradients]).all())
+    largest = [torch.linalg.vector_norm(gradient, math.inf).to(device) for gradient in gradients]
+    return bool((torch.stack(largest) < GRADIENT_MAX).all())  # which NaN is not
 
 
 def _check_alike(first: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], rank: int) -> None:
