@@ -59,9 +59,9 @@ class DeMo(Optimizer):
     a swarm's, in `thinwire_proto.contract.DemoSpec`.
 
     A gradient that is None counts as zero: momentum decays and is sent as ever, and other ranks' votes reach the
-    parameter. A rank with a gradient that is not finite, or beyond 1e18, sends nothing in this step, leaves its momentum
-    alone, and counts it in `dropped`. Which parameters are trained (`requires_grad`) is settled with a param group's first
-    step. docs/optimizer.md has more.
+    parameter. A rank with a gradient that is not finite, or beyond 1e18, sends nothing in this step, leaves its
+    momentum alone, and counts it in `dropped`. Which parameters are trained (`requires_grad`) is settled with a param
+    group's first step. docs/optimizer.md has more.
 
     Raises ConfigError for settings that cannot be, and, on all ranks alike, where the ranks' settings differ.
     """

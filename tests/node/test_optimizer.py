@@ -6,7 +6,6 @@ import io
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from support.published_step import PublishedStep
 from support.ranks import (
     DECAY,
-    FLOAT,
-    FLOAT_SHAPES,
     RANKS,
     RATE,
     STEPS,
@@ -132,69 +130,6 @@ def test_ranks_at_odds_are_told_in_what(ranks: dict[str, list[Any]]) -> None:
 
 
 # with floats
-
-
-class PublishedStep:
-    """The published step for all ranks at once, chunk by chunk and number by number, as a dumb reader would write it
-    (arXiv 2411.19870, algorithm 1 and the code beside it)."""
-
-    def __init__(self) -> None:
-        self.theta = [parameter.detach().double().numpy() for parameter in parameters_of(FLOAT_SHAPES)]
-        self.delta = [[np.zeros(shape) for shape in FLOAT_SHAPES] for _ in range(RANKS)]
-        self.unclear = [np.zeros(shape, bool) for shape in FLOAT_SHAPES]
-
-    def step(self, number: int) -> None:
-        for place, shape in enumerate(FLOAT_SHAPES):
-            theta = self.theta[place] * (1 - RATE * DECAY)
-            kept: dict[tuple[int, int, int], list[float]] = {}
-            for rank in range(RANKS):
-                gradient = gradients_of(FLOAT_SHAPES, number, rank)[place].double().numpy()
-                delta = FLOAT["compression_decay"] * self.delta[rank][place] + RATE * gradient
-                own = self.largest(delta)
-                self.delta[rank][place] = delta - self.back(own, shape)
-                for key, value in own.items():
-                    kept.setdefault(key, []).append(value)
-            step = self.back({key: sum(values) / len(values) for key, values in kept.items()}, shape)
-            # next to zero, two ways of summing may give either sign
-            self.unclear[place] |= np.abs(step) < 1e-7
-            self.theta[place] = theta - RATE * np.sign(step)
-
-    def chunks(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """Rows and columns of the matrix, and of a chunk: the largest divisors that are not above the edge."""
-        rows = shape[0] if len(shape) > 1 else 1
-        columns = math.prod(shape) // rows
-        edge = int(FLOAT["compression_chunk"])
-        high = max(d for d in range(1, edge + 1) if rows % d == 0)
-        wide = max(d for d in range(1, edge + 1) if columns % d == 0)
-        return rows, columns, high, wide
-
-    def largest(self, delta: Any) -> dict[tuple[int, int, int], float]:
-        """The k largest coefficients of each chunk: (row, column of the chunk, place in it) → value."""
-        rows, columns, high, wide = self.chunks(delta.shape)
-        matrix, found = delta.reshape(rows, columns), {}
-        for row in range(0, rows, high):
-            for column in range(0, columns, wide):
-                chunk = matrix[row : row + high, column : column + wide]
-                flat = (cosines(high) @ chunk @ cosines(wide).T).reshape(-1)
-                for place in sorted(range(flat.size), key=lambda at: -abs(flat[at]))[: int(FLOAT["compression_topk"])]:
-                    found[row, column, place] = float(flat[place])
-        return found
-
-    def back(self, kept: dict[tuple[int, int, int], float], shape: tuple[int, ...]) -> Any:
-        rows, columns, high, wide = self.chunks(shape)
-        out = np.zeros((rows, columns))
-        for (row, column, place), value in kept.items():
-            wave = np.outer(cosines(high)[place // wide], cosines(wide)[place % wide])
-            out[row : row + high, column : column + wide] += value * wave
-        return out.reshape(shape)
-
-
-def cosines(edge: int) -> Any:
-    """The orthonormal DCT-II: rows are frequencies."""
-    at = np.arange(edge)
-    table = np.sqrt(2 / edge) * np.cos(np.pi * (2 * at + 1) * at[:, None] / (2 * edge))
-    table[0] = math.sqrt(1 / edge)
-    return table
 
 
 def test_floats_follow_the_published_step(ranks: dict[str, list[Any]]) -> None:
@@ -438,35 +373,3 @@ def test_the_defaults_of_published_arguments_are_the_published_ones() -> None:
 def test_asking_for_the_package_alone_does_not_load_torch() -> None:
     code = "import sys, thinwire_node; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# the example
-
-
-def test_the_example_under_torchrun_keeps_ranks_equal_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """Four steps; then again from the checkpoint in the middle, to the same fingerprint."""
-    whole = example(tmp_path, "--save-every", "2")
-    assert "of all 2 ranks are equal bit for bit" in whole
-    for path in (tmp_path / "step-00000004").iterdir():
-        path.unlink()
-    resumed = example(tmp_path, "--resume")
-    assert "step    3" in resumed
-    assert "step    2" not in resumed
-    assert resumed.splitlines()[-1] == whole.splitlines()[-1]
-
-
-def example(folder: Path, *arguments: str) -> str:
-    script = Path(__file__).parents[2] / "examples" / "torchrun_demo.py"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(RANKS),
-        str(script),
-    ]
-    few = ["--steps", "4", "--samples", "1", "--checkpoints", str(folder)]
-    done = subprocess.run([*command, *few, *arguments], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
