@@ -23,15 +23,7 @@ def test_the_example_under_torchrun_keeps_ranks_equal_and_resumes_bit_for_bit(tm
 
 def example(folder: Path, *arguments: str) -> str:
     script = Path(__file__).parents[2] / "examples" / "torchrun_demo.py"
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(RANKS),
-        str(script),
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(script)]
     few = ["--steps", "4", "--samples", "1", "--checkpoints", str(folder)]
     done = subprocess.run([*command, *few, *arguments], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

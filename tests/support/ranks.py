@@ -63,7 +63,7 @@ def votes(rank: int) -> Any:
 
 
 def unequal(rank: int) -> Any:
-    """Everything in which ranks may differ: missing gradients, one that is not finite, rates by an ulp; two groups, a
+    """Everything in which ranks may differ: missing gradients, one that is not finite, rates by a few ulps; two groups, a
     scheduler, tied and frozen parameters. Fingerprints by step, and how often each was dropped."""
     shapes = (*SHAPES, (8, 3, 3, 3), ())
     parameters = parameters_of(shapes)
@@ -75,7 +75,7 @@ def unequal(rank: int) -> Any:
         ],
         **VOTE,
     )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step * (1 + 1e-15 * rank))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step * (1 + 3e-7 * rank))
     found = []
     for step in range(STEPS):
         give(parameters, gradients_of(shapes, step, rank))
