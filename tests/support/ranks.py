@@ -63,8 +63,8 @@ def votes(rank: int) -> Any:
 
 
 def unequal(rank: int) -> Any:
-    """Everything in which ranks may differ: missing gradients, one that is not finite, rates by a few ulps; two groups, a
-    scheduler, tied and frozen parameters. Fingerprints by step, and how often each was dropped."""
+    """All in which ranks may differ: missing gradients, one that is not finite, rates by a few ulps. Two groups, a
+    scheduler, a frozen parameter. Fingerprints by step, how often each was dropped, and the frozen one."""
     shapes = (*SHAPES, (8, 3, 3, 3), ())
     parameters = parameters_of(shapes)
     parameters[1].requires_grad_(False)
