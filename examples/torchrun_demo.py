@@ -39,6 +39,7 @@ def main() -> None:
         lr=arguments.lr,
         compression_decay=0.99,
         values=arguments.values,
+        magnitude="clipped" if arguments.values == "vote" else "sign",
         precondition="adam",
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share_of_rate(step, arguments.steps))

@@ -52,6 +52,7 @@ class DeMo(Optimizer):
     alpha                share of what was sent that leaves the momentum
     values               "vote" or "float", see above
     transform            "dct", or with votes "hadamard"
+    magnitude            of a parameter's step: "sign", or with votes "clipped", see `thinwire_proto.decode`
     precondition         "adam" divides the gradient by the root of its own second moment; nothing of it is sent
     precondition_beta    decay of that second moment
 
@@ -79,6 +80,7 @@ class DeMo(Optimizer):
         alpha: float = 1.0,
         values: Literal["vote", "float"] = "vote",
         transform: Literal["dct", "hadamard"] = "dct",
+        magnitude: Literal["sign", "clipped"] = "sign",
         precondition: Literal["none", "adam"] = "none",
         precondition_beta: float = 0.99,
     ) -> None:
@@ -89,6 +91,7 @@ class DeMo(Optimizer):
             "alpha": alpha,
             "values": values,
             "transform": transform,
+            "magnitude": magnitude,
             "precondition": precondition,
             "precondition_beta": precondition_beta,
         }

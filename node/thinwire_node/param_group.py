@@ -39,12 +39,18 @@ class Settings:
     alpha: float
     values: Literal["vote", "float"]
     transform: Literal["dct", "hadamard"]
+    magnitude: Literal["sign", "clipped"]
     precondition: Literal["none", "adam"]
     precondition_beta: float
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
-        named = {"values": ("vote", "float"), "transform": ("dct", "hadamard"), "precondition": ("none", "adam")}
+        named = {
+            "values": ("vote", "float"),
+            "transform": ("dct", "hadamard"),
+            "magnitude": ("sign", "clipped"),
+            "precondition": ("none", "adam"),
+        }
         for name, known in named.items():
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; it is {getattr(self, name)!r}")
@@ -61,8 +67,9 @@ class Settings:
                 f"compression_chunk must be {TILE_EDGE} with values='vote': the integer transform that keeps ranks "
                 f"equal is made for that; it is {self.compression_chunk}. Leave it out, or choose values='float'"
             )
-        if self.values == "float" and self.transform != "dct":
-            raise ConfigError("transform must be 'dct' with values='float': the published arithmetic has no other")
+        for name, published in (("transform", "dct"), ("magnitude", "sign")):
+            if self.values == "float" and getattr(self, name) != published:
+                raise ConfigError(f"{name} must be {published!r} with values='float': the published has no other")
 
 
 def settings_of(group: Mapping[str, Any]) -> Settings:
@@ -111,15 +118,16 @@ class VoteGroup:
         self.parameters = parameters
         self._layout = _layout_of(parameters)
         self._k = min(settings.compression_topk, MATRIX_COMPONENTS)
-        spec = DemoSpec(
+        self._demo = DemoSpec(
             transform=settings.transform,
             k=self._k,
             beta=settings.compression_decay,
             alpha=settings.alpha,
+            magnitude=settings.magnitude,
             precondition=settings.precondition,
             precondition_beta=settings.precondition_beta,
         )
-        self._momentum = Momentum(self._layout, spec, parameters[0].device)
+        self._momentum = Momentum(self._layout, self._demo, parameters[0].device)
         self._step = torch.zeros((), dtype=torch.int64)
         for parameter in parameters:
             with _contiguous([parameter]) as (theta,):
@@ -141,9 +149,9 @@ class VoteGroup:
                 _named(tensors),
                 merged,
                 self._layout,
+                self._demo,
                 learning_rate=rate,
                 decay=decay,
-                transform=self.settings.transform,
                 step=int(self._step),
             )
         self._step += 1

@@ -75,16 +75,18 @@ def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("transform", ["dct", "hadamard"])
 @pytest.mark.parametrize("precondition", ["none", "adam"])
-def test_one_rank_steps_as_a_swarm_of_one_node_bit_for_bit(transform: Any, precondition: Any) -> None:
+@pytest.mark.parametrize("magnitude", ["sign", "clipped"])
+def test_one_rank_steps_as_a_swarm_of_one_node_bit_for_bit(transform: Any, precondition: Any, magnitude: Any) -> None:
     parameters = parameters_of(SHAPES)
-    steps(DeMo(parameters, transform=transform, precondition=precondition, alpha=0.5, **VOTE), SHAPES, 0, STEPS)
-    demo = {"transform": transform, "precondition": precondition, "alpha": 0.5, "beta": 0.9}
+    ours: dict[str, Any] = {"transform": transform, "precondition": precondition, "magnitude": magnitude, "alpha": 0.5}
+    steps(DeMo(parameters, **ours, **VOTE), SHAPES, 0, STEPS)
+    demo = ours | {"beta": 0.9}
     for parameter, expected in zip(parameters, node_path(1, demo).values(), strict=True):
         assert torch.equal(parameter, expected)
 
 
 def test_two_ranks_step_as_a_swarm_of_two_nodes_bit_for_bit(ranks: dict[str, list[Any]]) -> None:
-    swarm = node_path(RANKS, {"precondition": "adam", "beta": 0.9})
+    swarm = node_path(RANKS, {"precondition": "adam", "magnitude": "clipped", "beta": 0.9})
     for parameters, _, _ in ranks["votes"]:
         for found, expected in zip(parameters, swarm.values(), strict=True):
             assert np.array_equal(found, expected.numpy())
@@ -332,6 +334,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
         ({"alpha": 0.0}, "alpha must be more than 0"),
         ({"values": "votes"}, "values must be one of vote, float; it is 'votes'"),
         ({"values": "float", "transform": "hadamard"}, "transform must be 'dct' with values='float'"),
+        ({"values": "float", "magnitude": "clipped"}, "magnitude must be 'sign' with values='float'"),
         ({"precondition": "rms"}, "precondition must be one of none, adam"),
         ({"lr": -1.0}, "lr and weight_decay must be 0 or more"),
         ({"lr": 1.0, "weight_decay": 1.0}, "lr · weight_decay must be less than 1"),

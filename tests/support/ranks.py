@@ -54,7 +54,7 @@ def numbers(parameters: list[nn.Parameter]) -> list[Any]:
 def votes(rank: int) -> Any:
     """Awkward shapes, gradients of each rank's own: parameters at the end, and bytes of the last step."""
     parameters = parameters_of(SHAPES)
-    optimizer = DeMo(parameters, precondition="adam", **VOTE)
+    optimizer = DeMo(parameters, precondition="adam", magnitude="clipped", **VOTE)
     for step in range(STEPS):
         give(parameters, gradients_of(SHAPES, step, rank))
         before = optimizer.bytes_sent
