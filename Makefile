@@ -41,6 +41,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy -p deploy
 	$(BIN)/mypy tests
+	$(BIN)/mypy examples
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m deploy.stubs --check
 	$(BIN)/python -m deploy.dashboards --check

@@ -22,7 +22,7 @@ from torch import Tensor
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.decode import CLIP, TILE_BATCH
-from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TensorTiles, TileLayout
 from thinwire_proto.transform import forward, inverse
 from thinwire_proto.votes import Votes
 
@@ -156,6 +156,11 @@ class Momentum:
     def load(self, state: Mapping[str, Tensor]) -> None:
         for name, tensor in self._tensors().items():
             tensor.copy_(state[name])
+
+    def of(self, tensor: TensorTiles) -> dict[str, Tensor]:
+        """What is learned of one tensor, by name; not copies. momentum: its tiles, [n, 64, 64] or [n, 64]."""
+        second = self._second.of(tensor.name) if self._second else {}
+        return {"momentum": self._layout.tiles_of(self.buffer, tensor)} | second
 
     def forget(self) -> None:
         for tensor in self._tensors().values():

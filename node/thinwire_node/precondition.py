@@ -41,6 +41,10 @@ class SecondMoment:
         second.mul_(self._beta).addcmul_(gradient, gradient, value=1 - self._beta)
         return gradient / (second / self._weight.item()).sqrt_().add_(EPSILON)
 
+    def of(self, name: str) -> dict[str, Tensor]:
+        """What is learned of one tensor, by name; not copies. The weight is everybody's."""
+        return {"second": self._of[name], "second_weight": self._weight}
+
     def tensors(self) -> dict[str, Tensor]:
         """All that is learned here, by name; not copies."""
         return {"second": self._flat, "second_weight": self._weight}

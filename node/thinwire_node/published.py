@@ -73,13 +73,18 @@ class Published:
         for name, delta in self.delta.items():
             indices = torch.cat([sent[name].indices for sent in everybody], 1)
             values = torch.cat([sent[name].values for sent in everybody], 1)
-            flat = torch.zeros(indices.shape[0], self._size(name), device=delta.device)
+            flat = torch.zeros(indices.shape[0], self.size(name), device=delta.device)
             flat.scatter_reduce_(1, indices, values, reduce="mean", include_self=False)
             steps[name] = self._decode(name, flat).sign_()
         return steps
 
-    def _size(self, name: str) -> int:
+    def size(self, name: str) -> int:
+        """Of a chunk of the tensor, in coefficients."""
         return prod(self._chunks[name])
+
+    def kept_shape(self, name: str) -> tuple[int, int]:
+        """(chunks, k): the shape of what is kept of the tensor."""
+        return prod(self._shapes[name]) // self.size(name), min(self._k, self.size(name))
 
     def _encode(self, name: str, values: Tensor) -> Tensor:
         """Coefficients [chunks, edge · edge]."""

@@ -10,15 +10,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from thinwire_proto.apply import apply_votes, flush_subnormals
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import Contract
-from thinwire_proto.decode import TILE_BATCH, clipped, directions, scale_votes
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.fingerprint import fingerprint
-from thinwire_proto.tiles import Part, TileLayout, band_of, layout_of, untile
+from thinwire_proto.tiles import TileLayout, layout_of
 
-SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
-LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
 SNAPSHOT_VERSION = "1"
 
 
@@ -66,43 +64,20 @@ class Replica:
 
     @torch.no_grad()
     def apply(self, update: Update, head: bytes) -> None:
-        """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`): two operations, each rounded, never
-        fused; subnormals become zero.
-
-        Raises ReplicaError if the update is for another step; the replica is then untouched.
-        """
+        """See `apply_votes`. Raises ReplicaError if the update is for another step; the replica is then untouched."""
         if update.step != self.step:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
-        layout, demo = self.layout, self.contract.demo
-        places = torch.from_numpy(update.merged.components)
-        tile = torch.from_numpy(layout.tile_of(update.merged.components)).to(self.device)
-        values = torch.from_numpy(update.merged.values).to(self.device)
-        votes, stepped = scale_votes(values, tile, layout.tiles)
-        scaled = torch.zeros(layout.components, dtype=torch.int8, device=self.device)
-        scaled[places.to(self.device)] = votes
-        # a tile without votes steps by zero, which changes no bit
-        rates = torch.where(stepped, torch.tensor(update.learning_rate, device=self.device), 0.0)
-        for batch in layout.batches(TILE_BATCH):
-            if batch.is_matrix:
-                of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
-            else:
-                of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
-            if demo.magnitude == "clipped":
-                change = clipped(of_batch, demo.transform, update.learning_rate)
-            else:
-                change = torch.copysign(rate, directions(of_batch, demo.transform, self.step))
-            for part in batch.parts:
-                self._step_band(part, change[part.tiles], update.decay)
+        apply_votes(
+            self.tensors,
+            update.merged,
+            self.layout,
+            self.contract.demo,
+            learning_rate=update.learning_rate,
+            decay=update.decay,
+            step=self.step,
+        )
         self.step += 1
         self.head = head
-
-    def _step_band(self, part: Part, change: Tensor, decay: float) -> None:
-        theta = band_of(self.tensors[part.tensor.name], part.tensor, part.rows)
-        if decay != 1.0:
-            theta.mul_(decay)
-            flush_subnormals(theta)
-        theta.sub_(untile(change, part.tensor, theta.shape[0]))
-        flush_subnormals(theta)
 
     def clone(self, device: torch.device | str = "cpu") -> Replica:
         copies = {name: tensor.to(device, copy=True) for name, tensor in self.tensors.items()}
@@ -138,8 +113,3 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) 
         save_file(tensors, path, metadata=about)
     except SafetensorError as error:
         raise OSError(f"{path} cannot be written: {error}") from None
-
-
-def flush_subnormals(tensor: Tensor) -> None:
-    """Replace zeros of either sign and subnormals by +0, so that machines that flush them and others agree."""
-    torch.ops.aten.hardshrink.out(tensor, LARGEST_SUBNORMAL, out=tensor)  # x where |x| > LARGEST_SUBNORMAL, else +0

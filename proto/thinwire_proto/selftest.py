@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from thinwire_proto.apply import SMALLEST_NORMAL
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
 from thinwire_proto.decode import CLIP, SHIFT, VOTE_MAX
 from thinwire_proto.fingerprint import GOLDEN, MASK, fingerprint, mix64
-from thinwire_proto.replica import SMALLEST_NORMAL, Replica
+from thinwire_proto.replica import Replica
 from thinwire_proto.transform import dct_table, hadamard_table, inverse
 from thinwire_proto.votes import Merged
 

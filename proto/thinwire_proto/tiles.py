@@ -127,6 +127,11 @@ class TileLayout:
         """The vector tiles of a flat buffer [components], as a view [vector_tiles, 64]."""
         return flat[self.matrix_components :].view(-1, TILE_EDGE)
 
+    def tiles_of(self, flat: Tensor, tensor: TensorTiles) -> Tensor:
+        """The tiles of one tensor in a flat buffer [components], as a view [tiles, 64, 64] or [tiles, 64]."""
+        kind = self.matrices(flat) if tensor.is_matrix else self.vectors(flat)
+        return kind[tensor.first_tile : tensor.first_tile + tensor.tiles]
+
     def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
         """Add `scale` times a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left
         alone."""

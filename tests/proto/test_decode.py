@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from support.small import random_replica, random_votes, shapes_contract
+from thinwire_proto import apply as apply_module
 from thinwire_proto import decode as decode_module
-from thinwire_proto import replica as replica_module
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.decode import clipped, directions, inverse_exact, pinned_precision, scale_votes
@@ -104,7 +104,7 @@ def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -
     contract = shapes_contract()
     states = []
     for size in (batch, 1024):
-        monkeypatch.setattr(replica_module, "TILE_BATCH", size)
+        monkeypatch.setattr(apply_module, "TILE_BATCH", size)
         replica = random_replica(contract)
         votes = [(random_votes(replica.layout, 32, seed), 1 + seed) for seed in range(3)]
         replica.apply(Update(0, float(np.float32(1e-3)), 1.0, merge(votes, replica.layout.components)), b"")

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract
+from thinwire_proto.apply import SMALLEST_NORMAL, flush_subnormals
 from thinwire_proto.codec import Update
 from thinwire_proto.errors import ReplicaError
-from thinwire_proto.replica import SMALLEST_NORMAL, Replica, flush_subnormals, load_replica
+from thinwire_proto.replica import Replica, load_replica
 from thinwire_proto.selftest import reference_signs
 from thinwire_proto.votes import Merged, merge
 

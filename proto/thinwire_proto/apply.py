@@ -1,0 +1,72 @@
+"""The exact application of merged votes to parameters (design section 3.6), for whoever holds them: a replica, or the
+optimizer of somebody's own training script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.decode import TILE_BATCH, clipped, directions, scale_votes
+from thinwire_proto.tiles import Part, TileLayout, band_of, untile
+from thinwire_proto.votes import Merged
+
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
+
+
+@torch.no_grad()
+def apply_votes(
+    tensors: Mapping[str, Tensor],
+    merged: Merged,
+    layout: TileLayout,
+    demo: DemoSpec,
+    *,
+    learning_rate: float,
+    decay: float,
+    step: int,
+) -> None:
+    """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`): two operations, each rounded, never
+    fused; subnormals become zero.
+
+    tensors: θ_step, float32 by the layout's names, contiguous, on one device, changed in place. learning_rate and
+    decay: η and c, float32 numbers that all replicas hold alike.
+    """
+    if not layout.tensors:
+        return
+    device = tensors[layout.tensors[0].name].device
+    places = torch.from_numpy(merged.components)
+    tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
+    values = torch.from_numpy(merged.values).to(device)
+    votes, stepped = scale_votes(values, tile, layout.tiles)
+    scaled = torch.zeros(layout.components, dtype=torch.int8, device=device)
+    scaled[places.to(device)] = votes
+    # a tile without votes steps by zero, which changes no bit
+    rates = torch.where(stepped, torch.tensor(learning_rate, device=device), 0.0)
+    for batch in layout.batches(TILE_BATCH):
+        if batch.is_matrix:
+            of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
+        else:
+            of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
+        if demo.magnitude == "clipped":
+            change = clipped(of_batch, demo.transform, learning_rate)
+        else:
+            change = torch.copysign(rate, directions(of_batch, demo.transform, step))
+        for part in batch.parts:
+            _step_band(tensors[part.tensor.name], part, change[part.tiles], decay)
+
+
+def _step_band(tensor: Tensor, part: Part, change: Tensor, decay: float) -> None:
+    theta = band_of(tensor, part.tensor, part.rows)
+    if decay != 1.0:
+        theta.mul_(decay)
+        flush_subnormals(theta)
+    theta.sub_(untile(change, part.tensor, theta.shape[0]))
+    flush_subnormals(theta)
+
+
+def flush_subnormals(tensor: Tensor) -> None:
+    """Replace zeros of either sign and subnormals by +0, so that machines that flush them and others agree."""
+    torch.ops.aten.hardshrink.out(tensor, LARGEST_SUBNORMAL, out=tensor)  # x where |x| > LARGEST_SUBNORMAL, else +0

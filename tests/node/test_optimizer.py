@@ -1,0 +1,378 @@
+"""The optimizer alone: what a swarm's node does, or the published arithmetic, in anybody's training script."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from support.published_step import PublishedStep
+from support.ranks import (
+    DECAY,
+    RANKS,
+    RATE,
+    STEPS,
+    VOTE,
+    give,
+    gradients_of,
+    parameters_of,
+    run_ranks,
+)
+from support.small import SHAPES, shapes_contract
+from thinwire_node import DeMo
+from thinwire_node.momentum import Momentum
+from thinwire_proto.codec import Update
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.replica import Replica
+from thinwire_proto.schedule import to_float32
+from thinwire_proto.votes import merge
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return run_ranks(str(tmp_path_factory.mktemp("ranks") / "store"))
+
+
+def steps(optimizer: DeMo, shapes: Shapes, first: int, last: int) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for step in range(first, last):
+        give(parameters, gradients_of(shapes, step, 0))
+        optimizer.step()
+
+
+def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
+    """What a swarm would have come to: momentum of nodes, votes merged, and a replica that applies the update."""
+    contract = shapes_contract(demo=demo)
+    spec = contract.demo
+    first = {f"t{number}": tensor.detach().clone() for number, tensor in enumerate(parameters_of(SHAPES))}
+    replica = Replica(contract, first, 0, b"")
+    momenta = [Momentum(replica.layout, spec, "cpu") for _ in range(nodes)]
+    rate = to_float32(RATE)
+    for step in range(STEPS):
+        sent = []
+        for node, momentum in enumerate(momenta):
+            gradients = gradients_of(SHAPES, step, node)
+            momentum.accumulate({f"t{number}": tensor for number, tensor in enumerate(gradients)}, rate)
+            sent.append((momentum.cut(spec.k).votes(), 1))
+        merged = merge(sent, replica.layout.components)
+        replica.apply(Update(step, rate, to_float32(1 - rate * DECAY), merged), b"")
+    return replica.tensors
+
+
+# with votes
+
+
+@pytest.mark.parametrize("transform", ["dct", "hadamard"])
+@pytest.mark.parametrize("precondition", ["none", "adam"])
+@pytest.mark.parametrize("magnitude", ["sign", "clipped"])
+def test_one_rank_steps_as_a_swarm_of_one_node_bit_for_bit(transform: Any, precondition: Any, magnitude: Any) -> None:
+    parameters = parameters_of(SHAPES)
+    ours: dict[str, Any] = {"transform": transform, "precondition": precondition, "magnitude": magnitude, "alpha": 0.5}
+    steps(DeMo(parameters, **ours, **VOTE), SHAPES, 0, STEPS)
+    demo = ours | {"beta": 0.9}
+    for parameter, expected in zip(parameters, node_path(1, demo).values(), strict=True):
+        assert torch.equal(parameter, expected)
+
+
+def test_two_ranks_step_as_a_swarm_of_two_nodes_bit_for_bit(ranks: dict[str, list[Any]]) -> None:
+    swarm = node_path(RANKS, {"precondition": "adam", "magnitude": "clipped", "beta": 0.9})
+    for parameters, _, _ in ranks["votes"]:
+        for found, expected in zip(parameters, swarm.values(), strict=True):
+            assert np.array_equal(found, expected.numpy())
+
+
+def test_ranks_stay_equal_whatever_gradients_they_have(ranks: dict[str, list[Any]]) -> None:
+    """Some missing, all missing, one infinite; rates that differ by rounding."""
+    (first, *dropped_first), (second, *dropped_second) = ranks["unequal"]
+    assert first == second
+    assert len(set(first)) == STEPS  # the other rank's votes apply where one has nothing to say
+    assert (dropped_first[0], dropped_second[0]) == (1, 0)
+    assert np.array_equal(dropped_first[1][0], parameters_of(SHAPES)[1].detach().numpy())  # frozen
+
+
+def test_a_step_costs_few_bytes_and_all_are_counted(ranks: dict[str, list[Any]]) -> None:
+    """At most 10 bits a component, and what the exchange adds."""
+    components = sum(32 * -(-math.prod(s) // 64) if len(s) < 2 else 32 * tiles_of(s) for s in SHAPES)
+    for _, sent, both_ways in ranks["votes"]:
+        assert sent < components * 10 / 8 + 250
+        assert both_ways
+
+
+def tiles_of(shape: tuple[int, ...]) -> int:
+    return -(-shape[0] // 64) * -(-math.prod(shape[1:]) // 64)
+
+
+def test_sizes_that_vary_come_through_whole_and_steady_ones_cost_little_more(ranks: dict[str, list[Any]]) -> None:
+    for wrong, sent in ranks["sizes"]:
+        assert wrong == 0
+        assert 10_000 < sent < 10_500
+
+
+def test_ranks_at_odds_are_told_in_what(ranks: dict[str, list[Any]]) -> None:
+    first, second = ranks["at_odds"]
+    assert first == second
+    settings_differ, shapes_differ, rates_differ, parameters_differ, steps_differ = first
+    assert "param group 0, compression_topk: 32 on rank 0, 31 on rank 1" in settings_differ
+    assert "alpha: 1.0 on rank 0, 0.5 on rank 1" in settings_differ
+    assert "shape of parameter 0: [64, 64] on rank 0, [64, 65] on rank 1" in shapes_differ
+    assert "the lr of param group 0 is 0.001 on rank 0 and 0.002 on rank 1" in rates_differ
+    assert "do not start from the same parameters" in parameters_differ
+    assert "steps so far: 0 on rank 0, 1 on rank 1" in steps_differ
+
+
+# with floats
+
+
+def test_floats_follow_the_published_step(ranks: dict[str, list[Any]]) -> None:
+    """Two ranks, six steps, matrices, a vector, four dimensions and none, with decay: parameters and momentum."""
+    dumb = PublishedStep()
+    for step in range(STEPS):
+        dumb.step(step)
+    for rank, (parameters, left) in enumerate(ranks["floats"]):
+        for place, found in enumerate(parameters):
+            clear = ~dumb.unclear[place]
+            assert clear.mean() > 0.99
+            assert np.allclose(found[clear], dumb.theta[place][clear], atol=1e-6)
+            assert np.allclose(left[place].reshape(found.shape), dumb.delta[rank][place], atol=1e-6)
+
+
+# what a training script may have
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 70), max_size=4).filter(lambda s: math.prod(s) < 5000), max_size=4),
+    missing=st.sets(st.integers(0, 3)),
+    values=st.sampled_from(["vote", "float"]),
+    precondition=st.sampled_from(["none", "adam"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_dimensions_step_by_the_rate_and_none_counts_as_zero(
+    shapes: list[list[int]], missing: set[int], values: Any, precondition: Any
+) -> None:
+    wanted: Shapes = (*(tuple(shape) for shape in shapes), (3,))
+    results = []
+    for blank in (None, 0.0):
+        parameters = parameters_of(wanted)
+        before = [parameter.detach().clone() for parameter in parameters]
+        optimizer = DeMo(parameters, values=values, precondition=precondition, compression_decay=0.9, lr=0.25)
+        for step in range(2):
+            give(parameters, gradients_of(wanted, step, 0))
+            for place in missing & set(range(len(parameters))):
+                parameters[place].grad = None if blank is None else torch.zeros(wanted[place])
+            optimizer.step()
+        for place, (now, then) in enumerate(zip(parameters, before, strict=True)):
+            moved = (now - then).abs()
+            assert torch.all((moved - moved.mul(4).round().div(4)).abs() < 1e-6)  # −2, −1, 0, 1 or 2 steps
+            assert bool(moved.any()) != (place in missing) or values == "vote"
+        results.append(parameters)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("values", ["vote", "float"])
+def test_memory_formats_tied_and_frozen_parameters_and_sparse_gradients(values: Any) -> None:
+    """They step as plain ones do; a frozen one stays as it is."""
+    plain = parameters_of(((6, 70, 3, 3), (70, 50), (20, 5)))
+    odd = parameters_of(((6, 70, 3, 3), (70, 50), (20, 5)))
+    odd[0].data = odd[0].data.to(memory_format=torch.channels_last)
+    odd[1].data = odd[1].data.t().contiguous().t()
+    frozen = nn.Parameter(torch.ones(5), requires_grad=False)
+    model = nn.ParameterList([odd[0], frozen, odd[1], odd[0], odd[2]])  # one tied to itself
+    shapes = tuple(tuple(parameter.shape) for parameter in plain)
+    for parameters, optimizer in (
+        (plain, DeMo(plain, values=values, **VOTE)),
+        (odd, DeMo(model.parameters(), values=values, **VOTE)),
+    ):
+        for step in range(3):
+            give(parameters, gradients_of(shapes, step, 0))
+            if parameters is odd:
+                assert odd[0].grad is not None
+                assert odd[2].grad is not None
+                odd[0].grad = odd[0].grad.to(memory_format=torch.channels_last)
+                odd[2].grad = odd[2].grad.to_sparse()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(plain, odd, strict=True))
+    assert torch.equal(frozen, torch.ones(5))
+
+
+def test_without_any_gradient_momentum_goes_on_and_decay_works() -> None:
+    parameters = parameters_of(((64, 64),))
+    optimizer = DeMo(parameters, **VOTE)
+    optimizer.step()
+    assert torch.equal(parameters[0], parameters_of(((64, 64),))[0] * to_float32(1 - to_float32(RATE) * DECAY))
+    give(parameters, gradients_of(((64, 64),), 0, 0))
+    optimizer.step()
+    left = optimizer.state[parameters[0]]["momentum"].norm()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert 0 < optimizer.state[parameters[0]]["momentum"].norm() < 0.9 * left
+
+
+@pytest.mark.parametrize("values", ["vote", "float"])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 1e19])
+def test_a_gradient_that_is_not_finite_poisons_nothing(values: Any, bad: float) -> None:
+    """The step is left out, for all of the rank's parameters, and counted."""
+    parameters = parameters_of(SHAPES)
+    optimizer = DeMo(parameters, values=values, precondition="adam")
+    steps(optimizer, SHAPES, 0, 2)
+    before = [parameter.detach().clone() for parameter in parameters]
+    momentum = optimizer.state[parameters[0]]["momentum"].clone()
+    give(parameters, gradients_of(SHAPES, 2, 0))
+    assert parameters[3].grad is not None
+    parameters[3].grad[7] = bad
+    optimizer.step()
+    assert optimizer.dropped == 1
+    assert all(torch.equal(a, b) for a, b in zip(parameters, before, strict=True))
+    assert torch.equal(optimizer.state[parameters[0]]["momentum"], momentum)
+
+
+def test_a_closure_is_called_with_gradients_on_and_a_step_may_stand_under_autocast() -> None:
+    (weight,) = parameters_of(((64, 64),))
+    (twin,) = parameters_of(((64, 64),))
+
+    def closure() -> float:
+        weight.grad = None
+        loss = (weight**2).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    twin.grad = 2 * twin.detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = DeMo([weight]).step(closure)
+    DeMo([twin]).step()
+    assert loss == pytest.approx((parameters_of(((64, 64),))[0] ** 2).sum().item(), rel=1e-2)
+    assert torch.equal(weight, twin)
+
+
+# its state
+
+
+@pytest.mark.parametrize("values", ["vote", "float"])
+@pytest.mark.parametrize("precondition", ["none", "adam"])
+def test_resumed_equals_uninterrupted_bit_for_bit(values: Any, precondition: Any) -> None:
+    """Through torch.save, an odd number of steps in, with two groups and a scheduler."""
+
+    def made(parameters: list[nn.Parameter]) -> tuple[DeMo, torch.optim.lr_scheduler.LRScheduler]:
+        groups: list[dict[str, Any]] = [
+            {"params": parameters[:2]},
+            {"params": parameters[2:], "compression_topk": 3, "lr": 1e-2},
+        ]
+        optimizer = DeMo(groups, values=values, precondition=precondition, compression_decay=0.9)
+        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def go_on(optimizer: DeMo, scheduler: torch.optim.lr_scheduler.LRScheduler, first: int, last: int) -> None:
+        for step in range(first, last):
+            steps(optimizer, SHAPES, step, step + 1)
+            scheduler.step()
+
+    through, interrupted = parameters_of(SHAPES), parameters_of(SHAPES)
+    go_on(*made(through), 0, STEPS)
+    optimizer, scheduler = made(interrupted)
+    go_on(optimizer, scheduler, 0, 3)
+    file = io.BytesIO()
+    torch.save([optimizer.state_dict(), scheduler.state_dict()], file)
+    again, scheduler_again = made(interrupted)
+    file.seek(0)
+    optimizer_state, scheduler_state = torch.load(file, weights_only=True)
+    again.load_state_dict(optimizer_state)
+    scheduler_again.load_state_dict(scheduler_state)
+    go_on(again, scheduler_again, 3, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(through, interrupted, strict=True))
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
+    parameters = parameters_of(SHAPES)
+    optimizer = DeMo(parameters)
+    steps(optimizer, SHAPES, 0, 2)
+    before = {name: tensor.clone() for name, tensor in optimizer.state[parameters[0]].items()}
+
+    def state_of(shapes: Shapes, frozen: int | None = None, **settings: Any) -> dict[str, Any]:
+        other = parameters_of(shapes)
+        if frozen is not None:
+            other[frozen].requires_grad_(False)
+        donor = DeMo(other, **settings)
+        donor.step()
+        return donor.state_dict()
+
+    adamw = torch.optim.AdamW(parameters_of(SHAPES))
+    for state, words in (
+        (
+            state_of(((64, 128), *SHAPES[2:], (1,))),
+            r"parameter 1 of param group 0 is \[3, 5, 40\] in the state, and \[100, 70\] here",
+        ),
+        (state_of(SHAPES, frozen=2), "parameter 2 of param group 0 was frozen in the state"),
+        (state_of(SHAPES, values="float"), "was made with values='float', and the optimizer with 'vote'"),
+        (state_of(SHAPES, precondition="adam"), "was made with precondition='adam'"),
+        (adamw.state_dict(), "not a state of DeMo"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            optimizer.load_state_dict(state)
+    with pytest.raises(ValueError, match="doesn't match the size"):  # torch's own words
+        optimizer.load_state_dict(state_of(SHAPES[:3]))
+    assert all(torch.equal(optimizer.state[parameters[0]][name], tensor) for name, tensor in before.items())
+
+
+# its settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"compression_chunk": 32}, "compression_chunk must be 64 with values='vote'.*choose values='float'"),
+        ({"compression_decay": 1.0}, "compression_decay must be 0 or more, and less than 1; it is 1.0"),
+        ({"compression_topk": 0}, "compression_topk must be a whole number, 1 or more; it is 0"),
+        ({"alpha": 0.0}, "alpha must be more than 0"),
+        ({"values": "votes"}, "values must be one of vote, float; it is 'votes'"),
+        ({"values": "float", "transform": "hadamard"}, "transform must be 'dct' with values='float'"),
+        ({"values": "float", "magnitude": "clipped"}, "magnitude must be 'sign' with values='float'"),
+        ({"precondition": "rms"}, "precondition must be one of none, adam"),
+        ({"lr": -1.0}, "lr and weight_decay must be 0 or more"),
+        ({"lr": 1.0, "weight_decay": 1.0}, "lr · weight_decay must be less than 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DeMo(parameters_of(SHAPES), **wrong)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_parameters_of_another_kind_are_refused(kind: torch.dtype) -> None:
+    with pytest.raises(ConfigError, match="Keep float32 masters"):
+        DeMo([nn.Parameter(torch.ones(3, dtype=kind))])
+
+
+def test_settings_may_change_between_steps_but_not_what_is_trained() -> None:
+    parameters = parameters_of(SHAPES)
+    optimizer = DeMo(parameters, compression_decay=0.9)
+    steps(optimizer, SHAPES, 0, 2)
+    momentum = optimizer.state[parameters[0]]["momentum"].clone()
+    optimizer.param_groups[0]["compression_topk"] = 4096
+    steps(optimizer, SHAPES, 2, 3)
+    assert not torch.equal(optimizer.state[parameters[0]]["momentum"], momentum)
+    optimizer.add_param_group({"params": parameters_of(((5, 5),))})
+    steps(optimizer, (*SHAPES, (5, 5)), 3, 4)
+    assert [int(optimizer.state[p[0]]["step"]) for p in (parameters, optimizer.param_groups[1]["params"])] == [4, 1]
+    parameters[2].requires_grad_(False)
+    with pytest.raises(ConfigError, match="requires_grad of parameter 2 of param group 0 has changed"):
+        optimizer.step()
+
+
+def test_the_defaults_of_published_arguments_are_the_published_ones() -> None:
+    group = DeMo(parameters_of(SHAPES)).param_groups[0]
+    published = {"compression_decay": 0.999, "compression_topk": 32, "compression_chunk": 64, "weight_decay": 0.0}
+    assert {name: group[name] for name in published} == published
+
+
+def test_asking_for_the_package_alone_does_not_load_torch() -> None:
+    code = "import sys, thinwire_node; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
