@@ -100,3 +100,14 @@ def directions(scaled: Tensor, transform: str, step: int) -> Tensor:
     # 64 is even, so the parity of a row-major position is that of its column
     position = torch.arange(x.shape[-1], device=x.device) + step
     return x.add_(0.5 - (position % 2).to(torch.float32))
+
+
+def displacements(scaled: Tensor, transform: str, scale: Tensor) -> Tensor:
+    """What a tile with a magnitude changes its parameters by: S·X, float32, in the shape of `scaled`.
+
+    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. scale: S of each, float32 [n, 1, 1] or [n, 1]. X is an
+    integer below 2²⁴, so float32 holds it exactly, whatever the device and the order of its sums; S·X is one IEEE
+    product, rounded once, and never subnormal (see `magnitudes.SCALE_MIN`). So this has the same bits everywhere.
+    """
+    with pinned_precision():
+        return inverse_exact(scaled.to(torch.float32), transform).mul_(scale)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire_proto.codec import Update
 from thinwire_proto.contract import Contract
-from thinwire_proto.decode import TILE_BATCH, directions, scale_votes
+from thinwire_proto.decode import TILE_BATCH, directions, displacements, scale_votes
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.fingerprint import fingerprint
 from thinwire_proto.tiles import Part, TileLayout, band_of, layout_of, untile
@@ -66,7 +66,8 @@ class Replica:
 
     @torch.no_grad()
     def apply(self, update: Update, head: bytes) -> None:
-        """θ ← θ·c, then θ ← θ − η·sign(X): two operations, each rounded, never fused; subnormals become zero.
+        """θ ← θ·c, then θ ← θ − η·sign(X), or θ ← θ − S·X with magnitudes: two operations, each rounded, never fused;
+        subnormals become zero.
 
         Raises ReplicaError if the update is for another step; the replica is then untouched.
         """
@@ -75,18 +76,19 @@ class Replica:
         layout = self.layout
         places = torch.from_numpy(update.merged.components)
         tile = torch.from_numpy(layout.tile_of(update.merged.components)).to(self.device)
-        values = torch.from_numpy(update.merged.values).to(self.device)
-        votes, stepped = scale_votes(values, tile, layout.tiles)
+        votes, rates = _tile_rates(update, tile, layout.tiles)
         scaled = torch.zeros(layout.components, dtype=torch.int8, device=self.device)
         scaled[places.to(self.device)] = votes
-        # a tile without votes steps by zero, which changes no bit
-        rates = torch.where(stepped, torch.tensor(update.learning_rate, device=self.device), 0.0)
         for batch in layout.batches(TILE_BATCH):
             if batch.is_matrix:
                 of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
             else:
                 of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
-            change = torch.copysign(rate, directions(of_batch, self.contract.demo.transform, self.step))
+            transform = self.contract.demo.transform
+            if update.merged.scales is None:
+                change = torch.copysign(rate, directions(of_batch, transform, self.step))
+            else:
+                change = displacements(of_batch, transform, rate)
             for part in batch.parts:
                 self._step_band(part, change[part.tiles], update.decay)
         self.step += 1
@@ -109,6 +111,18 @@ class Replica:
         about = {"thinwire": SNAPSHOT_VERSION, "step": str(self.step), "head": self.head.hex()}
         about |= {"contract": self.contract.hash.hex(), "state": self.state_hash().hex()}
         save_tensors({name: tensor.cpu() for name, tensor in self.tensors.items()}, path, about)
+
+
+def _tile_rates(update: Update, tile: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
+    """V' of the merged votes, int8 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
+    votes steps by zero, which changes no bit. tile: int64 [n], ascending, which of them each belongs to."""
+    values = torch.from_numpy(update.merged.values).to(tile.device)
+    if update.merged.scales is None:
+        votes, stepped = scale_votes(values, tile, tiles)
+        return votes, torch.where(stepped, torch.tensor(update.learning_rate, device=tile.device), 0.0)
+    rates = torch.zeros(tiles, device=tile.device)
+    rates[torch.unique_consecutive(tile)] = torch.from_numpy(update.merged.scales).to(tile.device)
+    return values.to(torch.int8), rates
 
 
 def load_replica(contract: Contract, path: Path) -> Replica:
