@@ -26,7 +26,7 @@ from thinwire_proto.transform import BASIS_MAX
 from thinwire_proto.votes import Components, Merged, Merger, Merges, Votes
 
 OCTAVE = (128, 140, 152, 166, 181, 197, 215, 235)
-"""round(128·2^(i/8)): what the codes of the lowest octave stand for. Eight codes an octave are at most 4.5% off."""
+"""round(128·2^(i/8)): what the codes of the lowest octave stand for. Eight codes an octave are at most 5% off."""
 TABLE: npt.NDArray[np.int64] = np.array([OCTAVE[code % 8] << (code // 8) for code in range(256)], np.int64)
 """What each code stands for, in `UNIT`s: 32 octaves, doubling exactly."""
 UNIT = 2.0**-35
