@@ -29,13 +29,13 @@ def test_two_nodes_train_by_local_steps_and_one_that_was_killed_goes_on(swarm: R
     ended(dies)
     before = swarm.counted("dies")
     again = swarm.node("dies")
-    until(lambda: swarm.counted("dies") >= before + 5, "it is counted again", stays, again)
+    until(lambda: swarm.counted("dies") >= before + 3, "it is counted again", stays, again)
     for node in (stays, again):
         node.tell(signal.SIGTERM)
     assert [ended(stays), ended(again)] == [0, 0]
 
     status = swarm.status(fingerprint=True)
-    assert status.fingerprints_compared >= 15  # each contribution's base, with the coordinator's replica
+    assert status.fingerprints_compared >= 12  # each contribution's base, with the coordinator's replica
     assert status.fingerprints_different == 0
     assert status.loss_newest < status.loss_first - 0.3
     assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
