@@ -78,7 +78,7 @@ def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude =
     size_max = contribution_bytes_max(layout, k, magnitude)
     if len(data) > size_max:
         raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
-    types = (int, bytes, bytes) if magnitude == "sign" else (int, bytes, bytes, bytes)
+    types = (int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
     count, gaps, signs, *more = _unpack(data, "contribution", types, magnitude)
     components = _from_gaps(gaps, count, layout.kept_max(k), layout)
     if len(signs) != -(-count // 8):
@@ -114,7 +114,7 @@ def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign"
     """Raises PayloadError."""
     if len(data) > update_bytes_max(layout, magnitude):
         raise PayloadError(f"an update has at most {update_bytes_max(layout, magnitude)} bytes; this has {len(data)}")
-    types = (int, int, int, int, bytes, bytes) + (() if magnitude == "sign" else (bytes,))
+    types = (int, int, int, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
     step, rate_bits, decay_bits, count, gaps, packed, *more = _unpack(data, "update", types, magnitude)
     components = _from_gaps(gaps, count, layout.components, layout)
     width, largest = (1, VOTE_MAX) if more else (2, WEIGHT_SUM_MAX)

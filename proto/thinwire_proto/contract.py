@@ -204,9 +204,9 @@ class RunSpec(Section):
                 f'demo.precondition must be "none" for rule.name = "local_adamw", which preconditions each inner step; '
                 f'it is "{self.demo.precondition}"'
             )
-        if self.demo.magnitude == "sign" and self.rule.outer_rate != 1.0:
+        if self.demo.magnitude != "tile" and self.rule.outer_rate != 1.0:
             raise ValueError(
-                'rule.outer_rate needs demo.magnitude = "tile": an update of signs steps by schedule.learning_rate; '
+                'rule.outer_rate needs demo.magnitude = "tile": any other steps by schedule.learning_rate; '
                 f"it is {self.rule.outer_rate}"
             )
         if self.schedule.learning_rate * self.rule.weight_decay >= 1:
