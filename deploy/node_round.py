@@ -28,7 +28,7 @@ RATE = float(np.float32(1e-3))
 def main() -> None:
     torch.set_num_threads(1)
     trainer = _trainer()
-    momentum, replica, k = trainer.momentum, trainer.replica, trainer.replica.contract.demo.k
+    momentum, replica, k = trainer.rule.momentum, trainer.replica, trainer.replica.contract.demo.k
     gradients = {name: torch.randn_like(tensor) for name, tensor in replica.tensors.items()}
     votes = []
     for _ in range(NODES):

@@ -46,7 +46,7 @@ class Intake:
         self._workers = workers
         self._tasks = tasks
         self._layout = TileLayout(contract.parameters)
-        self._payload_bytes_max = contribution_bytes_max(self._layout, contract.demo.k)
+        self._payload_bytes_max = contribution_bytes_max(self._layout, contract.demo.k, contract.demo.magnitude)
         self.round: OpenRound | None = None
 
     async def contribute(
@@ -163,7 +163,8 @@ class Intake:
             text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"
             return admission.Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
         try:
-            votes = await self._workers.merge.submit(decode_votes, payload, self._layout, current.k)
+            kind = self._contract.demo.magnitude
+            votes = await self._workers.merge.submit(decode_votes, payload, self._layout, current.k, kind)
         except PayloadError as error:
             return admission.Refusal(Receipt.REASON_MALFORMED, str(error))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from thinwire_coordinator.sealing import Accepted
 from thinwire_proto.service_pb2 import Receipt
-from thinwire_proto.votes import Merger
+from thinwire_proto.votes import Merges
 
 
 @dataclass
@@ -19,7 +19,7 @@ class OpenRound:
     opened: float
     deadline: float
     k: int
-    merger: Merger
+    merger: Merges
     accepted: dict[str, Accepted] = field(default_factory=dict)
     arrived_us: dict[bytes, int] = field(default_factory=dict)
     receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from thinwire_proto.codec import Update, encode_update
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import Counted, Row
 from thinwire_proto.schedule import decay, learning_rate
-from thinwire_proto.votes import Merger
+from thinwire_proto.votes import Merges
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Sealer:
         self,
         sealed: SealedRound,
         counted: tuple[Counted, ...],
-        merger: Merger,
+        merger: Merges,
         leases: Callable[[], bytes] | None = None,
     ) -> Out:
         """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names. `leases`
@@ -90,7 +90,7 @@ class Sealer:
         self._replica.apply(update, head)
         return self._now() - began
 
-    def _body(self, step: int, merger: Merger) -> tuple[Update, bytes]:
+    def _body(self, step: int, merger: Merges) -> tuple[Update, bytes]:
         schedule = self._state.contract.schedule
         update = Update(step, learning_rate(schedule, step), decay(schedule, step), merger.merged())
         return update, encode_update(update)

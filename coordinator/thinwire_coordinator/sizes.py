@@ -93,7 +93,7 @@ def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
     """The forecast of a run, and what it means for each local disk that it lies on."""
     ledger, steps = state.reading_ledger, state.snapshot_steps()
     snapshot_bytes = state.snapshot_path(steps[-1]).stat().st_size
-    bound = update_bytes_max(TileLayout(state.contract.parameters))
+    bound = update_bytes_max(TileLayout(state.contract.parameters), state.contract.demo.magnitude)
     sealed = ledger.step
     forecast = foretell(snapshot_bytes, bound, state.contract.schedule.steps, sealed, ledger.body_bytes_since(0), keep)
     here = Need(

@@ -84,7 +84,8 @@ class State:
     def update(self, row: Row) -> Update:
         """The update that a row names, read and checked. Raises LedgerError, which names the step."""
         try:
-            update = decode_update(self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters))
+            body, layout = self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters)
+            update = decode_update(body, layout, self.contract.demo.magnitude)
         except (LedgerError, PayloadError, OSError) as error:
             raise LedgerError(f"step {row.step}: {error}", row.step) from None
         if update.step != row.step:

@@ -37,9 +37,9 @@ from thinwire_coordinator.sealing import Accepted, SealedRound, Sealer
 from thinwire_coordinator.state import State
 from thinwire_coordinator.tasks import Tasks
 from thinwire_coordinator.workers import Workers
+from thinwire_proto.magnitudes import merger_of
 from thinwire_proto.replica import Replica
 from thinwire_proto.service_pb2 import Announcement, JoinReply, JoinRequest, Receipt, Run
-from thinwire_proto.votes import Merger
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -227,7 +227,7 @@ class Swarm:
         fingerprint = self.workers.replica.submit(self._replica.fingerprint, nonce)
         self.books.bases.know(opened.step, nonce, fingerprint)
         now = self.clockwork.now()
-        merger = Merger(self.layout.components)
+        merger = merger_of(self.contract, self.layout)
         k = self.contract.demo.k_of_round(len(opened.nodes))
         self.intake.round = OpenRound(opened.round, opened.step, now, opened.deadline, k, merger)
         self.books.events.tell(

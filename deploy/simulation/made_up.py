@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from deploy.simulation.virtual_time import Killed
-from thinwire_node.momentum import Momentum, Sent
+from thinwire_node.momentum import Sent
+from thinwire_node.rule import Rule
 from thinwire_node.state import Head, KeptMomentum, NodeState
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus
@@ -78,7 +79,7 @@ class MadeUpTrainer:
     def __init__(self, replica: Replica, randomness: random.Random) -> None:
         self.replica = replica
         self.made_up = MadeUpMomentum()
-        self.momentum = cast(Momentum, self.made_up)
+        self.rule = cast(Rule, self.made_up)
         self.samples = 0
         self.dropped = 0
         self.base_step: int | None = None

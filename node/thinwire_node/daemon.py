@@ -14,8 +14,8 @@ from pathlib import Path
 from thinwire_node import joining
 from thinwire_node.link import Link, LinkLost
 from thinwire_node.machine import Machine, RealMachine
-from thinwire_node.momentum import shapes_kept
 from thinwire_node.record import Record
+from thinwire_node.rule import shapes_kept
 from thinwire_node.session import Habits, Session
 from thinwire_node.state import Head, KeptMomentum, NodeState
 from thinwire_node.trainer import Interrupted
@@ -26,7 +26,6 @@ from thinwire_proto.errors import LocalError, PayloadError, ReplicaError, Thinwi
 from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
 from thinwire_proto.replica import Replica
 from thinwire_proto.service_pb2 import KeptMomentum as KeptMomentumMessage
-from thinwire_proto.tiles import layout_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -106,7 +105,7 @@ class Node:
         self.contract = self._state.contract()
         if self.contract is not None:
             self._replica = self._state.replica(self.contract)
-            self._kept = self._state.momentum(shapes_kept(layout_of(self.contract.parameters), self.contract.demo))
+            self._kept = self._state.momentum(shapes_kept(self.contract))
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Sessions, one after the other: a lost one is followed by the next, after a pause."""

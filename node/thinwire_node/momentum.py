@@ -6,8 +6,8 @@
     m ← m − α·T⁻¹(kept)       what was sent leaves the momentum, the rest stays at home
 
 With `values="vote"` a kept component counts as its sign times the tile's mean kept magnitude, since only its sign
-travels. With `values="float"` it counts as itself, as in the paper. Any arithmetic will do here: only its owner ever
-sees the momentum.
+travels; where the contract has the tile's magnitude travel too, times what its code stands for. With `values="float"`
+it counts as itself, as in the paper. Any arithmetic will do here: only its owner ever sees the momentum.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.decode import CLIP, TILE_BATCH
+from thinwire_proto.magnitudes import coded
 from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TensorTiles, TileLayout
 from thinwire_proto.transform import forward, inverse
 from thinwire_proto.votes import Votes
@@ -36,21 +37,19 @@ class Sent:
 
     components: int64 [n], flat in tile space, ascending. values: float32 [n], what each counts as. direction: int8, a
     flat buffer in tile space: the step of an update of these votes alone, in DIRECTION_MAX-ths of the learning rate.
-    The cut has it in passing, and it is not kept on disk.
+    The cut has it in passing, and it is not kept on disk; nor are the codes, uint8, one for each tile that has votes,
+    which say what the values are where magnitudes travel.
     """
 
     components: Tensor
     values: Tensor
     cut: int
     direction: Tensor | None = None
+    codes: Tensor | None = None
 
     def votes(self) -> Votes:
-        return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy())
-
-
-def shapes_kept(layout: TileLayout, spec: DemoSpec) -> dict[str, tuple[int, ...]]:
-    """The shapes of `Momentum.state`, without taking the memory."""
-    return {name: tuple(tensor.shape) for name, tensor in Momentum(layout, spec, "meta").state().items()}
+        codes = None if self.codes is None else self.codes.cpu().numpy()
+        return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy(), codes)
 
 
 class Momentum:
@@ -61,6 +60,7 @@ class Momentum:
         self._layout = layout
         self._spec = spec
         self._values = values
+        self._coded = values == "vote" and spec.magnitude == "tile"
         self._cuts = 0
         self.buffer = torch.zeros(layout.components, device=device)
         self._second: SecondMoment | None = None
@@ -83,30 +83,39 @@ class Momentum:
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
-        direction = torch.empty_like(self.buffer, dtype=torch.int8)
+        # where magnitudes travel, an update leads by more than signs, and `taken` says where
+        direction = None if self._coded else torch.empty_like(self.buffer, dtype=torch.int8)
         parts = []
         for tiles, first in self._batches(self.buffer):
-            toward = direction[first : first + tiles.numel()].view(tiles.shape)
+            toward = None if direction is None else direction[first : first + tiles.numel()].view(tiles.shape)
             parts.append(self._cut_batch(tiles, k, first, toward))
         components = torch.cat([part[0] for part in parts])
         values = torch.cat([part[1] for part in parts])
-        return Sent(components, values, self._cuts, direction)
+        codes = torch.cat([part[2] for part in parts]) if self._coded else None
+        return Sent(components, values, self._cuts, direction, codes)
 
-    def _cut_batch(self, tiles: Tensor, k: int, first: int, toward: Tensor) -> tuple[Tensor, Tensor]:
+    def _cut_batch(self, tiles: Tensor, k: int, first: int, toward: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Components and values as in `Sent`, and the codes of the tiles that have votes."""
         coefficients = forward(tiles, self._spec.transform).flatten(1)  # [n, c]
         size = coefficients.shape[1]
         index = self._choose(coefficients, min(k, size)).sort(dim=1).values  # [n, k]
         value = coefficients.gather(1, index)
+        codes = torch.empty(0, dtype=torch.uint8, device=value.device)
         if self._values == "vote":
             count = (value != 0).sum(1, keepdim=True).clamp(min=1)
-            value = value.sign() * (value.abs().sum(1, keepdim=True) / count)
+            mean = value.abs().sum(1, keepdim=True) / count
+            if self._coded:
+                code, mean = coded(mean)
+                codes = code[((value != 0) & (mean > 0)).any(1)].flatten()
+            value = value.sign() * mean
         sent = torch.zeros_like(coefficients).scatter_(1, index, value).view(tiles.shape)
         taken = inverse(sent, self._spec.transform)
         tiles.sub_(taken, alpha=self._spec.alpha)
-        toward.copy_(self._direction_of(taken))
+        if toward is not None:
+            toward.copy_(self._direction_of(taken))
         flat = index + torch.arange(len(tiles), device=index.device)[:, None] * size + first
         voted = value != 0
-        return flat[voted], value[voted]
+        return flat[voted], value[voted], codes
 
     def _choose(self, coefficients: Tensor, k: int) -> Tensor:
         """Which k of each tile's coefficients [n, c] are kept, int64 [n, k]: the largest."""
@@ -116,14 +125,14 @@ class Momentum:
     def put_back(self, sent: Sent) -> None:
         """It was not counted: m ← m + βʲ·α·q, for the j cuts since. Nothing that was learned is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._cuts - sent.cut)
-        self.buffer.add_(self._taken(sent), alpha=share)
+        self.buffer.add_(self.taken(sent), alpha=share)
 
     @torch.no_grad()
     def direction(self, sent: Sent) -> Tensor:
         """See `Sent`; worked out anew for one that was on disk."""
         if sent.direction is not None:
             return sent.direction
-        taken = self._taken(sent)
+        taken = self.taken(sent)
         for tiles, _ in self._batches(taken):
             tiles.copy_(self._direction_of(tiles))
         return taken.to(torch.int8)
@@ -136,7 +145,8 @@ class Momentum:
         taken.mul_(DIRECTION_MAX / unit.view(-1, *[1] * (taken.dim() - 1)))
         return taken.clamp_(-DIRECTION_MAX, DIRECTION_MAX).round_()
 
-    def _taken(self, sent: Sent) -> Tensor:
+    @torch.no_grad()
+    def taken(self, sent: Sent) -> Tensor:
         """T⁻¹ of what was sent, float32, a flat buffer in tile space."""
         taken = torch.zeros_like(self.buffer)
         taken[sent.components.to(taken.device)] = sent.values.to(taken.device)

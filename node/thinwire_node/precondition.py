@@ -37,9 +37,13 @@ class SecondMoment:
 
     def precondition(self, name: str, gradient: Tensor) -> Tensor:
         """g / (√v̂ + ε) of one tensor, g included in v; a tensor of its own."""
+        return gradient / self.root(name, gradient)
+
+    def root(self, name: str, gradient: Tensor) -> Tensor:
+        """√v̂ + ε of one tensor, g included in v; a tensor of its own."""
         second = self._of[name]
         second.mul_(self._beta).addcmul_(gradient, gradient, value=1 - self._beta)
-        return gradient / (second / self._weight.item()).sqrt_().add_(EPSILON)
+        return (second / self._weight.item()).sqrt_().add_(EPSILON)
 
     def of(self, name: str) -> dict[str, Tensor]:
         """What is learned of one tensor, by name; not copies. The weight is everybody's."""

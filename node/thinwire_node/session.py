@@ -136,7 +136,7 @@ class Session:
         assert work.replica is not None
         keeping_up = KeepingUp(work.replica.step, self._head_step, now())
         asked_at = now()
-        async for sealed in self._link.updates(work.replica.step, work.replica.layout):
+        async for sealed in self._link.updates(work.replica.step, work.replica):
             came_at = now()
             await work.apply(sealed)
             self._record.phases["apply"].add(work.apply_s)
@@ -269,7 +269,7 @@ class Session:
             leased=work.lease.left,
             sample_s=self._record.speed.sample_s,
             tail_s=self._record.tail.seconds(self._spec.length_s),
-            micro_batch=self._habits.micro_batch,
+            micro_batch=work.contract.rule.micro_batch_max(self._habits.micro_batch),
         )
 
     async def _wait(self, newest: Announcement | None, why: str) -> None:

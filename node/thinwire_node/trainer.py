@@ -1,4 +1,5 @@
-"""Forward and backward: from the samples of a lease to a mean gradient. One thread calls it; nothing here waits.
+"""Forward and backward: from the samples of a lease to gradients, for the local rule to learn from. One thread calls
+it; nothing here waits.
 
 Computing goes on while a contribution and the update that it goes into are under way. What is computed then stands on
 parameters that are a step old when it counts, and it points once more to where the node's last contribution has led
@@ -16,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from thinwire_node.momentum import DIRECTION_MAX, Momentum, Sent
+from thinwire_node.momentum import Sent
+from thinwire_node.rule import make_rule
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
@@ -30,16 +32,17 @@ class Interrupted(Exception):
 
 
 class Trainer:
-    """The model on the compute device, with the gradient of all samples since the last cut.
+    """The model on the compute device, and the local rule that learns from its gradients.
 
     Where the replica lives on the same device, the model's parameters are the replica's tensors themselves; else they
-    are copied after each update. Only `look_ahead` takes a further set of tensors, where the replica lives, when it is
-    first called; it is used again as long as the replica stays there.
+    are copied after each update, and so they are for a rule with an offset, which moves them. Only `look_ahead` takes
+    a further set of tensors, where the replica lives, when it is first called; it is used again as long as the replica
+    stays there.
     """
 
     def __init__(self, contract: Contract, corpus: Corpus, replica: Replica, device: torch.device) -> None:
         self.replica = replica
-        self.momentum = Momentum(replica.layout, contract.demo, device)
+        self.rule = make_rule(contract, replica.layout, device)
         self.samples = 0
         self.dropped = 0
         """Micro-batches thrown away since the last cut because their loss or gradient was not finite."""
@@ -58,11 +61,11 @@ class Trainer:
         for block in self._model.blocks:
             block.register_forward_hook(self._between_blocks)
         self._parameters = dict(self._model.named_parameters())
-        self._gradients = {name: torch.zeros_like(tensor) for name, tensor in self._parameters.items()}
+        self._base: Mapping[str, Tensor] = {}  # what the model stands on, but for the rule's offset
         self.adopt(replica)
 
     def adopt(self, replica: Replica) -> None:
-        """Train on this replica from now on; it ends looking ahead. The momentum stays."""
+        """Train on this replica from now on; it ends looking ahead. What the rule has learned stays."""
         if replica.device != self.replica.device:
             self._ahead = None
         self.replica = replica
@@ -85,21 +88,26 @@ class Trainer:
         if self._ahead is None:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
         schedule, step = self._contract.schedule, replica.step
-        rate, shrink = share * learning_rate(schedule, step) / DIRECTION_MAX, decay(schedule, step)
-        direction = self.momentum.direction(out).to(replica.device)
+        shrink = decay(schedule, step)
+        direction, rate = self.rule.step_of(out, learning_rate(schedule, step))
+        direction = direction.to(replica.device)
         for tensor in layout.tensors:
             theta, ahead = replica.tensors[tensor.name], self._ahead[tensor.name]
             of_kind = layout.matrices(direction) if tensor.is_matrix else layout.vectors(direction)
             tiles = of_kind[tensor.first_tile : tensor.first_tile + tensor.tiles]
             toward = untile(tiles, tensor, tensor.rows).view(tensor.shape)
-            torch.sub(theta if shrink == 1.0 else theta * shrink, toward, alpha=rate, out=ahead)
+            torch.sub(theta if shrink == 1.0 else theta * shrink, toward, alpha=share * rate, out=ahead)
         self._stand_on(self._ahead)
 
     @torch.no_grad()
     def _stand_on(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make these the model's parameters: the tensors themselves on the same device, else a copy of them."""
+        """Make these the model's parameters: the tensors themselves on the same device, else a copy of them, moved by
+        the rule's offset if it has one."""
+        self._base, offset = tensors, self.rule.offset
         for name, parameter in self._parameters.items():
-            if self.replica.device == self._device:
+            if offset is not None:
+                parameter.copy_(tensors[name]).add_(offset[name])
+            elif self.replica.device == self._device:
                 parameter.data = tensors[name]
             else:
                 parameter.copy_(tensors[name])
@@ -138,9 +146,9 @@ class Trainer:
         if not self._finite(loss, gradients):
             self.dropped += 1
             return
-        for total, gradient in zip(self._gradients.values(), gradients, strict=True):
-            total.add_(gradient, alpha=len(positions))
         step = self.replica.step
+        of = dict(zip(self._parameters, gradients, strict=True))
+        self.rule.learn(self._parameters, of, len(positions), learning_rate(self._contract.schedule, step))
         self.base_step = step if self.base_step is None else min(step, self.base_step)
         self.samples += len(positions)
         self._loss_sum += loss.item() * len(positions)
@@ -151,18 +159,22 @@ class Trainer:
         return bool(sums.isfinite().all())
 
     def cut(self, k: int) -> tuple[Sent, int, float]:
-        """Feed the mean gradient to the momentum and take the largest components out of it: what is sent, how many
-        samples it stands for, and their mean loss. Call it with one sample or more."""
+        """Take the largest components out of what the rule has learned: what is sent, how many samples it stands for,
+        and their mean loss. Call it with one sample or more."""
         samples, loss = self.samples, self._loss_sum / self.samples
-        rate = learning_rate(self._contract.schedule, self.replica.step)
-        self.momentum.accumulate(self._gradients, rate, samples)
-        self.clear()
-        return self.momentum.cut(k), samples, loss
+        sent = self.rule.cut(k, learning_rate(self._contract.schedule, self.replica.step))
+        self._begin_anew()
+        return sent, samples, loss
 
     def clear(self) -> None:
-        """Forget the gradient since the last cut."""
-        for total in self._gradients.values():
-            total.zero_()
+        """Forget what was learned since the last cut."""
+        self.rule.clear()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nothing was learned since the last cut, and a rule's offset is 0: the model stands where it began."""
+        if self.rule.offset is not None:
+            self._stand_on(self._base)
         self.samples = 0
         self.dropped = 0
         self.base_step = None

@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 from thinwire_node.lease import Lease
 from thinwire_node.link import SealedUpdate
-from thinwire_node.momentum import Momentum, Sent
+from thinwire_node.momentum import Sent
+from thinwire_node.rule import Rule
 from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
 from thinwire_proto.codec import encode_votes
 from thinwire_proto.contract import Contract
@@ -35,7 +36,7 @@ class Computes(Protocol):
     """What trains: see `thinwire_node.trainer.Trainer`. The simulator has one that makes its votes up."""
 
     replica: Replica
-    momentum: Momentum
+    rule: Rule
     samples: int
     dropped: int
     base_step: int | None
@@ -147,7 +148,7 @@ class Work:
         self._saved_at = now()
         self._save_s = 0.0
         if kept is not None:
-            trainer.momentum.load(kept.momentum)
+            trainer.rule.load(kept.momentum)
             self.pending = self._on_the_way = kept.pending
             self.lease.trained_through = self._trained_through_at_cut = kept.trained_through
 
@@ -297,7 +298,7 @@ class Work:
 
     def _settle(self, counted: bool) -> None:
         if self.pending is not None and not counted:
-            self.trainer.momentum.put_back(self.pending.sent)
+            self.trainer.rule.put_back(self.pending.sent)
             if self._on_the_way is self.pending:
                 self._on_the_way = None
                 self.trainer.refresh()
@@ -310,7 +311,7 @@ class Work:
 
     def _forget(self) -> None:
         self.trainer.clear()
-        self.trainer.momentum.forget()
+        self.trainer.rule.forget()
         self.trainer.refresh()
         self.pending = self._on_the_way = None
         self.lease = Lease()
@@ -336,7 +337,7 @@ class Work:
         if self.replica is None:
             return None
         self._saved_at = self._now()
-        momentum = KeptMomentum(self.trainer.momentum.state(), self._trained_through_at_cut, self.pending)
+        momentum = KeptMomentum(self.trainer.rule.state(), self._trained_through_at_cut, self.pending)
         return _Kept(self.replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
 
     async def _save_kept(self, kept: _Kept) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import TILE_BATCH, clipped, directions, scale_votes
+from thinwire_proto.decode import TILE_BATCH, clipped, directions, displacements, scale_votes
 from thinwire_proto.tiles import Part, TileLayout, band_of, untile
 from thinwire_proto.votes import Merged
 
@@ -28,8 +28,8 @@ def apply_votes(
     decay: float,
     step: int,
 ) -> None:
-    """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`): two operations, each rounded, never
-    fused; subnormals become zero.
+    """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`), or with magnitudes θ ← θ − S·X: two
+    operations, each rounded, never fused; subnormals become zero.
 
     tensors: θ_step, float32 by the layout's names, contiguous, on one device, changed in place. learning_rate and
     decay: η and c, float32 numbers that all replicas hold alike.
@@ -39,23 +39,34 @@ def apply_votes(
     device = tensors[layout.tensors[0].name].device
     places = torch.from_numpy(merged.components)
     tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
-    values = torch.from_numpy(merged.values).to(device)
-    votes, stepped = scale_votes(values, tile, layout.tiles)
+    votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
     scaled = torch.zeros(layout.components, dtype=torch.int8, device=device)
     scaled[places.to(device)] = votes
-    # a tile without votes steps by zero, which changes no bit
-    rates = torch.where(stepped, torch.tensor(learning_rate, device=device), 0.0)
     for batch in layout.batches(TILE_BATCH):
         if batch.is_matrix:
             of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
         else:
             of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
-        if demo.magnitude == "clipped":
+        if merged.scales is not None:
+            change = displacements(of_batch, demo.transform, rate)
+        elif demo.magnitude == "clipped":
             change = clipped(of_batch, demo.transform, learning_rate)
         else:
             change = torch.copysign(rate, directions(of_batch, demo.transform, step))
         for part in batch.parts:
             _step_band(tensors[part.tensor.name], part, change[part.tiles], decay)
+
+
+def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
+    """V' of the merged votes, int8 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
+    votes steps by zero, which changes no bit. tile: int64 [n], ascending, which of them each belongs to."""
+    values = torch.from_numpy(merged.values).to(tile.device)
+    if merged.scales is None:
+        votes, stepped = scale_votes(values, tile, tiles)
+        return votes, torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
+    rates = torch.zeros(tiles, device=tile.device)
+    rates[torch.unique_consecutive(tile)] = torch.from_numpy(merged.scales).to(tile.device)
+    return values.to(torch.int8), rates
 
 
 def _step_band(tensor: Tensor, part: Part, change: Tensor, decay: float) -> None:

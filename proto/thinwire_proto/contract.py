@@ -24,6 +24,9 @@ TENSOR_ELEMENTS_MAX = 1 << 31
 """The fingerprint keeps a parameter's position in 31 bits."""
 
 
+Magnitude = Literal["sign", "clipped", "tile"]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -57,13 +60,38 @@ class DemoSpec(Section):
     )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum in a step")
     alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
-    magnitude: Literal["sign", "clipped"] = Field("clipped", description="of a parameter's step: see `decode`")
+    magnitude: Magnitude = Field(
+        "clipped", description="of a step: see `decode`; tile: each tile's size travels with the votes"
+    )
     precondition: Literal["none", "adam"] = Field("adam", description="what the gradient is divided by: √v̂, or nothing")
     precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v in a step")
 
     def k_of_round(self, nodes: int) -> int:
         """The k that a round with so many nodes announces. Where they share it, updates do not grow with the swarm."""
         return self.k if self.k_policy == "fixed" else max(1, self.k // max(1, nodes))
+
+
+class RuleSpec(Section):
+    """What a node does with its gradients between two cuts; see docs/local-rules.md."""
+
+    name: Literal["demo", "local_adamw"] = "demo"
+    outer_rate: float = Field(1.0, ge=1e-3, le=16, description="of updates with magnitudes: what their mean is times")
+    micro_batch: int = Field(8, ge=1, le=1 << 20, description="local_adamw: samples of an inner step, at most")
+    beta1: float = Field(0.9, ge=0, lt=1, description="local_adamw: decay of the inner first moment")
+    beta2: float = Field(0.95, ge=0, lt=1, description="local_adamw: decay of the inner second moment")
+    weight_decay: float = Field(0.0, ge=0, description="local_adamw: of an inner step")
+
+    def micro_batch_max(self, allowed: int) -> int:
+        """The most samples of a micro-batch, on a node whose owner allows so many."""
+        return min(allowed, self.micro_batch) if self.name == "local_adamw" else allowed
+
+    @model_validator(mode="after")
+    def _of_the_rule(self) -> RuleSpec:
+        if self.name == "demo":
+            for key in ("micro_batch", "beta1", "beta2", "weight_decay"):
+                if getattr(self, key) != RuleSpec.model_fields[key].default:
+                    raise ValueError(f'{key} is for name = "local_adamw" alone; with name = "demo", leave it out')
+        return self
 
 
 class ScheduleSpec(Section):
@@ -141,7 +169,7 @@ class Parameter(Section):
     """One trained tensor; tied ones are listed once, those without gradient not at all."""
 
     name: str = Field(min_length=1, max_length=256)
-    shape: tuple[int, ...] = Field(max_length=8)
+    shape: tuple[int, ...] = Field(max_length=8, strict=False)  # a list in JSON
 
     @model_validator(mode="after")
     def _bounded(self) -> Parameter:
@@ -158,12 +186,42 @@ class RunSpec(Section):
 
     model: ModelSpec = ModelSpec()
     demo: DemoSpec = DemoSpec()
+    rule: RuleSpec = RuleSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     round: RoundSpec = RoundSpec()
     data: DataSpec = DataSpec()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_rule(cls, given: Any) -> Any:
+        """A difference of parameters has a size, and has been through AdamW already."""
+        if not isinstance(given, dict):
+            return given
+        rule, demo = given.get("rule"), given.get("demo", {})
+        name = rule.get("name") if isinstance(rule, dict) else getattr(rule, "name", None)
+        if name == "local_adamw" and isinstance(demo, dict):
+            return given | {"demo": {"magnitude": "tile", "precondition": "none"} | demo}
+        return given
+
     @model_validator(mode="after")
     def _relations(self) -> RunSpec:
+        if self.rule.name == "local_adamw" and self.demo.magnitude != "tile":
+            raise ValueError(
+                f'demo.magnitude must be "tile" for rule.name = "local_adamw", whose differences have a size; it is '
+                f'"{self.demo.magnitude}"'
+            )
+        if self.rule.name == "local_adamw" and self.demo.precondition != "none":
+            raise ValueError(
+                f'demo.precondition must be "none" for rule.name = "local_adamw", which preconditions each inner step; '
+                f'it is "{self.demo.precondition}"'
+            )
+        if self.demo.magnitude != "tile" and self.rule.outer_rate != 1.0:
+            raise ValueError(
+                'rule.outer_rate needs demo.magnitude = "tile": any other steps by schedule.learning_rate; '
+                f"it is {self.rule.outer_rate}"
+            )
+        if self.schedule.learning_rate * self.rule.weight_decay >= 1:
+            raise ValueError("schedule.learning_rate · rule.weight_decay must be less than 1")
         if self.data.tokenizer == "bytes" and self.model.vocabulary < 256:
             raise ValueError(
                 f"model.vocabulary must be at least 256 for data.tokenizer = bytes; it is {self.model.vocabulary}"
@@ -175,7 +233,7 @@ class Contract(RunSpec):
     """A run's specification with what follows from it: the manifest of parameters and the identity of the data."""
 
     version: Literal[1] = 1
-    parameters: tuple[Parameter, ...] = Field(min_length=1, max_length=1 << 16)
+    parameters: tuple[Parameter, ...] = Field(min_length=1, max_length=1 << 16, strict=False)
 
     @model_validator(mode="after")
     def _complete(self) -> Contract:

@@ -122,3 +122,14 @@ def clipped(scaled: Tensor, transform: str, rate: float) -> Tensor:
     unit = (rate * tiles.shape[1] / (CLIP * total)).to(torch.float32)  # a tile's size is a power of two
     unit = torch.where(total > 0, unit, 0.0)
     return x.mul_(unit.view(-1, *[1] * (x.dim() - 1))).clamp_(-rate, rate)
+
+
+def displacements(scaled: Tensor, transform: str, scale: Tensor) -> Tensor:
+    """What a tile with a magnitude changes its parameters by: S·X, float32, in the shape of `scaled`.
+
+    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. scale: S of each, float32 [n, 1, 1] or [n, 1]. X is an
+    integer below 2²⁴, so float32 holds it exactly, whatever the device and the order of its sums; S·X is one IEEE
+    product, rounded once, and never subnormal (see `magnitudes.SCALE_MIN`). So this has the same bits everywhere.
+    """
+    with pinned_precision():
+        return inverse_exact(scaled.to(torch.float32), transform).mul_(scale)

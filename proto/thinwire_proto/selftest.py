@@ -17,6 +17,7 @@ from thinwire_proto.codec import Update
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
 from thinwire_proto.decode import CLIP, SHIFT, VOTE_MAX
 from thinwire_proto.fingerprint import GOLDEN, MASK, fingerprint, mix64
+from thinwire_proto.magnitudes import rounded
 from thinwire_proto.replica import Replica
 from thinwire_proto.transform import dct_table, hadamard_table, inverse
 from thinwire_proto.votes import Merged
@@ -26,6 +27,7 @@ NONCE = 2**64 - 3
 RATE = float(np.float32(1e-3))
 DECAY = float(np.float32(1 - 1e-5))
 Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -60,36 +62,41 @@ def extreme_tiles(transform: str) -> Int64:
     return np.stack(tiles)
 
 
-def reference_inverse(merged: Int64, transform: str) -> Int64:
-    """X in plain int64: merged [n, 64, 64] or [n, 64] to the same shape."""
-    table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
+    x = reference_integers(reference_scaled(merged), transform)
+    flat = merged.reshape(len(merged), -1)
+    even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
+    return (x > 0) | ((x == 0) & even), np.abs(flat).max(1) > 0
+
+
+def reference_scaled(merged: Int64) -> Int64:
+    """V' of merged votes [n, 64, 64] or [n, 64], in the same shape."""
     flat = merged.reshape(len(merged), -1)
     largest = np.abs(flat).max(1, keepdims=True)
     scaled = np.sign(flat) * ((2 * VOTE_MAX * np.abs(flat) + largest) // np.maximum(2 * largest, 1))
-    scaled = scaled.reshape(merged.shape)
-    if merged.ndim == 2:
-        x: Int64 = scaled @ table
-    else:
-        first = table.T @ scaled
-        x = (((first + SHIFT // 2) // SHIFT) if transform == "dct" else first) @ table
+    same_shape: Int64 = scaled.reshape(merged.shape)
+    return same_shape
+
+
+def reference_integers(scaled: Int64, transform: str) -> Int64:
+    """X of V' [n, 64, 64] or [n, 64], in the same shape."""
+    table: Int64 = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    first: Int64 = table.T @ scaled if scaled.ndim == 3 else scaled
+    if scaled.ndim == 3 and transform == "dct":
+        first = (first + SHIFT // 2) // SHIFT
+    x: Int64 = first @ table
     return x
 
 
-def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
-    x, flat = reference_inverse(merged, transform), merged.reshape(len(merged), -1)
-    even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
-    return (x > 0) | ((x == 0) & even), (flat != 0).any(1)
-
-
 def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np.float32]:
-    """What is taken off each parameter at RATE, merged [n, 64, 64] or [n, 64] to the same shape."""
+    """What is taken off each parameter at RATE where no sizes travel: merged [n, 64, 64] or [n, 64], same shape."""
     rate = np.float32(RATE)
-    if demo.magnitude == "sign":
+    if demo.magnitude != "clipped":
         positive, stepped = reference_signs(merged, demo.transform, step)
         signed = np.where(positive, rate, -rate) * stepped.reshape(-1, *[1] * (merged.ndim - 1))
         return np.asarray(signed, np.float32)
-    x = reference_inverse(merged, demo.transform)
+    x = reference_integers(reference_scaled(merged), demo.transform)
     change = np.zeros(x.shape, np.float32)
     for tile, total in enumerate(np.abs(x).reshape(len(x), -1).sum(1).tolist()):
         if total:
@@ -99,7 +106,8 @@ def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np
 
 
 def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
-    """Step a small replica on `device` through extreme tiles and compare each bit."""
+    """Step a small replica on `device` through extreme tiles, by the votes and then by their magnitudes, and compare
+    each bit."""
     transform = demo.transform
     matrix = extreme_tiles(transform)  # [n, 64, 64]
     vector = matrix[:, :, 0].copy()  # [n, 64]
@@ -116,15 +124,20 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     update = Update(STEP, RATE, DECAY, Merged(places, votes[places].astype(np.int16)))
     replica = Replica(contract, {n: torch.from_numpy(t.copy()).to(device) for n, t in start.items()}, STEP, b"")
     replica.apply(update, b"")
-
-    side_by_side = matrix.transpose(1, 0, 2).reshape(64, -1)
     different = 0
     for name, merged in (("matrix", matrix), ("vector", vector)):
-        change = reference_change(merged, demo, STEP)
-        change = change.transpose(1, 0, 2).reshape(side_by_side.shape) if merged.ndim == 3 else change.reshape(-1)
-        expected = _flushed(_flushed(start[name] * np.float32(DECAY)) - change)
-        found = replica.tensors[name].cpu().numpy()
-        different += int((expected.view(np.int32) != found.view(np.int32)).sum())
+        different += _step_and_compare(start, name, reference_change(merged, demo, STEP), replica)
+
+    scaled = {"matrix": reference_scaled(matrix), "vector": reference_scaled(vector)}
+    values = np.concatenate([of_kind.reshape(-1) for of_kind in scaled.values()])
+    places = np.flatnonzero(values)
+    has_votes = [bool(tile.any()) for of_kind in scaled.values() for tile in of_kind]
+    scales = np.where(has_votes, rounded(10.0 ** rng.uniform(-12, -4, 2 * tiles)), np.float32(0))
+    sized = Merged(places, values[places].astype(np.int16), scales[scales > 0])
+    replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
+    for (name, of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
+        x = reference_integers(of_kind, transform).astype(np.float32)
+        different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
     control = _control_differs(matrix, transform, device)
     words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
     if fingerprint([replica.tensors["vector"]], NONCE) != _reference_fingerprint(replica.tensors["vector"]):
@@ -132,6 +145,16 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     if not control:
         words += "; the float decode was not told apart, so the test proves nothing"
     return SelfTest(different == 0, control, words)
+
+
+def _step_and_compare(theta: dict[str, Float32], name: str, change: Float32, replica: Replica) -> int:
+    """Step one tensor of the reference, in place; in how many parameters the replica's differs. change: of its tiles,
+    [n, 64, 64] or [n, 64]."""
+    if change.ndim == 3:
+        change = change.transpose(1, 0, 2)  # the tiles lie side by side
+    theta[name] = _flushed(_flushed(theta[name] * np.float32(DECAY)) - change.reshape(theta[name].shape))
+    found = replica.tensors[name].cpu().numpy()
+    return int((theta[name].view(np.int32) != found.view(np.int32)).sum())
 
 
 def _reference_fingerprint(tensor: torch.Tensor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,12 @@ Components = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Votes:
-    """What one node says in one round: which components, and the sign of each. No magnitudes."""
+    """What one node says in one round: which components, and the sign of each. With magnitudes, also one code for each
+    tile that has votes, in the tiles' order; see `thinwire_proto.magnitudes`."""
 
     components: Components  # [n]
     positive: npt.NDArray[np.bool_]  # [n]
+    codes: npt.NDArray[np.uint8] | None = None  # [tiles with votes]
 
     def __len__(self) -> int:
         return len(self.components)
@@ -27,17 +30,26 @@ class Votes:
 
 @dataclass(frozen=True)
 class Merged:
-    """The merged votes of a round, without the components where they cancel or nobody voted."""
+    """The merged votes of a round, without the components where they cancel or nobody voted. With magnitudes, the
+    values are scaled to ±127 in each tile, and each tile that has values has a scale, in the tiles' order."""
 
     components: Components  # [n]
     values: npt.NDArray[np.int16]  # [n], none of them 0
+    scales: npt.NDArray[np.float32] | None = None  # [tiles with values], of eight significant bits
 
     def __len__(self) -> int:
         return len(self.components)
 
 
+class Merges(Protocol):
+    """What adds up the votes of a round; see `thinwire_proto.magnitudes.merger_of`."""
+
+    def add(self, votes: Votes, weight: int) -> None: ...
+    def merged(self) -> Merged: ...
+
+
 class Merger:
-    """Adds up votes of a round as they come; memory is two bytes a component."""
+    """Adds up the signs of a round's votes as they come; memory is two bytes a component."""
 
     def __init__(self, components: int) -> None:
         self._sum = np.zeros(components, np.int16)

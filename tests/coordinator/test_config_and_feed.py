@@ -29,7 +29,7 @@ def test_a_preset_is_a_start_that_other_keys_override(tmp_path: Path) -> None:
 
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
-    assert (run.model.width, run.demo.k, run.demo.beta, run.demo.alpha) == (128, 32, 0.999, 1.0)
+    assert (run.model.width, run.demo.k, run.demo.beta, run.demo.alpha) == (128, 176, 0.99, 1.0)
 
 
 def test_the_run_file_in_the_readme_says_the_defaults(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def steps(optimizer: DeMo, shapes: Shapes, first: int, last: int) -> None:
 
 def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
     """What a swarm would have come to: momentum of nodes, votes merged, and a replica that applies the update."""
-    contract = shapes_contract(demo=demo)
+    contract = shapes_contract(demo=demo | {"k": 32, "k_policy": "fixed"})
     spec = contract.demo
     first = {f"t{number}": tensor.detach().clone() for number, tensor in enumerate(parameters_of(SHAPES))}
     replica = Replica(contract, first, 0, b"")

@@ -29,7 +29,7 @@ def momentum_after(trainer: Trainer, batches: list[range]) -> torch.Tensor:
     for batch in batches:
         trainer.micro_batch(batch)
     trainer.cut(1)
-    return trainer.momentum.buffer.clone()
+    return trainer.rule.momentum.buffer.clone()
 
 
 def test_micro_batches_make_up_the_mean_gradient_of_all_samples() -> None:
@@ -79,7 +79,7 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
     trainer.micro_batch(range(4, 6))
     _, samples, _ = trainer.cut(32)
     assert samples == 4
-    assert trainer.momentum.buffer.isfinite().all()
+    assert trainer.rule.momentum.buffer.isfinite().all()
 
 
 def test_an_update_reaches_the_model(trainer: Trainer) -> None:
@@ -165,7 +165,7 @@ def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(
 def test_a_contribution_from_disk_leads_where_it_led_before(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     assert sent.direction is not None
-    again = trainer.momentum.direction(replace(sent, direction=None))
+    again = trainer.rule.momentum.direction(replace(sent, direction=None))
     assert int((again != sent.direction).sum()) < 0.01 * len(again)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import msgpack
 import numpy as np
@@ -11,7 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.small import random_votes, shapes_contract
+from support.small import random_sized_votes, random_votes, shapes_contract
 from thinwire_proto.codec import (
     Update,
     contribution_bytes_max,
@@ -23,6 +24,7 @@ from thinwire_proto.codec import (
 )
 from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
 from thinwire_proto.tiles import TileLayout
 from thinwire_proto.votes import Merged, Votes, merge
 
@@ -56,6 +58,55 @@ def test_updates_come_back(k: int, weights: list[int], seed: int) -> None:
     assert len(data) <= update_bytes_max(LAYOUT)
 
 
+def sized_update(step: int, *votes: Votes) -> Update:
+    merger = MagnitudeMerger(LAYOUT, "dct", 1.0)
+    for weight, one in enumerate(votes, 1):
+        merger.add(one, weight)
+    return Update(step, RATE, 1.0, merger.merged())
+
+
+@given(st.integers(1, 4096), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_votes_with_magnitudes_come_back(k: int, seed: int) -> None:
+    votes = random_sized_votes(LAYOUT, k, seed)
+    data = encode_votes(votes)
+    again = decode_votes(data, LAYOUT, k, "tile")
+    assert votes.codes is not None
+    assert again.codes is not None
+    assert np.array_equal(again.components, votes.components)
+    assert np.array_equal(again.positive, votes.positive)
+    assert np.array_equal(again.codes, votes.codes)
+    assert len(data) <= contribution_bytes_max(LAYOUT, k, "tile")
+
+
+@given(st.integers(1, 4096), st.integers(1, 4), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_updates_with_magnitudes_come_back(k: int, nodes: int, seed: int) -> None:
+    update = sized_update(seed, *(random_sized_votes(LAYOUT, k, seed + node) for node in range(nodes)))
+    data = encode_update(update)
+    again = decode_update(data, LAYOUT, "tile")
+    assert update.merged.scales is not None
+    assert again.merged.scales is not None
+    assert (again.step, again.learning_rate, again.decay) == (seed, RATE, 1.0)
+    assert np.array_equal(again.merged.components, update.merged.components)
+    assert np.array_equal(again.merged.values, update.merged.values)
+    assert again.merged.scales.tobytes() == update.merged.scales.tobytes()
+    assert len(data) <= update_bytes_max(LAYOUT, "tile")
+
+
+def test_the_other_kind_is_refused_and_both_are_named() -> None:
+    sized, plain = random_sized_votes(LAYOUT, 32, 1), random_votes(LAYOUT, 32, 1)
+    of_signs = Update(0, RATE, 1.0, merge([(plain, 1)], LAYOUT.components))
+    with pytest.raises(PayloadError, match="magnitude = sign"):
+        decode_votes(encode_votes(sized), LAYOUT, 32)
+    with pytest.raises(PayloadError, match="magnitude = tile"):
+        decode_votes(encode_votes(plain), LAYOUT, 32, "tile")
+    with pytest.raises(PayloadError, match="magnitude = sign"):
+        decode_update(encode_update(sized_update(0, sized)), LAYOUT)
+    with pytest.raises(PayloadError, match="magnitude = tile"):
+        decode_update(encode_update(of_signs), LAYOUT, "tile")
+
+
 def test_no_votes_and_all_votes_come_back() -> None:
     assert len(decode_votes(encode_votes(EMPTY), LAYOUT, 32)) == 0
     everything = Votes(np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_))
@@ -69,6 +120,33 @@ def test_random_bytes_raise_the_typed_error_and_nothing_else(data: bytes) -> Non
         decode_votes(data, LAYOUT, 32)
     with pytest.raises(PayloadError):
         decode_update(data, LAYOUT)
+    with pytest.raises(PayloadError):
+        decode_votes(data, LAYOUT, 32, "tile")
+    with pytest.raises(PayloadError):
+        decode_update(data, LAYOUT, "tile")
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_damaged_payloads_with_magnitudes_give_what_can_be_merged_and_applied_or_the_typed_error(
+    data: st.DataObject,
+) -> None:
+    sized = random_sized_votes(LAYOUT, 32, 1)
+    for whole in (encode_votes(sized), encode_update(sized_update(4, sized))):
+        damaged = bytearray(whole)
+        for _ in range(data.draw(st.integers(1, 4))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        with suppress(PayloadError):
+            MagnitudeMerger(LAYOUT, "dct", 1.0).add(decode_votes(bytes(damaged), LAYOUT, 32, "tile"), 1)
+        try:
+            merged = decode_update(bytes(damaged), LAYOUT, "tile").merged
+        except PayloadError:
+            pass
+        else:
+            assert merged.scales is not None
+            assert len(merged.scales) == len(tiles_with(merged.components, LAYOUT)[0])
+            assert ((merged.scales >= SCALE_MIN) & (merged.scales <= 1)).all()
+            assert ((np.abs(merged.values) >= 1) & (np.abs(merged.values) <= 127)).all()
 
 
 @given(st.data())
@@ -157,6 +235,50 @@ def test_merged_votes_outside_their_bounds_are_refused(value: int) -> None:
     update = Update(0, RATE, 1.0, Merged(np.array([3]), np.array([value], np.int16)))
     with pytest.raises(PayloadError, match="between 1 and 32767"):
         decode_update(encode_update(update), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [
+        (packed(b""), "1 codes of tiles need 1 bytes; there are 0"),
+        (packed(b"\x05\x06"), "must say its size, and be at most 1 bytes"),
+        (b"no frame", "does not decompress"),
+    ],
+)
+def test_codes_that_are_not_those_of_the_tiles_are_refused(codes: bytes, said: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        decode_votes(payload(1, ONE_VOTE, b"\x01", codes), LAYOUT, 32, "tile")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "scales", "said"),
+    [
+        (b"\xff", b"\x00\x38", "between 1 and 127"),  # -128
+        (b"\x00", b"\x00\x38", "between 1 and 127"),
+        (b"", b"\x00\x38", "1 merged votes need 1 bytes"),
+        (b"\x02", b"\x38", "1 scales of tiles need 2 bytes"),
+        (b"\x02", b"\x00\x00", "the scale of a tile must lie between"),
+        (b"\x02", b"\x00\xb8", "the scale of a tile must lie between"),  # negative
+        (b"\x02", b"\xc0\x7f", "the scale of a tile must lie between"),  # not a number
+        (b"\x02", b"\x81\x3f", "the scale of a tile must lie between"),  # more than 1
+    ],
+)
+def test_sizes_outside_their_bounds_are_refused(values: bytes, scales: bytes, said: str) -> None:
+    one = int(np.float32(1).view(np.uint32))
+    data = payload(0, one, one, 1, ONE_VOTE, packed(values), packed(scales))
+    with pytest.raises(PayloadError) as error:
+        decode_update(data, LAYOUT, "tile")
+    assert said in str(error.value)
+
+
+def test_what_could_not_be_read_back_is_not_written() -> None:
+    one = Merged(np.array([3]), np.array([300], np.int16), rounded(np.array([0.5])))
+    with pytest.raises(ValueError, match="values are int8"):
+        encode_update(Update(0, RATE, 1.0, one))
+    fine = Merged(np.array([3]), np.array([3], np.int16), np.array([0.1], np.float32))
+    with pytest.raises(ValueError, match="eight significant bits"):
+        encode_update(Update(0, RATE, 1.0, fine))
 
 
 def test_rates_that_are_no_rates_are_refused() -> None:

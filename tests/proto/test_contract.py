@@ -35,7 +35,7 @@ def test_each_field_changes_the_hash() -> None:
 def test_differences_are_named_with_both_values() -> None:
     ours, theirs = small_contract(demo={"k": 16}), small_contract(round={"pace": "clock"})
     assert differences(ours, theirs) == [
-        "demo.k: 16 here, 32 there",
+        "demo.k: 16 here, 176 there",
         "round.base_age_max: 0 here, 1 there",
         "round.pace: quorum here, clock there",
     ]
@@ -66,12 +66,36 @@ def test_a_parameter_of_another_shape_is_named_if_it_does_not_follow_from_the_mo
         ({"round": {"nodes_max": 2, "min_contributions": 3}}, "min_contributions must be at most nodes_max"),
         ({"model": {"width": 100, "heads": 3}}, "width must be a multiple of 2·heads; 100 is not one of 6"),
         ({"model": {"vocabulary": 255}}, "model.vocabulary must be at least 256"),
+        ({"rule": {"name": "sgd"}}, "rule.name: input should be 'demo' or 'local_adamw'"),
+        ({"rule": {"beta1": 0.8}}, 'beta1 is for name = "local_adamw" alone'),
+        (
+            {"rule": {"name": "local_adamw"}, "demo": {"magnitude": "sign"}},
+            'demo.magnitude must be "tile" for rule.name = "local_adamw"',
+        ),
+        (
+            {"rule": {"name": "local_adamw"}, "demo": {"precondition": "adam"}},
+            'demo.precondition must be "none" for rule.name = "local_adamw"',
+        ),
+        ({"rule": {"outer_rate": 0.7}}, 'rule.outer_rate needs demo.magnitude = "tile"'),
+        (
+            {"rule": {"name": "local_adamw", "weight_decay": 1000.0}},
+            "schedule.learning_rate · rule.weight_decay must be less than 1",
+        ),
     ],
 )
 def test_a_bad_run_file_names_the_field_and_the_relation(document: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=r"^RUN\.toml: ") as error:
         parse_run(document, "RUN.toml")
     assert said in str(error.value)
+
+
+def test_a_rule_brings_what_it_needs_and_what_is_said_stays() -> None:
+    run = parse_run({"rule": {"name": "local_adamw"}, "demo": {"k": 64}}, "RUN.toml")
+    assert (run.demo.magnitude, run.demo.precondition, run.demo.k) == ("tile", "none", 64)
+    assert parse_run({"rule": {"name": "demo"}}, "RUN.toml").demo == parse_run({}, "RUN.toml").demo
+    contract = small_contract(rule={"name": "local_adamw"})
+    assert parse_contract(contract.canonical()) == contract
+    assert contract.hash != small_contract().hash
 
 
 def test_bytes_that_are_no_contract_are_refused() -> None:

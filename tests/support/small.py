@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from thinwire_proto.contract import Contract, DataSpec, Parameter
 from thinwire_proto.corpus import Corpus, CorpusFile
+from thinwire_proto.magnitudes import tiles_with
 from thinwire_proto.models import build, manifest
 from thinwire_proto.replica import Replica
 from thinwire_proto.tiles import TileLayout
@@ -59,3 +61,11 @@ def random_votes(layout: TileLayout, k: int, seed: int) -> Votes:
             parts.append(first + tile * size + np.sort(rng.choice(size, count, replace=False)))
     components = np.concatenate(parts).astype(np.int64)
     return Votes(components, rng.random(len(components)) < 0.5)
+
+
+def random_sized_votes(layout: TileLayout, k: int, seed: int) -> Votes:
+    """The same, with a code for each tile that has votes."""
+    votes = random_votes(layout, k, seed)
+    tiles, _ = tiles_with(votes.components, layout)
+    codes = np.random.default_rng(seed + 1).integers(0, 256, len(tiles)).astype(np.uint8)
+    return replace(votes, codes=codes)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from support.real import END_S, RealSwarm, ended, ends_in_s, run_text, until
-from support.small import random_votes
+from support.small import random_sized_votes, random_votes
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.codec import contribution_bytes_max, encode_votes
 from thinwire_proto.contract import Contract, parse_contract
@@ -86,6 +86,7 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
         (good[:-3], {}, pb.Receipt.REASON_MALFORMED),
         (os.urandom(500), {}, pb.Receipt.REASON_MALFORMED),
         (b"\0" * 100_000, {}, pb.Receipt.REASON_MALFORMED),
+        (encode_votes(random_sized_votes(raw.replica.layout, 32, 1)), {}, pb.Receipt.REASON_MALFORMED),
         (good, {"payload_bytes": bound + 1}, pb.Receipt.REASON_MALFORMED),
         (good, {"payload_bytes": 1 << 62}, pb.Receipt.REASON_MALFORMED),
         (good, {"payload_bytes": len(good) - 1}, pb.Receipt.REASON_MALFORMED),

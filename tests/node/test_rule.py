@@ -1,0 +1,303 @@
+"""Both local rules keep the same promises: what was learned is sent, or stays, or comes back; nothing else moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_corpus
+from thinwire_node.momentum import Sent
+from thinwire_node.rule import LocalAdamW, Rule, make_rule, shapes_kept
+from thinwire_node.trainer import Trainer
+from thinwire_proto.codec import Update
+from thinwire_proto.contract import Contract
+from thinwire_proto.magnitudes import TABLE, UNIT, merger_of
+from thinwire_proto.replica import Replica
+from thinwire_proto.schedule import learning_rate
+from thinwire_proto.tiles import TileLayout, layout_of
+from thinwire_proto.transform import inverse
+from thinwire_proto.votes import Votes
+
+CPU = torch.device("cpu")
+NUMBERED = torch.device("cpu:0")
+"""Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""
+LOCAL: dict[str, Any] = {"rule": {"name": "local_adamw"}, "demo": {"beta": 0.9}}
+SECTIONS: dict[str, dict[str, Any]] = {
+    "demo": {"demo": {"alpha": 0.7, "beta": 0.9}},
+    "demo with magnitudes": {"demo": {"alpha": 0.7, "beta": 0.9, "magnitude": "tile"}},
+    "local_adamw": {"rule": {"name": "local_adamw"}, "demo": {"alpha": 0.7, "beta": 0.9}},
+}
+RATE = 0.01
+
+
+@pytest.fixture(params=list(SECTIONS))
+def contract(request: pytest.FixtureRequest) -> Contract:
+    return shapes_contract(**SECTIONS[request.param])
+
+
+def rule_of(contract: Contract) -> Rule:
+    return make_rule(contract, layout_of(contract.parameters), CPU)
+
+
+def tensors_of(seed: int, size: float = 1.0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {f"t{number}": size * torch.randn(shape, generator=generator) for number, shape in enumerate(SHAPES)}
+
+
+def trained(rule: Rule, *seeds: int) -> None:
+    parameters = tensors_of(100, 0.02)
+    for seed in seeds:
+        rule.learn(parameters, tensors_of(seed), 2, RATE)
+
+
+def dense(layout: TileLayout, sent: Sent, transform: str = "dct") -> torch.Tensor:
+    """What sent components stand for, as a flat buffer in tile space."""
+    flat = torch.zeros(layout.components)
+    flat[sent.components] = sent.values
+    parts = (inverse(layout.matrices(flat), transform), inverse(layout.vectors(flat), transform))
+    return torch.cat([part.flatten() for part in parts])
+
+
+def test_what_stays_and_what_was_sent_make_up_what_was_learned(contract: Contract) -> None:
+    rule, twin = rule_of(contract), rule_of(contract)
+    for one in (rule, twin):
+        trained(one, 1, 2)
+    sent = rule.cut(16, RATE)
+    everything = twin.cut(1, RATE)  # a twin's cut of another size has another part of the same whole
+    layout = layout_of(contract.parameters)
+    alpha = contract.demo.alpha
+    whole = rule.momentum.buffer + alpha * dense(layout, sent)
+    assert torch.allclose(whole, twin.momentum.buffer + alpha * dense(layout, everything), atol=1e-6)
+    assert whole.abs().max() > 1e-3
+    assert len(everything.components) < len(sent.components)
+
+
+def test_what_was_not_counted_comes_back(contract: Contract) -> None:
+    rule = rule_of(contract)
+    trained(rule, 1)
+    sent = rule.cut(16, RATE)
+    kept = rule.momentum.buffer.clone()
+    rule.put_back(sent)
+    assert torch.allclose(
+        rule.momentum.buffer, kept + contract.demo.alpha * dense(layout_of(contract.parameters), sent), atol=1e-6
+    )
+
+
+def test_a_rule_goes_on_from_its_state_as_if_nothing_had_been(contract: Contract) -> None:
+    rule, again = rule_of(contract), rule_of(contract)
+    trained(rule, 1, 2)
+    rule.cut(16, RATE)
+    state = rule.state()
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == shapes_kept(contract)
+    assert all(tensor.dtype == torch.float32 for tensor in state.values())
+    again.load(state)
+    sent = []
+    for one in (rule, again):
+        trained(one, 3, 4)
+        sent.append(one.cut(16, RATE))
+    assert torch.equal(sent[0].components, sent[1].components)
+    assert torch.equal(sent[0].values, sent[1].values)
+    assert torch.equal(rule.momentum.buffer, again.momentum.buffer)
+
+
+def test_the_state_is_a_copy(contract: Contract) -> None:
+    rule = rule_of(contract)
+    trained(rule, 1)
+    rule.cut(4, RATE)
+    state = rule.state()
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    trained(rule, 2)
+    rule.cut(4, RATE)
+    assert all(torch.equal(state[name], before[name]) for name in state)
+    assert not torch.equal(rule.state()["momentum"], before["momentum"])
+
+
+def test_what_is_cleared_is_not_sent(contract: Contract) -> None:
+    rule = rule_of(contract)
+    trained(rule, 1)
+    rule.clear()
+    assert rule.offset is None or all(not tensor.any() for tensor in rule.offset.values())
+    rule.learn(tensors_of(100, 0.0), {name: 0 * tensor for name, tensor in tensors_of(1).items()}, 1, 0.0)
+    assert len(rule.cut(16, RATE).components) == 0
+
+
+def test_what_is_forgotten_is_as_if_it_had_never_been(contract: Contract) -> None:
+    rule = rule_of(contract)
+    trained(rule, 1)
+    rule.cut(4, RATE)
+    trained(rule, 2)
+    rule.forget()
+    assert all(not tensor.any() for tensor in rule.state().values())
+    fresh = rule_of(contract)
+    sent = []
+    for one in (rule, fresh):
+        trained(one, 3)
+        sent.append(one.cut(4, RATE))
+    assert torch.equal(sent[0].components, sent[1].components)
+    assert torch.equal(sent[0].values, sent[1].values)
+
+
+def test_with_magnitudes_each_value_is_what_its_tiles_code_stands_for() -> None:
+    contract = shapes_contract(**LOCAL)
+    layout = layout_of(contract.parameters)
+    rule = rule_of(contract)
+    trained(rule, 1)
+    sent = rule.cut(8, RATE)
+    votes = sent.votes()
+    assert votes.codes is not None
+    tiles = layout.tile_of(votes.components).tolist()
+    code_of = dict(zip(sorted(set(tiles)), votes.codes.tolist(), strict=True))
+    assert [abs(value) for value in sent.values.tolist()] == [int(TABLE[code_of[tile]]) * UNIT for tile in tiles]
+    assert len(set(votes.codes.tolist())) > 1
+
+
+# local_adamw alone
+
+
+def test_its_inner_steps_are_those_of_adamw() -> None:
+    """Against torch.optim.AdamW, across rounds: moments stay, and each round begins at the base."""
+    contract = shapes_contract(rule={"name": "local_adamw", "beta2": 0.99, "weight_decay": 0.1})
+    rule = rule_of(contract)
+    theta = {name: torch.nn.Parameter(tensor) for name, tensor in tensors_of(7).items()}
+    adamw = torch.optim.AdamW(theta.values(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.1)
+    base = {name: tensor.detach().clone() for name, tensor in theta.items()}
+    for first in (0, 3):
+        local = {name: tensor.clone() for name, tensor in base.items()}
+        with torch.no_grad():
+            for name, parameter in theta.items():
+                parameter.copy_(base[name])
+        for seed in range(first, first + 3):
+            gradients = tensors_of(seed)
+            rule.learn(local, gradients, 2, RATE)
+            for name, parameter in theta.items():
+                parameter.grad = gradients[name]
+            adamw.step()
+        assert rule.offset is not None
+        for name, parameter in theta.items():
+            assert torch.allclose(local[name], parameter, atol=1e-5)
+            assert torch.allclose(rule.offset[name], parameter - base[name], atol=1e-5)
+        rule.cut(4, RATE)
+
+
+def test_the_difference_feeds_the_error_feedback() -> None:
+    contract = shapes_contract(**LOCAL)
+    layout = layout_of(contract.parameters)
+    rule = rule_of(contract)
+    expected = torch.zeros(layout.components)
+    for seed in (1, 2, 3):
+        trained(rule, seed, seed + 10)
+        assert rule.offset is not None
+        expected *= 0.9
+        for tensor in layout.tensors:
+            layout.add_into(expected, tensor, rule.offset[tensor.name], -1.0)
+        sent = rule.cut(8, RATE)
+        assert all(not tensor.any() for tensor in rule.offset.values())
+        expected -= dense(layout, sent)
+        assert torch.allclose(rule.momentum.buffer, expected, atol=1e-5)
+
+
+def trainer_of(device: torch.device = CPU, **sections: Any) -> Trainer:
+    contract = small_contract(**(LOCAL | {"schedule": {"learning_rate": 0.01, "steps": 100}} | sections))
+    return Trainer(contract, small_corpus(), random_replica(contract, step=20), device)
+
+
+def moved(trainer: Trainer, *votes: Votes) -> Replica:
+    """The trainer's replica, after the update that the coordinator would make of these votes; applied to it as well."""
+    replica = trainer.replica
+    merger = merger_of(replica.contract, replica.layout)
+    for one in votes:
+        merger.add(one, 1)
+    rate = learning_rate(replica.contract.schedule, replica.step)
+    replica.apply(Update(replica.step, rate, 1.0, merger.merged()), b"")
+    return replica
+
+
+def model_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in trainer._model.named_parameters()}
+
+
+@pytest.mark.parametrize("device", [CPU, NUMBERED], ids=["one device", "two devices"])
+def test_a_micro_batch_moves_the_nodes_own_copy_and_never_the_replica(device: torch.device) -> None:
+    trainer = trainer_of(device)
+    before = trainer.replica.state_hash()
+    trainer.micro_batch(range(4))
+    trainer.micro_batch(range(4, 8))
+    assert trainer.replica.state_hash() == before
+    offset = trainer.rule.offset
+    assert offset is not None
+    for name, parameter in model_of(trainer).items():
+        assert torch.allclose(parameter, trainer.replica.tensors[name] + offset[name], atol=1e-6)
+        assert 0.002 < offset[name].abs().max() < 0.03  # two steps of Adam at 0.01
+    trainer.cut(8)
+    for name, parameter in model_of(trainer).items():
+        assert torch.equal(parameter, trainer.replica.tensors[name])
+    assert trainer.replica.state_hash() == before
+
+
+def test_an_update_between_two_micro_batches_keeps_the_difference() -> None:
+    trainer = trainer_of()
+    theirs = random_votes(trainer.replica.layout, 8, 1)
+    sizes = torch.full((trainer.replica.layout.tiles,), 150, dtype=torch.uint8).numpy()
+    tiles = len(set(trainer.replica.layout.tile_of(theirs.components).tolist()))
+    theirs = Votes(theirs.components, theirs.positive, sizes[:tiles])
+    trainer.micro_batch(range(4))
+    offset = {name: tensor.clone() for name, tensor in (trainer.rule.offset or {}).items()}
+    assert offset
+    moved(trainer, theirs)
+    trainer.refresh()
+    for name, parameter in model_of(trainer).items():
+        assert torch.allclose(parameter, trainer.replica.tensors[name] + offset[name], atol=1e-6)
+    trainer.micro_batch(range(4, 8))
+    now = trainer.rule.offset
+    assert now is not None
+    assert any(not torch.equal(now[name], offset[name]) for name in offset)
+
+
+def test_a_gradient_that_is_dropped_leaves_the_model_at_the_base() -> None:
+    trainer = trainer_of()
+    trainer.micro_batch(range(4))
+    trainer.clear()
+    for name, parameter in model_of(trainer).items():
+        assert torch.equal(parameter, trainer.replica.tensors[name])
+
+
+@pytest.mark.parametrize("sections", [{}, {"rule": {"name": "local_adamw", "outer_rate": 0.7}}], ids=["1", "0.7"])
+def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(sections: dict[str, Any]) -> None:
+    trainer = trainer_of(**sections)
+    trainer.micro_batch(range(4))
+    sent, _, _ = trainer.cut(32)
+    before = {name: tensor.clone() for name, tensor in trainer.replica.tensors.items()}
+    trainer.look_ahead(sent)
+    ahead = model_of(trainer)
+    replica = moved(trainer, sent.votes())
+    for name, tensor in replica.tensors.items():
+        step = tensor - before[name]
+        assert step.any()
+        assert (ahead[name] - tensor).norm() < 0.06 * step.norm()
+
+
+def test_local_steps_of_one_node_lower_the_loss() -> None:
+    trainer = trainer_of()
+    losses = []
+    for number in range(30):
+        for half in (0, 4):
+            trainer.micro_batch(range(8 * number + half, 8 * number + half + 4))
+        sent, samples, loss = trainer.cut(64)
+        assert samples == 8
+        losses.append(loss)
+        moved(trainer, sent.votes())
+        trainer.refresh()
+    assert losses[-1] < losses[0] - 1
+
+
+def test_the_contract_bounds_an_inner_step() -> None:
+    local = shapes_contract(rule={"name": "local_adamw", "micro_batch": 4}).rule
+    assert [local.micro_batch_max(allowed) for allowed in (2, 4, 64)] == [2, 4, 4]
+    assert shapes_contract().rule.micro_batch_max(64) == 64
+
+
+def test_the_contract_chooses_the_rule() -> None:
+    assert isinstance(rule_of(shapes_contract(**LOCAL)), LocalAdamW)
+    assert rule_of(shapes_contract()).offset is None

@@ -1,0 +1,240 @@
+"""Updates that carry magnitude: the same bits in any order and on any device, and a step of the right size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.small import random_replica, random_sized_votes, random_votes, shapes_contract
+from thinwire_proto import apply as apply_module
+from thinwire_proto.codec import Update, decode_update, encode_update
+from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
+from thinwire_proto.decode import VOTE_MAX, displacements
+from thinwire_proto.fingerprint import mix64
+from thinwire_proto.magnitudes import OCTAVE, SCALE_MIN, TABLE, UNIT, coded, merger_of, tiles_with
+from thinwire_proto.replica import Replica
+from thinwire_proto.selftest import extreme_tiles, reference_integers, reference_scaled, run_selftest
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.transform import inverse
+from thinwire_proto.votes import Merged, Votes
+
+TRANSFORMS = ["dct", "hadamard"]
+SIZED = shapes_contract(demo={"magnitude": "tile"})
+LAYOUT = TileLayout(SIZED.parameters)
+
+
+def merge_sized(contributions: list[tuple[Votes, int]], outer_rate: float = 1.0, transform: str = "dct") -> Merged:
+    merger = merger_of(
+        shapes_contract(demo={"magnitude": "tile", "transform": transform}, rule={"outer_rate": outer_rate}), LAYOUT
+    )
+    for votes, weight in contributions:
+        merger.add(votes, weight)
+    return merger.merged()
+
+
+def test_the_table_is_the_published_one() -> None:
+    assert [round(128 * 2 ** (i / 8)) for i in range(8)] == list(OCTAVE)
+    assert TABLE[:10].tolist() == [128, 140, 152, 166, 181, 197, 215, 235, 256, 280]
+    assert int(TABLE[255]) == 235 << 31
+    assert (TABLE[8:] == 2 * TABLE[:-8]).all()
+
+
+def test_a_code_is_the_nearest_and_stands_for_a_float32_exactly() -> None:
+    magnitudes = torch.logspace(-8.3, 1.1, 500)
+    codes, values = coded(magnitudes)
+    assert ((values / magnitudes - 1).abs() < 0.05).all()
+    assert values.double().tolist() == [int(TABLE[code]) * UNIT for code in codes.tolist()]
+    again, same = coded(values)
+    assert torch.equal(again, codes)
+    assert torch.equal(same, values)
+
+
+def test_magnitudes_beyond_the_table() -> None:
+    codes, values = coded(torch.tensor([0.0, 1e-30, 1e-9, 100.0]))
+    assert values[:3].tolist() == [0, 0, 0]  # not to be sent: it stays at home
+    assert codes[3] == 255
+
+
+@given(st.lists(st.integers(1, 8000), min_size=1, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_any_order_gives_the_same_bits(weights: list[int], random: Random) -> None:
+    contributions = [(random_sized_votes(LAYOUT, 32, seed), weight) for seed, weight in enumerate(weights)]
+    expected = merge_sized(contributions)
+    random.shuffle(contributions)
+    found = merge_sized(contributions)
+    assert np.array_equal(found.components, expected.components)
+    assert np.array_equal(found.values, expected.values)
+    assert found.scales is not None
+    assert expected.scales is not None
+    assert found.scales.tobytes() == expected.scales.tobytes()
+
+
+def test_one_python_integer_at_a_time_gives_the_same() -> None:
+    """The dumb twin of merging and scaling."""
+    contributions = [(random_sized_votes(LAYOUT, 16, seed), 3 * seed + 1) for seed in range(3)]
+    total: dict[int, int] = {}
+    for votes, weight in contributions:
+        assert votes.codes is not None
+        tiles = LAYOUT.tile_of(votes.components).tolist()
+        code_of = dict(zip(sorted(set(tiles)), votes.codes.tolist(), strict=True))
+        for place, positive, tile in zip(votes.components.tolist(), votes.positive.tolist(), tiles, strict=True):
+            size = weight * (OCTAVE[code_of[tile] % 8] << (code_of[tile] // 8))
+            total[place] = total.get(place, 0) + (size if positive else -size)
+    largest: dict[int, int] = {}
+    for place, value in total.items():
+        tile = int(LAYOUT.tile_of(np.array([place]))[0])
+        largest[tile] = max(largest.get(tile, 0), abs(value))
+    expected = {}
+    for place, value in total.items():
+        most = largest[int(LAYOUT.tile_of(np.array([place]))[0])]
+        if scaled := (254 * abs(value) + most) // (2 * most):
+            expected[place] = scaled if value > 0 else -scaled
+    merged = merge_sized(contributions)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == expected
+
+
+def test_the_largest_votes_there_are_overflow_nowhere() -> None:
+    everything = Votes(
+        np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_), np.full(LAYOUT.tiles, 255, np.uint8)
+    )
+    merged = merge_sized([(everything, WEIGHT_SUM_MAX - 1), (everything, 1)])
+    assert (merged.values == VOTE_MAX).all()
+    assert len(merged) == LAYOUT.components
+    merger = merger_of(SIZED, LAYOUT)
+    merger.add(everything, WEIGHT_SUM_MAX)
+    with pytest.raises(ValueError, match="32767"):
+        merger.add(everything, 1)
+
+
+def test_votes_without_the_codes_of_their_tiles_are_not_merged() -> None:
+    votes = random_sized_votes(LAYOUT, 8, 1)
+    assert votes.codes is not None
+    for codes in (None, votes.codes[:-1]):
+        with pytest.raises(ValueError, match="one code for each"):
+            merger_of(SIZED, LAYOUT).add(replace(votes, codes=codes), 1)
+    with pytest.raises(ValueError, match="1 or more"):
+        merger_of(SIZED, LAYOUT).add(votes, 0)
+
+
+def test_nobody_voted() -> None:
+    replica = random_replica(SIZED)
+    before = replica.state_hash()
+    merged = merge_sized([(Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0, np.uint8)), 1)])
+    replica.apply(Update(0, 0.5, 1.0, merged), b"")
+    assert replica.state_hash() == before
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("outer_rate", [1.0, 0.7])
+def test_the_step_is_the_mean_of_what_was_sent(transform: str, outer_rate: float) -> None:
+    """Against plain float arithmetic: outer_rate · T⁻¹(Σ w·s·a / Σw), in each tensor to a few per cent."""
+    contract = shapes_contract(demo={"magnitude": "tile", "transform": transform}, rule={"outer_rate": outer_rate})
+    contributions = []
+    for node in range(3):
+        votes = random_votes(LAYOUT, 32, node)
+        tiles, _ = tiles_with(votes.components, LAYOUT)
+        codes = np.random.default_rng(node).integers(150, 170, len(tiles)).astype(np.uint8)
+        contributions.append((replace(votes, codes=codes), node + 1))
+    mean = torch.zeros(LAYOUT.components, dtype=torch.float64)
+    for votes, weight in contributions:
+        assert votes.codes is not None
+        _, counts = tiles_with(votes.components, LAYOUT)
+        size = np.repeat(TABLE[votes.codes] * UNIT, counts) * np.where(votes.positive, 1, -1) * weight / 6
+        mean[torch.from_numpy(votes.components)] += torch.from_numpy(size)
+    flat = torch.cat(
+        [
+            inverse(LAYOUT.matrices(mean.float()), transform).flatten(),
+            inverse(LAYOUT.vectors(mean.float()), transform).flatten(),
+        ]
+    )
+    moved = random_replica(contract)
+    before = {name: tensor.clone() for name, tensor in moved.tensors.items()}
+    moved.apply(Update(0, 0.5, 1.0, merge_sized(contributions, outer_rate, transform)), b"")
+    # what the replica moved by, in tile space; the expectation is cut the same way, so the padding counts for nothing
+    for tensor in LAYOUT.tensors:
+        found, expected = torch.zeros(LAYOUT.components), torch.zeros(LAYOUT.components)
+        LAYOUT.add_into(found, tensor, before[tensor.name] - moved.tensors[tensor.name])
+        LAYOUT.add_into(expected, tensor, torch.ones(tensor.shape))
+        expected *= outer_rate * flat
+        assert (found - expected).norm() <= 0.05 * expected.norm()
+        if expected.norm() > 0:
+            assert (found @ expected / (expected @ expected)).item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_a_displacement_is_the_exact_integer_times_the_scale_rounded_once(
+    transform: str, threads: int, dimensions: int
+) -> None:
+    scaled = reference_scaled(extreme_tiles(transform))
+    scaled = scaled if dimensions == 2 else scaled[:, :, 0]
+    x = reference_integers(scaled, transform)
+    assert np.abs(x).max() < 1 << 24
+    scale = np.float32(0.37e-6)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = displacements(torch.from_numpy(scaled.astype(np.int8)), transform, torch.tensor(scale))
+    finally:
+        torch.set_num_threads(before)
+    exact = x.astype(np.float64) * np.float64(scale)  # 24 bits by 24 bits: float64 has room for all of them
+    assert np.array_equal(found.numpy(), exact.astype(np.float32))
+
+
+def test_no_change_is_subnormal_at_the_smallest_scale() -> None:
+    votes = torch.zeros(1, 64, 64, dtype=torch.int8)
+    votes[0, 3, 5] = 1
+    for transform in TRANSFORMS:
+        change = displacements(votes, transform, torch.tensor(SCALE_MIN))
+        assert ((change == 0) | (change.abs() >= torch.finfo(torch.float32).tiny)).all()
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_the_self_test_tells_a_float_displacement_apart(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_float(scaled: torch.Tensor, transform: str, scale: torch.Tensor) -> torch.Tensor:
+        return 1000 * inverse(scaled.float(), transform) * scale
+
+    monkeypatch.setattr(apply_module, "displacements", in_float)
+    assert not run_selftest(DemoSpec.model_validate({"transform": transform}), "cpu").exact
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for size in (batch, 1024):
+        monkeypatch.setattr(apply_module, "TILE_BATCH", size)
+        replica = random_replica(SIZED)
+        replica.apply(Update(0, 0.5, 1.0, merge_sized([(random_sized_votes(LAYOUT, 32, 1), 2)])), b"")
+        states.append(replica.state_hash())
+    assert states[0] == states[1]
+
+
+def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint() -> None:
+    """A golden trajectory, like that of sign updates; its scales are made from integers by one product, a division
+    and a rounding to eight bits, which the coordinator does once."""
+    tensors = {}
+    for number, parameter in enumerate(SIZED.parameters):
+        values = [(mix64((number << 32) + n) >> 40) / 2**24 - 0.5 for n in range(int(np.prod(parameter.shape)))]
+        tensors[parameter.name] = torch.tensor(values, dtype=torch.float32).view(parameter.shape)
+    replica = Replica(SIZED, tensors, 0, b"")
+    for step in range(5):
+        contributions = [(golden_votes(node, step), node + 1) for node in range(3)]
+        update = Update(step, 2.0**-9, (1.0, 1 - 2.0**-20)[step % 2], merge_sized(contributions))
+        replica.apply(decode_update(encode_update(update), LAYOUT, "tile"), b"")
+    assert f"{replica.fingerprint(7):016x}" == "41d0450c8662a1f4"
+
+
+def golden_votes(node: int, step: int) -> Votes:
+    """About one component in 128, by mix64, with codes around a thousandth."""
+    numbers = [mix64(place + (node << 40) + (step << 50)) for place in range(LAYOUT.components)]
+    components = np.array([place for place, number in enumerate(numbers) if number % 128 == 0], np.int64)
+    tiles, _ = tiles_with(components, LAYOUT)
+    codes = np.array([140 + mix64(tile + (node << 20)) % 16 for tile in tiles.tolist()], np.uint8)
+    return Votes(components, np.array([bool(numbers[place] >> 63) for place in components]), codes)

@@ -1,0 +1,43 @@
+"""Real nodes that take local steps of AdamW and send differences with their size; all replicas are equal to the bit."""
+
+from __future__ import annotations
+
+import signal
+
+from safetensors import safe_open
+
+from support.real import RealSwarm, ended, run_text, until
+
+LOCAL = """
+pace = "clock"
+[rule]
+name = "local_adamw"
+micro_batch = 2
+[demo]
+k = 64
+beta = 0.95
+"""
+
+
+def test_two_nodes_train_by_local_steps_and_one_that_was_killed_goes_on(swarm: RealSwarm) -> None:
+    """On a clock, so that updates come between two local steps, and nodes look ahead."""
+    text = run_text(100_000, rounds=LOCAL).replace("length_ms = 5000", "length_ms = 600")
+    swarm.coordinator(text.replace("samples = 4", "samples = 64"), "--wait-for", "2")
+    stays, dies = swarm.node("stays"), swarm.node("dies")
+    until(lambda: swarm.counted("dies") >= 5, "it is counted", stays, dies)
+    dies.tell(signal.SIGKILL)
+    ended(dies)
+    before = swarm.counted("dies")
+    again = swarm.node("dies")
+    until(lambda: swarm.counted("dies") >= before + 3, "it is counted again", stays, again)
+    for node in (stays, again):
+        node.tell(signal.SIGTERM)
+    assert [ended(stays), ended(again)] == [0, 0]
+
+    status = swarm.status(fingerprint=True)
+    assert status.fingerprints_compared >= 12  # each contribution's base, with the coordinator's replica
+    assert status.fingerprints_different == 0
+    assert status.loss_newest < status.loss_first - 0.3
+    assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+    with safe_open(swarm.folder / "stays" / "momentum.safetensors", framework="pt") as kept:
+        assert {"momentum", "first", "second"} <= set(kept.keys())
