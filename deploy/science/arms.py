@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from thinwire_proto.contract import DemoSpec
+from thinwire_proto.contract import DemoSpec, RuleSpec
 
 Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco"]
 RATE_FACTOR = 1.5
@@ -25,6 +25,7 @@ class Arm:
     kind: Kind
     rate: float
     demo: DemoSpec = field(default_factory=DemoSpec)
+    rule: RuleSpec = field(default_factory=RuleSpec)
     local_steps: int = 1
     beta: float = 0.9
 
@@ -48,6 +49,14 @@ RATES_MAX = 5
 """Learning rates that an arm can have at most."""
 
 
+def _local(steps: int, k: int) -> Arm:
+    """Local steps whose difference is compressed to as many bytes a token as the default takes, or somewhat fewer."""
+    demo = _demo(k=k, beta=0.95, magnitude="tile", precondition="none")
+    rule = RuleSpec(name="local_adamw", micro_batch=1 << 20, beta2=0.99)
+    what = f"{steps} local AdamW step{'s' if steps > 1 else ''} a round, their difference compressed"
+    return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
+
+
 def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
@@ -65,6 +74,9 @@ _TABLE = (
     Arm("random", "the default, with components drawn and not chosen", "random", 3e-3),
     Arm("reference-128", "the reference with k 128", "reference", 1.5e-3, _demo(**PUBLISHED, k=128)),
     Arm("signum", "sign of the momentum, β 0.9, every gradient exchanged", "signum", 3e-4, beta=0.9),
+    _local(1, 176),
+    _local(4, 704),
+    _local(16, 1408),
     Arm(
         "diloco-4", "DiLoCo: 4 local AdamW steps a round, all of it exchanged", "diloco", 3e-3, local_steps=4, beta=0.99
     ),

@@ -15,8 +15,10 @@ from deploy.science.method import Swarm, Traffic, mean
 from deploy.science.problem import Problem
 from thinwire_node.momentum import Momentum
 from thinwire_node.published import BYTES_A_COMPONENT, Published, components
+from thinwire_node.rule import make_rule
 from thinwire_proto.codec import Update, encode_update, encode_votes
 from thinwire_proto.contract import Contract, DataSpec, Parameter, ScheduleSpec
+from thinwire_proto.magnitudes import merger_of
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import decay, learning_rate
 from thinwire_proto.votes import merge
@@ -97,12 +99,48 @@ class RandomVoting(Voting):
         return RandomMomentum(self._replica.layout, contract.demo, self._problem.device).draw_by(number)
 
 
+class LocalSteps:
+    """H local AdamW steps a round, and their difference compressed, with magnitudes (docs/local-rules.md)."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+        self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
+        self._k = arm.demo.k_of_round(swarm.nodes)
+        self._contract = make_contract(problem, arm, schedule)
+        tensors = {name: tensor.data for name, tensor in problem.parameters.items()}
+        self._replica = Replica(self._contract, tensors, 0, b"")
+        self._local = {name: tensor.clone() for name, tensor in tensors.items()}  # one node after the other
+        layout = self._replica.layout
+        self._nodes = [make_rule(self._contract, layout, problem.device) for _ in range(swarm.nodes)]
+
+    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+        losses, sent = [], []
+        self._problem.put(self._local)
+        for number, node in enumerate(self._nodes):
+            for name, tensor in self._local.items():
+                tensor.copy_(self._replica.tensors[name])
+            for inner in range(self._steps):
+                place = first + inner * self._swarm.samples + number * self._swarm.share
+                loss, gradients = self._problem.gradients(place, self._swarm.share)
+                node.learn(self._local, gradients, self._swarm.share, learning_rate(self._schedule, step + inner))
+                losses.append(loss)
+            sent.append(node.cut(self._k, learning_rate(self._schedule, step)).votes())
+        self._problem.put(self._replica.tensors)
+        merger = merger_of(self._contract, self._replica.layout)
+        for votes in sent:
+            merger.add(votes, 1)
+        update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merger.merged())
+        self._replica.apply(update, b"")
+        up = mean([float(len(encode_votes(votes))) for votes in sent])
+        return mean(losses), Traffic(up, len(encode_update(update)))
+
+
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
     """Of a swarm that trains this model on this text."""
     size = len(problem.text.train)
     return Contract(
         model=problem.spec,
         demo=arm.demo,
+        rule=arm.rule,
         schedule=schedule,
         data=DataSpec(corpus_hash=problem.text.hash, corpus_bytes=size, train_bytes=size),
         parameters=tuple(

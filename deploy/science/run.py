@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from deploy.science.arms import ARMS, Arm
-from deploy.science.compressed import RandomVoting, Reference, Voting
+from deploy.science.compressed import LocalSteps, RandomVoting, Reference, Voting
 from deploy.science.dense import DenseAdamW, DenseSignum, DiLoCo
 from deploy.science.method import Method, Swarm, Traffic
 from deploy.science.problem import Problem
@@ -32,6 +32,7 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
     "reference": Reference,
     "votes": Voting,
     "random": RandomVoting,
+    "local": LocalSteps,
 }
 CURVE_POINTS = 16
 CURVE_SAMPLES = 64
@@ -136,7 +137,7 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
 
 
 def asdict_of(arm: Arm) -> dict[str, object]:
-    return asdict(arm) | {"demo": arm.demo.model_dump()}
+    return asdict(arm) | {"demo": arm.demo.model_dump(), "rule": arm.rule.model_dump()}
 
 
 # results on disk
