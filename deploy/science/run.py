@@ -34,6 +34,7 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
     "random": RandomVoting,
     "local": LocalSteps,
 }
+DENSE = ("adamw", "signum", "diloco")
 CURVE_POINTS = 16
 CURVE_SAMPLES = 64
 """Held-out samples for a point of the curve; the last one has all of `Size.held_out`."""
@@ -124,7 +125,7 @@ def train(run: Run, device: torch.device) -> Result:
     size = sum(tensor.numel() for tensor in problem.parameters.values())
     seconds = time.monotonic() - began
     return Result(
-        run, asdict_of(arm), curve, final, traffic.up, traffic.down, size, seconds, text.hash, torch.__version__
+        run, settings_of(arm), curve, final, traffic.up, traffic.down, size, seconds, text.hash, torch.__version__
     )
 
 
@@ -136,8 +137,13 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
     return METHODS[arm.kind](problem, arm, schedule, Swarm(run.nodes, run.size.samples))
 
 
-def asdict_of(arm: Arm) -> dict[str, object]:
-    return asdict(arm) | {"demo": arm.demo.model_dump(), "rule": arm.rule.model_dump()}
+def settings_of(arm: Arm) -> dict[str, object]:
+    """What sets the arm apart, as it stands in the files: not its rates, nor what its kind has no use for."""
+    settings: dict[str, object] = {"kind": arm.kind}
+    if arm.kind in DENSE:
+        return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
+    settings["demo"] = arm.demo.model_dump()
+    return settings | ({"rule": arm.rule.model_dump(), "local_steps": arm.local_steps} if arm.kind == "local" else {})
 
 
 # results on disk

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from deploy.science.arms import ARMS
 from deploy.science.plan import Study, next_runs, runs_at_least
-from deploy.science.run import Result, Run, read
+from deploy.science.run import Result, Run, read, settings_of
 
 ERROR_LINES = 15
 
@@ -43,13 +44,21 @@ class Going:
 
 
 def results_in(folder: Path, study: Study) -> list[Result]:
-    """What is there of this study. Raises StudyError for results that were made on another text."""
+    """What is there of this study. Raises StudyError for results of other texts, or of arms that were set otherwise."""
     results = [read(path) for path in sorted(folder.glob("*.json"))]
     mine = [result for result in results if result.run.size == study.size and result.run.arm in study.arms]
     if len({result.corpus for result in mine}) > 1:
         raise StudyError(
             f"{folder} has results on different texts (another Python's standard library); give another --into"
         )
+    for result in mine:
+        now = settings_of(ARMS[result.run.arm])
+        changed = [name for name, value in result.settings.items() if value != now.get(name)]
+        if changed:
+            raise StudyError(
+                f"{folder / result.run.name}.json was run with another {', '.join(changed)} than the arm has now; "
+                "remove it, or give another --into"
+            )
     return mine
 
 

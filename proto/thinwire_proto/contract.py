@@ -97,7 +97,7 @@ class RuleSpec(Section):
 class ScheduleSpec(Section):
     """Linear warm-up, then cosine to `floor` of the peak. Follows the step, not the round."""
 
-    learning_rate: float = Field(3e-3, gt=0, le=1)
+    learning_rate: float = Field(2e-3, gt=0, le=1)
     warmup_steps: int = Field(50, ge=0)
     steps: int = Field(200, ge=1, le=1 << 31, description="updates until the run is complete")
     floor: float = Field(0.1, ge=0, le=1)

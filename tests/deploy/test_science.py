@@ -145,3 +145,12 @@ def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
     assert LARGE.size.spec.vocabulary == VOCABULARY
     assert LARGE.size.spec.width == PRESETS["byte-30m"].width
     assert LARGE.tokens >= 200_000_000
+
+
+def test_a_result_of_an_arm_that_was_set_otherwise_is_refused(tmp_path: Path) -> None:
+    result = result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0)
+    write(replace(result, settings={"kind": "votes"}), tmp_path)
+    assert len(results_in(tmp_path, TINY)) == 1
+    write(replace(result, settings={"kind": "votes", "demo": {"k": 1}}), tmp_path)
+    with pytest.raises(StudyError, match="another demo than the arm has now"):
+        results_in(tmp_path, TINY)
