@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deploy.science.arms import ADAMW, ARMS, DEFAULT, REFERENCE
 from deploy.science.lines import Line, lines_of
-from deploy.science.plan import Study, sweep_of
+from deploy.science.plan import Study, runs_at_least, sweep_of
 from deploy.science.plots import write_plots
 from deploy.science.run import Result
 
@@ -34,6 +34,8 @@ def page(study: Study, results: Sequence[Result], lines: Sequence[Line]) -> str:
 
 
 def _head(study: Study, results: Sequence[Result]) -> str:
+    left = len(runs_at_least(study, results))
+    missing = f"\n{left} runs or more are still to be made; the same command goes on.\n" if left else ""
     size, spec = study.size, study.size.spec
     made = ""
     if results:
@@ -50,7 +52,7 @@ Loss is in nats a byte, on {size.held_out} samples of files that nobody trained 
 and received; beside them, how many times fewer that is than float32 all-reduced in every step, 8 bytes a parameter.
 Dense arms are charged just that, once a round; thinwire's are what its codec wrote; the reference's are its published
 format. Each arm's learning rate is the best of its sweep, below.
-"""
+{missing}"""
 
 
 def _table(lines: Sequence[Line]) -> str:
@@ -101,7 +103,8 @@ def _sweeps(study: Study, results: Sequence[Result]) -> str:
         tried = {r.run.rate: r.loss for r in results if r.run == study.sweep_run(arm, r.run.rate)}
         words = [f"{rate:g}: {tried[rate]:.4f}" for rate in sorted(tried)]
         best = "" if sweep.best is None else f"{sweep.best:g}{' (at the edge)' if sweep.at_edge else ''}"
-        rows.append(f"| {arm} | {best} | {', '.join(words)} |")
+        if words:
+            rows.append(f"| {arm} | {best} | {', '.join(words)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -37,7 +37,7 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
 DENSE = ("adamw", "signum", "diloco")
 CURVE_POINTS = 16
 CURVE_SAMPLES = 64
-"""Held-out samples for a point of the curve; the last one has all of `Size.held_out`."""
+"""Held-out samples for a point of the curve, which is above or below `loss` by what they are harder or easier."""
 WARMUP_STEPS, WARMUP_SHARE_MAX = 50, 0.2
 """In steps and not as a share of them, so that a rate means the same in the sweep and in a run to the end."""
 PROGRESS_S = 2.0
@@ -107,7 +107,7 @@ def train(run: Run, device: torch.device) -> Result:
     a_round = run.size.samples * spec.context * arm.local_steps
     rounds = run.tokens // a_round
     method = make_method(problem, arm, run, rounds)
-    measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS - 1)}
+    measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
     curve, traffic = [], Traffic(0.0, 0.0)
     for number in range(rounds):
         step = number * arm.local_steps
@@ -121,7 +121,6 @@ def train(run: Run, device: torch.device) -> Result:
             said = time.monotonic()
             print(f"tokens {(number + 1) * a_round}", flush=True)
     final = problem.held_out_loss(run.size.held_out)
-    curve.append((rounds * a_round, final))
     size = sum(tensor.numel() for tensor in problem.parameters.values())
     seconds = time.monotonic() - began
     return Result(
