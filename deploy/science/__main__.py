@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rich.text import Text
 from deploy.science.arms import ARMS, MATTER
 from deploy.science.plan import Study, next_runs, runs_at_least
 from deploy.science.report import write_report
-from deploy.science.run import Size
+from deploy.science.run import Run, Size
 from deploy.science.study import Going, StudyError, results_in, run_all
 
 INTO = Path("docs") / "convergence"
@@ -34,9 +35,8 @@ QUICK = Study(QUICK_ARMS, Size(held_out=128), 1 << 18, 1 << 19, (1,))
 
 def main() -> None:
     arguments = _arguments()
-    study = QUICK if arguments.quick else LARGE if arguments.large else FULL
-    if arguments.arms:
-        study = replace(study, arms=tuple(arguments.arms))
+    whole = QUICK if arguments.quick else LARGE if arguments.large else FULL
+    study = replace(whole, arms=tuple(arguments.arms)) if arguments.arms else whole
     folder = arguments.into / "runs"
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -48,7 +48,7 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with Live(console=console, refresh_per_second=1) as live:
                 asyncio.run(run_all(study, folder, arguments.jobs, lambda going: live.update(_view(going))))
-        write_report(study, results_in(folder, study), arguments.into)
+        write_report(whole, results_in(folder, whole), arguments.into)
         console.print(f"written to {arguments.into}")
     except StudyError as error:
         console.print(f"error: {error}", markup=False)
@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--large", action="store_true", help="30M parameters, 200M tokens of this machine's text")
     parser.add_argument("--into", type=Path, help=f"of the results; default {INTO}, runs/science or {LARGE_INTO}")
     parser.add_argument("--jobs", type=int, help="runs at a time, a thread each; default: a core each, or one if large")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, help="only these")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, help="run only these")
     parser.add_argument("--plan", action="store_true", help="say what is still to run, and run nothing")
     parser.add_argument("--report", action="store_true", help="write table and plots of what is there, and run nothing")
     arguments = parser.parse_args()
@@ -85,7 +85,7 @@ def _tell_plan(study: Study, folder: Path, console: Console) -> None:
     console.print(f"{len(results)} runs are done; at least {len(left)} are left, of {_tokens(left)} tokens")
 
 
-def _tokens(runs: list) -> str:  # type: ignore[type-arg]
+def _tokens(runs: Sequence[Run]) -> str:
     return f"{sum(run.tokens for run in runs) / 1e6:.1f}M"
 
 

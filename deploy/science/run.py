@@ -94,10 +94,6 @@ class Result:
     def bytes(self) -> float:
         return self.up + self.down
 
-    @property
-    def diverged(self) -> bool:
-        return not math.isfinite(self.loss)
-
 
 def train(run: Run, device: torch.device) -> Result:
     """Prints its progress."""
