@@ -9,16 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 
+from deploy.science import text as text_module
 from deploy.science.__main__ import LARGE
 from deploy.science.arms import ADAMW, ARMS, DEFAULT, EXCHANGING, MATTER, RATES_MAX, REFERENCE, rate_at
 from deploy.science.lines import lines_of
 from deploy.science.plan import Study, next_runs, runs_at_least, sweep_of
 from deploy.science.report import page, write_report
-from deploy.science.run import Result, Run, Size, read, write
+from deploy.science.run import Result, Run, Size, read, train, write
 from deploy.science.study import Going, StudyError, results_in, run_all
-from deploy.science.text import VOCABULARY, make_machine_text, text_files
+from deploy.science.text import VOCABULARY, make_machine_text, text_files, text_of
 from thinwire_proto.corpus import windows
 from thinwire_proto.models import PRESETS
 
@@ -122,11 +124,15 @@ def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
         results_in(tmp_path, TINY)
 
 
-def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path) -> None:
-    folder = tmp_path / "text"
+def made_up_text(folder: Path) -> Path:
     folder.mkdir()
     for number in range(300):
         (folder / f"{number}.py").write_text(f"def function_{number}(value):\n    return value + {number}\n" * 40)
+    return folder
+
+
+def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path) -> None:
+    folder = made_up_text(tmp_path / "text")
     (folder / "copy.md").write_bytes((folder / "7.py").read_bytes())
     (folder / "picture.png").write_bytes(b"\x89PNG" * 1000)
     assert len(text_files((folder,))) == 300
@@ -139,6 +145,19 @@ def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path)
     windows_of = windows(train, 16)
     assert windows_of.dtype == np.uint16
     assert windows_of.shape[1] == 17
+
+
+def test_the_larger_study_trains_on_the_machines_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of each of its arms, of a smaller model."""
+    monkeypatch.setattr(text_module, "FOLDERS", (made_up_text(tmp_path / "text"),))
+    monkeypatch.setattr(text_module, "KEPT", tmp_path / "kept")
+    text_of.cache_clear()
+    size = Size("byte-1m", 4, 8, "machine")
+    for arm in LARGE.arms:
+        result = train(Run(arm, 1e-3, 1, 2, 2 * 4 * 256, size), torch.device("cpu"))
+        assert result.parameters > 1_800_000  # the vocabulary is the tokenizer's
+        assert 3 < result.loss < 9.1
+    text_of.cache_clear()
 
 
 def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
