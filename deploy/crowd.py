@@ -30,6 +30,7 @@ from thinwire_proto.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.replica import Replica, load_replica
 from thinwire_proto.rows import parse_row
 from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_proto.tiles import MATRIX_COMPONENTS
 from thinwire_proto.votes import Votes
 
 PROTOCOL = 1
@@ -63,9 +64,10 @@ class Common:
         if self._replica is None:
             data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(session=session))])
             self._replica = _replica_of(self.contract, data)
-            matrix_components = self._replica.layout.matrix_components
-            for _ in range(BODIES):
-                components = np.unique(self._rng.integers(0, matrix_components, VOTES))
+            tiles = self._replica.layout.matrix_tiles
+            for _ in range(BODIES):  # one vote a tile at most: fewer than any round's k
+                chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
+                components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
                 self.bodies.append(encode_votes(Votes(components, self._rng.random(len(components)) < 0.5)))
         replica = self._replica
         async for row_bytes, body in updates(stub, session, replica.step):

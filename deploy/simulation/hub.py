@@ -31,6 +31,8 @@ DISK_S = 0.004
 """A synced write."""
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 """The smallest that there is: what is simulated is not the model."""
+DEMO = {"k": VOTES, "k_policy": "fixed", "magnitude": "sign"}
+"""Made-up votes know of no other k; and a golden history does not hang on what is the default."""
 
 
 def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
@@ -38,7 +40,7 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
     data = DataSpec(seed=seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
-    run = RunSpec.model_validate({"model": MODEL, "data": data, "demo": {"k": VOTES}} | spec)
+    run = RunSpec.model_validate({"model": MODEL, "data": data, "demo": DEMO} | spec)
     sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}
     contract = Contract.model_validate(sections)
     contract = contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})

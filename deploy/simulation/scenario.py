@@ -87,7 +87,7 @@ class Scenario:
         rounds: dict[str, Any] = {"samples": 16, "weight_max": 8, "pace": given.pop("pace", "quorum")}
         rounds["length_ms"] = round(number(given.pop("length", "30s")) * 1000)
         rounds |= {key: int(value) for key, value in given.items()}
-        self._spec = {"round": rounds, "schedule": {"steps": steps, "warmup_steps": 1}}
+        self._spec = {"round": rounds, "schedule": {"steps": steps, "warmup_steps": 1, "learning_rate": 1e-3}}
 
     def line(self, words: str) -> None:
         given = {key: number(value) for key, value in options(words.split()).items()}

@@ -26,7 +26,7 @@ def test_each_field_changes_the_hash() -> None:
     for changed in (
         small_contract(demo={"k": 31}),
         small_contract(demo={"transform": "hadamard"}),
-        small_contract(schedule={"learning_rate": 2e-3}),
+        small_contract(schedule={"learning_rate": 5e-3}),
         small_contract(round={"length_ms": 1000}),
     ):
         assert changed.hash != contract.hash

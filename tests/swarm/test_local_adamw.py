@@ -22,7 +22,7 @@ beta = 0.95
 def test_two_nodes_train_by_local_steps_and_one_that_was_killed_goes_on(swarm: RealSwarm) -> None:
     """On a clock, so that updates come between two local steps, and nodes look ahead."""
     text = run_text(100_000, rounds=LOCAL).replace("length_ms = 5000", "length_ms = 600")
-    swarm.coordinator(text.replace("samples = 4", "samples = 64"), "--wait-for", "2")
+    swarm.coordinator(text.replace("samples = 4", "samples = 64"), "--wait-for", "2", "--evaluate-every", "2")
     stays, dies = swarm.node("stays"), swarm.node("dies")
     until(lambda: swarm.counted("dies") >= 5, "it is counted", stays, dies)
     dies.tell(signal.SIGKILL)
@@ -30,6 +30,7 @@ def test_two_nodes_train_by_local_steps_and_one_that_was_killed_goes_on(swarm: R
     before = swarm.counted("dies")
     again = swarm.node("dies")
     until(lambda: swarm.counted("dies") >= before + 3, "it is counted again", stays, again)
+    until(lambda: swarm.status().measured_step >= 6, "the loss is measured", stays, again)
     for node in (stays, again):
         node.tell(signal.SIGTERM)
     assert [ended(stays), ended(again)] == [0, 0]

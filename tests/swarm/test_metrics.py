@@ -59,8 +59,15 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         # it waits for the other, so that nothing is over before it was seen
         until(lambda: is_whole(prometheus, [here, *nodes[:1]]), "the first node is seen", program, one)
         two = swarm.node("two", *(("--metrics", second) if nodes else ()))
+        targets: dict[str, str] = {}
+
+        def all_up() -> bool:
+            """Each of them at some moment: a run this short may be over before the next look."""
+            targets.update({address: state for address, state in prometheus.targets().items() if state == "up"})
+            return len(targets) == len([here, *nodes])
+
+        until(all_up, "every target is up", program, one, two)
         until(lambda: prometheus.value("thinwire_coordinator_step") > 0, "steps are seen", program, one, two)
-        targets = prometheus.targets()
         assert [ended(one), ended(two)] == [0, 0]
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the last step is measured")
         status, exposition = swarm.status(), read(f"http://{here}/metrics")
@@ -71,7 +78,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_all_targets_are_up_and_have_all_that_the_table_promises(watched: Watched) -> None:
-    assert list(watched.targets.values()) == ["up"] * 3
+    assert len(watched.targets) == 3  # coordinator and nodes, each seen up
     tables = ["thinwire_coordinator.families", "thinwire_node.families"]
     promised = {
         f"{family.name}_bucket" if family.kind == "histogram" else family.name
@@ -131,8 +138,8 @@ def test_everything_else_is_what_the_status_says(watched: Watched) -> None:
         assert told("phase_seconds_count", phase=phase) == STEPS
     assert told("phase_seconds_count", phase="broadcast") == 2 * STEPS
     assert told("contribution_receive_seconds_count") == 2 * STEPS
-    # a component costs about nine bits, and the dense exchange two nodes' gradients each way
-    assert 8 < 8 * told("votes_bytes_total") / told("votes_total") < 16
+    # 88 components of a tile cost about seven bits each, and the dense exchange two nodes' gradients each way
+    assert 6 < 8 * told("votes_bytes_total") / told("votes_total") < 16
     assert told("dense_allreduce_bytes_total") == 2 * 4 * PARAMETERS * STEPS
     moved = status.bytes_up + status.bytes_down
     assert told("compression_ratio") == pytest.approx(2 * 2 * 4 * PARAMETERS * STEPS / moved)
