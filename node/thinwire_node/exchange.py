@@ -57,7 +57,8 @@ class Exchange:
         framed[:HEAD_BYTES] = np.frombuffer(len(data).to_bytes(HEAD_BYTES, "little"), np.uint8)
         fits = data[: self._capacity]
         framed[HEAD_BYTES : HEAD_BYTES + len(fits)] = np.frombuffer(fits, np.uint8)
-        ours = torch.from_numpy(framed)
+        # in memory of torch's own: gloo's threads may let go of it when Python is no more there to be asked
+        ours = torch.from_numpy(framed).clone()
         if dist.get_backend(self._group) not in _ON_CPU:
             ours = ours.to(device)
         everybody = [torch.empty_like(ours) for _ in range(self.ranks)]
