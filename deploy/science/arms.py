@@ -1,7 +1,7 @@
 """The arms: which method, with which settings, at which rates. The table in `docs/convergence/` has a line for each.
 
 Every arm gets the same budget of learning rates: its `rates` are three, a factor of RATE_FACTOR apart, and where the
-best of them lies at an edge, the plan goes on beyond that edge for every arm alike (`plan.py`).
+best of them lies at an edge, the plan goes on beyond it, to RATES_MAX at most (`plan.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RATE_FACTOR = 1.5
 @dataclass(frozen=True)
 class Arm:
     """kind: which method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps:
-    H, inner steps of a node in a round. beta: of Signum's momentum."""
+    H, inner steps of a node in a round. beta: of Signum's momentum, and of AdamW's second moment."""
 
     name: str
     what: str

@@ -1,5 +1,5 @@
 """Preconditioning: what feeds the momentum is the gradient over the root of its own second moment, as in Adam (arXiv
-1412.6980, algorithm 1). It never leaves the node, so it costs nothing on the wire; docs/convergence.md has what it is
+1412.6980, algorithm 1). It never leaves the node, so it costs nothing on the wire; docs/convergence has what it is
 worth.
 """
 
