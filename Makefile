@@ -2,6 +2,7 @@
 # make test    lint and tests
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
 # make bench   how fast and how small, beside honest baselines
+# make fuzz   the payload codec against a million damaged inputs; about 10 minutes (INPUTS)
 # make simulate   a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED)
 # make chaos   real processes killed at random (SEED, MINUTES)
 # make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
@@ -22,12 +23,13 @@ SEED   ?= 1
 HOURS  ?= 24
 SIMULATED ?= 1000
 MINUTES ?= 10
+INPUTS ?= 1000000
 
 VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science simulate chaos proto dashboards screenshots clean
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots clean
 
 swarm: $(VENV)/.run
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
@@ -61,6 +63,9 @@ simulate: $(VENV)/.run
 
 chaos: $(VENV)/.run
 	@$(BIN)/python -m deploy.chaos --seed $(SEED) --minutes $(MINUTES)
+
+fuzz: $(VENV)/.run
+	$(BIN)/python -m deploy.fuzz --inputs $(INPUTS)
 
 bench-staleness: $(VENV)/.run
 	$(BIN)/python -m deploy.staleness

@@ -68,12 +68,14 @@ class Common:
             for _ in range(BODIES):  # one vote a tile at most: fewer than any round's k
                 chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
                 components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
-                self.bodies.append(encode_votes(Votes(components, self._rng.random(len(components)) < 0.5)))
+                self.bodies.append(
+                    encode_votes(Votes(components, self._rng.random(len(components)) < 0.5), self._replica.layout)
+                )
         replica = self._replica
         async for row_bytes, body in updates(stub, session, replica.step):
             row = parse_row(row_bytes)
             async with self._moved:
-                replica.apply(decode_update(body, replica.layout), row.hash)
+                replica.apply(decode_update(body, replica.layout, replica.contract.demo.magnitude), row.hash)
                 self._fingerprints.clear()
                 self._moved.notify_all()
 

@@ -137,7 +137,7 @@ FAMILIES = (
         "thinwire_coordinator_updates_total",
         "counter",
         ("codec",),
-        "Sealed updates, by the form that was the smallest. codec: votes.",
+        "Sealed updates, by the form that was the smallest. codec: votes, signs.",
     ),
     # bytes
     Family(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from thinwire_coordinator.feed import Feed, SealedUpdate
 from thinwire_coordinator.state import State
 from thinwire_coordinator.workers import Workers
-from thinwire_proto.codec import Update, encode_update
+from thinwire_proto.codec import Update
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import Counted, Row
 from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.sign_form import encode_smaller
 from thinwire_proto.votes import Merges
 
 
@@ -41,11 +42,13 @@ class SealedRound:
 
 @dataclass(frozen=True)
 class Out:
-    """A sealed update: what it is, its size on disk, how long its two halves took, and when the coordinator's replica
-    has it, with the seconds that this took."""
+    """A sealed update: what it is, how many components it has, its size on disk, its form (votes or signs), how long its two halves
+    took, and when the coordinator's replica has it, with the seconds that this took."""
 
     update: Update
+    components: int
     size: int
+    form: str
     merge_s: float
     seal_s: float
     applied: asyncio.Future[float]
@@ -75,14 +78,14 @@ class Sealer:
         Returns when the update is on disk and out. Raises OSError or LedgerError where the disk fails; nothing is
         announced then."""
         began = self._now()
-        update, encoded = await self._workers.merge.submit(self._body, sealed.step, merger)
+        (update, components), (encoded, form) = await self._workers.merge.submit(self._body, sealed.step, merger)
         merged = self._now()
         row = await self._workers.disk.submit(self._write, sealed, counted, encoded, leases and leases())
         on_disk = self._now()
         self._head = row.hash
         applied = self._workers.replica.submit(self._apply, update, row.hash)
         await self._feed.publish(SealedUpdate(row.canonical(), encoded))
-        return Out(update, len(encoded), merged - began, on_disk - merged, applied)
+        return Out(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
         """Seconds that it took."""
@@ -90,10 +93,10 @@ class Sealer:
         self._replica.apply(update, head)
         return self._now() - began
 
-    def _body(self, step: int, merger: Merges) -> tuple[Update, bytes]:
-        schedule = self._state.contract.schedule
-        update = Update(step, learning_rate(schedule, step), decay(schedule, step), merger.merged())
-        return update, encode_update(update)
+    def _body(self, step: int, merger: Merges) -> tuple[tuple[Update, int], tuple[bytes, str]]:
+        schedule, merged = self._state.contract.schedule, merger.merged()
+        update = Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+        return (update, len(merged)), encode_smaller(update, self._replica.layout, self._state.contract.demo)
 
     def _write(self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: bytes | None) -> Row:
         row = Row(

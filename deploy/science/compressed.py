@@ -17,11 +17,12 @@ from thinwire_node.left_out import left_out_of
 from thinwire_node.momentum import Momentum
 from thinwire_node.published import BYTES_A_COMPONENT, Published, components
 from thinwire_node.rule import make_rule
-from thinwire_proto.codec import Update, encode_update, encode_votes
+from thinwire_proto.codec import Update, encode_votes
 from thinwire_proto.contract import Contract, DataSpec, Parameter, ScheduleSpec
 from thinwire_proto.magnitudes import merger_of
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.sign_form import encode_smaller
 from thinwire_proto.strongest import strongest_of
 from thinwire_proto.votes import merge
 
@@ -83,8 +84,10 @@ class Voting:
                 node.put_back(part)
         update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
         self._replica.apply(update, b"")
-        up = mean([float(len(encode_votes(one))) for one in votes])
-        return mean(losses), Traffic(up, len(encode_update(update)))
+        up = mean([float(len(encode_votes(one, layout))) for one in votes])
+        return mean(losses), Traffic(
+            up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
+        )
 
 
 class RandomMomentum(Momentum):
@@ -137,8 +140,10 @@ class LocalSteps:
             merger.add(votes, 1)
         update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merger.merged())
         self._replica.apply(update, b"")
-        up = mean([float(len(encode_votes(votes))) for votes in sent])
-        return mean(losses), Traffic(up, len(encode_update(update)))
+        up = mean([float(len(encode_votes(votes, self._replica.layout))) for votes in sent])
+        return mean(losses), Traffic(
+            up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
+        )
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:

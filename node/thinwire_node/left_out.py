@@ -17,7 +17,7 @@ from thinwire_node.momentum import Sent
 from thinwire_node.state import Pending
 from thinwire_proto.strongest import left_out
 from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merged
+from thinwire_proto.votes import Merged, Signs
 
 
 def left_out_of(sent: Sent, merged: Merged, layout: TileLayout, k_down: int) -> Sent | None:
@@ -50,13 +50,14 @@ class Awaited:
     def clear(self) -> None:
         self._by_hash.clear()
 
-    def applied(self, step: int, counted: Collection[bytes], merged: Merged, layout: TileLayout) -> Iterator[Sent]:
+    def applied(self, step: int, counted: Collection[bytes], merged: Merged | Signs, layout: TileLayout) -> Iterator[Sent]:
         """The update of `step` is applied, which counts these contributions: what it has left out of ours. Of those that
         a snapshot has led past, nobody can say it any more, and they count as they were sent."""
+        votes = merged if isinstance(merged, Merged) else None  # with k_down they are votes
         for one in list(self._by_hash.values()):
             if one.step <= step:
                 del self._by_hash[one.hash]
-                part = left_out_of(one.sent, merged, layout, self._k_down) if one.hash in counted else None
+                part = left_out_of(one.sent, votes, layout, self._k_down) if votes and one.hash in counted else None
                 if part is not None:
                     yield part
 

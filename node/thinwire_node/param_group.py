@@ -145,7 +145,7 @@ class VoteGroup:
 
     def cut(self) -> bytes:
         self._sent = self._momentum.cut(self._k)
-        return encode_votes(self._sent.votes())
+        return encode_votes(self._sent.votes(), self._layout)
 
     def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in everybody]

@@ -259,7 +259,7 @@ class Work:
             return None
         dropped, base_step = trainer.dropped, trainer.base_step
         sent, samples, loss = trainer.cut(announcement.k)
-        payload = encode_votes(sent.votes())
+        payload = encode_votes(sent.votes(), replica.layout)
         name = contribution_hash(
             self.contract.hash, announcement.epoch, announcement.round, self._state.node_id, payload
         )

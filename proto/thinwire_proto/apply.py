@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.decode import TILE_BATCH, clipped, directions, displacements, scale_votes
-from thinwire_proto.tiles import Part, TileLayout, band_of, untile
-from thinwire_proto.votes import Merged
+from thinwire_proto.tiles import TileLayout, band_of, untile
+from thinwire_proto.votes import Merged, Signs
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
@@ -20,7 +21,7 @@ LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
 @torch.no_grad()
 def apply_votes(
     tensors: Mapping[str, Tensor],
-    merged: Merged,
+    merged: Merged | Signs,
     layout: TileLayout,
     demo: DemoSpec,
     *,
@@ -36,17 +37,13 @@ def apply_votes(
     """
     if not layout.tensors:
         return
-    device = tensors[layout.tensors[0].name].device
-    places = torch.from_numpy(merged.components)
-    tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
-    votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
-    scaled = torch.zeros(layout.components, dtype=torch.int8, device=device)
-    scaled[places.to(device)] = votes
+    if isinstance(merged, Signs):
+        _apply_signs(tensors, merged, layout, learning_rate, decay)
+        return
+    scaled, rates = whole_tiles(merged, layout, learning_rate, tensors[layout.tensors[0].name].device)
     for batch in layout.batches(TILE_BATCH):
-        if batch.is_matrix:
-            of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
-        else:
-            of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
+        of_batch, rate = layout.tiles_of_batch(scaled, batch), rates[layout.numbers_of(batch)]
+        rate = rate[:, None, None] if batch.is_matrix else rate[:, None]
         if merged.scales is not None:
             change = displacements(of_batch, demo.transform, rate)
         elif demo.magnitude == "clipped":
@@ -54,7 +51,36 @@ def apply_votes(
         else:
             change = torch.copysign(rate, directions(of_batch, demo.transform, step))
         for part in batch.parts:
-            _step_band(tensors[part.tensor.name], part, change[part.tiles], decay)
+            theta = band_of(tensors[part.tensor.name], part.tensor, part.rows)
+            _step(theta, untile(change[part.tiles], part.tensor, theta.shape[0]), decay)
+
+
+def whole_tiles(
+    merged: Merged, layout: TileLayout, learning_rate: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """V' of all tiles, int8, flat in tile space, and what each of them steps by, float32 [tiles]; see `_tile_rates`."""
+    places = torch.from_numpy(merged.components)
+    tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
+    votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
+    scaled = torch.zeros(layout.components, dtype=torch.int8, device=device)
+    scaled[places.to(device)] = votes
+    return scaled, rates
+
+
+def _apply_signs(
+    tensors: Mapping[str, Tensor], signs: Signs, layout: TileLayout, learning_rate: float, decay: float
+) -> None:
+    """The same step to the bit as by the merged votes that the signs come from."""
+    start = 0
+    for tensor in layout.tensors:
+        steps = layout.in_tiles(tensor, signs.stepped)
+        change = np.zeros(steps.shape, np.float32)
+        count = int(np.count_nonzero(steps))
+        rate = np.float32(learning_rate)
+        change[steps] = np.where(signs.positive[start : start + count], rate, -rate)
+        start += count
+        theta = band_of(tensors[tensor.name], tensor, slice(None))
+        _step(theta, torch.from_numpy(change).to(theta.device), decay)
 
 
 def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
@@ -69,12 +95,11 @@ def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) 
     return values.to(torch.int8), rates
 
 
-def _step_band(tensor: Tensor, part: Part, change: Tensor, decay: float) -> None:
-    theta = band_of(tensor, part.tensor, part.rows)
+def _step(theta: Tensor, change: Tensor, decay: float) -> None:
     if decay != 1.0:
         theta.mul_(decay)
         flush_subnormals(theta)
-    theta.sub_(untile(change, part.tensor, theta.shape[0]))
+    theta.sub_(change)
     flush_subnormals(theta)
 
 

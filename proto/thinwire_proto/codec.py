@@ -1,12 +1,13 @@
 """The payload codec: votes to bytes and back, updates to bytes and back.
 
-Components go as gaps, in the manner of a run length: a gap g is ⌊g/255⌋ bytes of 255 and then one byte g mod 255, all
-of it through zstandard, whose entropy stage comes close to the floor because gaps are nearly geometric. The decoder is
-one cumulative sum; a component that repeats cannot be written at all. Everything else that is wrong (truncated, too
-long, too many components in a tile, …) raises PayloadError, before memory is taken beyond what the contract bounds.
+A contribution is its components (`component_codec`) and a sign bit for each. An update is the same, and how large each
+merged vote is: 1 for nearly all of them where nodes seldom choose alike, so several are joined to one byte before
+zstandard counts bytes. Where the contract steps by signs alone, an update can be those signs instead, if there are so
+many votes that this is smaller (`sign_form`).
 
 Where the contract has magnitudes, a contribution carries a code a tile beside that, and an update a scale a tile; each
-kind is refused where the contract has the other.
+kind is refused where the contract has the other. Everything that is wrong (truncated, too long, too many components in
+a tile, …) raises PayloadError, before memory is taken beyond what the contract bounds.
 
 Layouts (msgpack arrays, `VERSION` first) are in docs/wire.md. A change of them is a change of the version.
 """
@@ -16,25 +17,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
+from thinwire_proto import component_codec
+from thinwire_proto.component_codec import decode_components, encode_components
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Magnitude
 from thinwire_proto.decode import VOTE_MAX
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.magnitudes import SCALE_MAX, SCALE_MIN, tiles_with
+from thinwire_proto.magnitudes import SCALE_MAX, SCALE_MIN
+from thinwire_proto.packing import (
+    check_types,
+    compress,
+    compressed_max,
+    decompress_exactly,
+    from_planes,
+    pack_array,
+    pack_bits,
+    packed_bytes,
+    planes,
+    unpack_array,
+    unpack_bits,
+)
 from thinwire_proto.schedule import to_float32
-from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.votes import Components, Merged, Votes
+from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.votes import Merged, Signs, Votes
 
-VERSION = 1
-ZSTD_LEVEL = 1
-ENVELOPE_BYTES_MAX = 128  # msgpack heads, frame heads, numbers
-_ESCAPE = 255
-
-"""As in `DemoSpec.magnitude`."""
+VERSION = 2
+ENVELOPE_BYTES_MAX = 128
+"""msgpack heads, frame heads, numbers."""
+WIDTHS = (1, 2, 4, 8)
+"""Bits that the size of a merged vote can have; what does not fit follows behind."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +59,27 @@ class Update:
     step: int
     learning_rate: float  # a float32
     decay: float  # a float32
-    merged: Merged
+    merged: Merged | Signs
 
 
 def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> int:
     """No contribution of the contract is longer than this."""
     kept = layout.kept_max(k)
-    codes = _compressed_max(layout.tiles) if magnitude == "tile" else 0
-    return _compressed_max(_gap_bytes_max(kept, layout)) + kept // 8 + 1 + codes + ENVELOPE_BYTES_MAX
+    codes = compressed_max(layout.tiles) if magnitude == "tile" else 0
+    return component_codec.encoded_max(kept, layout) + kept // 8 + 1 + codes + ENVELOPE_BYTES_MAX
 
 
 def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign") -> int:
     """No update of the contract is longer than this."""
-    gaps = _gap_bytes_max(layout.components, layout)
-    values = _compressed_max(2 * layout.components)
-    if magnitude == "tile":
-        values = _compressed_max(layout.components) + _compressed_max(2 * layout.tiles)
-    return _compressed_max(gaps) + values + ENVELOPE_BYTES_MAX
+    count = layout.components
+    sizes = compressed_max(count) + compressed_max(2 * count)
+    scales = compressed_max(2 * layout.tiles) if magnitude == "tile" else 0
+    return component_codec.encoded_max(count, layout) + count // 8 + 1 + sizes + scales + ENVELOPE_BYTES_MAX
 
 
-def encode_votes(votes: Votes) -> bytes:
-    signs = np.packbits(votes.positive, bitorder="little").tobytes()
-    fields = [VERSION, len(votes), _compress(_to_gaps(votes.components)), signs]
-    return _pack(fields if votes.codes is None else [*fields, _compress(votes.codes.tobytes())])
+def encode_votes(votes: Votes, layout: TileLayout) -> bytes:
+    fields = [VERSION, *encode_components(votes.components, layout), _encode_signs(votes.positive)]
+    return pack_array(fields if votes.codes is None else [*fields, compress(votes.codes.tobytes())])
 
 
 def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> Votes:
@@ -77,151 +88,123 @@ def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude =
     size_max = contribution_bytes_max(layout, k, magnitude)
     if len(data) > size_max:
         raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
-    types = (int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
-    count, gaps, signs, *more = _unpack(data, "contribution", types, magnitude)
-    components = _from_gaps(gaps, count, layout.kept_max(k), layout)
-    if len(signs) != -(-count // 8):
-        raise PayloadError(f"{count} votes need {-(-count // 8)} bytes of signs; there are {len(signs)}")
-    bits = np.unpackbits(np.frombuffer(signs, np.uint8), bitorder="little")
-    if bits[count:].any():
-        raise PayloadError("there are sign bits beyond the last vote")
-    in_tile = np.bincount(layout.tile_of(components), minlength=layout.tiles)
-    bound = np.full(layout.tiles, min(k, MATRIX_COMPONENTS))
-    bound[layout.matrix_tiles :] = min(k, VECTOR_COMPONENTS)
-    if (in_tile > bound).any():
-        tile = int(np.argmax(in_tile > bound))
-        raise PayloadError(f"tile {tile} has {in_tile[tile]} votes; k allows {bound[tile]}")
-    codes = _bytes_of(more[0], int(np.count_nonzero(in_tile)), 1, "codes of tiles") if more else None
-    return Votes(components, bits[:count].astype(bool), codes)
+    types = (*component_codec.FIELDS, bytes) + ((bytes,) if magnitude == "tile" else ())
+    form, count, head, body, signs, *more = _fields(data, "contribution", types, magnitude)
+    components, in_tile = decode_components(form, count, head, body, layout, k, layout.kept_max(k))
+    tiles = int(np.count_nonzero(in_tile))
+    codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None
+    return Votes(components, _decode_signs(signs, count), codes)
 
 
-def encode_update(update: Update) -> bytes:
+def encode_update(update: Update, layout: TileLayout) -> bytes:
+    head = [VERSION, update.step, _float_bits(update.learning_rate), _float_bits(update.decay)]
     merged = update.merged
-    values = merged.values.astype(np.int32)
-    zigzag = ((values << 1) ^ (values >> 31)).astype(np.uint16)
-    rates = (_float_bits(update.learning_rate), _float_bits(update.decay))
-    head = [VERSION, update.step, *rates, len(merged), _compress(_to_gaps(merged.components))]
+    if isinstance(merged, Signs):
+        return pack_array([*head, _encode_signs(merged.stepped), _encode_signs(merged.positive)])
+    magnitude = np.abs(merged.values.astype(np.int32))
+    votes = [*encode_components(merged.components, layout), _encode_signs(merged.values > 0), *_encode_sizes(magnitude)]
     if merged.scales is None:
-        return _pack([*head, _compress(_planes(zigzag))])
+        return pack_array([*head, *votes])
     bits = merged.scales.view(np.uint32)
-    if (bits & 0xFFFF).any() or (zigzag > 0xFF).any():
+    if (bits & 0xFFFF).any() or (magnitude > VOTE_MAX).any():
         raise ValueError("with magnitudes, values are int8 and scales have eight significant bits")
-    return _pack([*head, _compress(zigzag.astype(np.uint8).tobytes()), _compress(_planes(bits >> 16))])
+    return pack_array([*head, *votes, compress(planes(bits >> 16))])
 
 
 def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign") -> Update:
     """Raises PayloadError."""
     if len(data) > update_bytes_max(layout, magnitude):
         raise PayloadError(f"an update has at most {update_bytes_max(layout, magnitude)} bytes; this has {len(data)}")
-    types = (int, int, int, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
-    step, rate_bits, decay_bits, count, gaps, packed, *more = _unpack(data, "update", types, magnitude)
-    components = _from_gaps(gaps, count, layout.components, layout)
-    width, largest = (1, VOTE_MAX) if more else (2, WEIGHT_SUM_MAX)
-    zigzag = _from_planes(_bytes_of(packed, count, width, "merged votes"), count)
-    values = (zigzag >> 1) ^ -(zigzag & 1)
-    if (values == 0).any() or (np.abs(values) > largest).any():
-        raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
-    rate, decay = _bits_float(rate_bits), _bits_float(decay_bits)
+    rest = unpack_array(data, "update", VERSION)
+    check_types(rest[:3], (int, int, int), "update")
+    step, (rate, decay) = rest[0], [_bits_float(bits) for bits in rest[1:3]]
     if not (0 <= rate <= 1 and 0 <= decay <= 1):
         raise PayloadError(f"learning rate and decay must lie between 0 and 1; they are {rate} and {decay}")
-    scales = _scales(more[0], len(tiles_with(components, layout)[0])) if more else None
-    return Update(step, rate, decay, Merged(components, values.astype(np.int16), scales))
+    if magnitude == "sign" and len(rest) == 5:
+        return Update(step, rate, decay, _decode_sign_form(rest[3:], layout))
+    return Update(step, rate, decay, _decode_merged(rest[3:], layout, magnitude))
+
+
+def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) -> Merged:
+    types = (*component_codec.FIELDS, bytes, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
+    check_types(fields, types, _with("update", magnitude))
+    form, count, head, body, signs, width, sizes, large, *more = fields
+    components, in_tile = decode_components(form, count, head, body, layout, MATRIX_COMPONENTS, layout.components)
+    values = _decode_sizes(width, sizes, large, count, VOTE_MAX if more else WEIGHT_SUM_MAX)
+    values[~_decode_signs(signs, count)] *= -1
+    scales = _scales(more[0], int(np.count_nonzero(in_tile))) if more else None
+    return Merged(components, values, scales)
+
+
+def _decode_sign_form(fields: list[Any], layout: TileLayout) -> Signs:
+    check_types(fields, (bytes, bytes), "update")
+    stepped = _decode_signs(fields[0], layout.tiles)
+    return Signs(stepped, _decode_signs(fields[1], layout.parameters_in(stepped)))
+
+
+def _encode_signs(positive: npt.NDArray[np.bool_]) -> bytes:
+    return np.packbits(positive, bitorder="little").tobytes()
+
+
+def _decode_signs(signs: bytes, count: int) -> npt.NDArray[np.bool_]:
+    if len(signs) != -(-count // 8):
+        raise PayloadError(f"{count} signs need {-(-count // 8)} bytes; there are {len(signs)}")
+    bits = np.unpackbits(np.frombuffer(signs, np.uint8), bitorder="little")
+    if bits[count:].any():
+        raise PayloadError("there are sign bits beyond the last one")
+    return bits[:count].astype(bool)
+
+
+def _encode_sizes(magnitude: npt.NDArray[np.int32]) -> list[int | bytes]:
+    """How large merged votes are: the width in bits, one number below 2^width for each, and the rest of those that do
+    not fit, which have the highest number. The width that comes out smallest."""
+    smallest: list[int | bytes] = []
+    for width in WIDTHS:
+        highest = (1 << width) - 1
+        large = magnitude[magnitude > highest] - (highest + 1)
+        packed = compress(pack_bits(np.minimum(magnitude - 1, highest).astype(np.int64), width))
+        found: list[int | bytes] = [width, packed, compress(planes(large))]
+        if not smallest or _length(found) < _length(smallest):
+            smallest = found
+    return smallest
+
+
+def _length(fields: list[int | bytes]) -> int:
+    return sum(len(field) for field in fields if isinstance(field, bytes))
+
+
+def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: int) -> npt.NDArray[np.int16]:
+    if width not in WIDTHS:
+        raise PayloadError(f"the size of a merged vote has {', '.join(map(str, WIDTHS))} bits, and not {width}")
+    raw = decompress_exactly(packed, packed_bytes(count, width), 1, "bytes of merged votes")
+    sizes = unpack_bits(raw, count, width)
+    highest = (1 << width) - 1
+    above = np.flatnonzero(sizes == highest)
+    rest = decompress_exactly(large, len(above), 2, "large merged votes")
+    sizes[above] += from_planes(rest, len(above))
+    sizes += 1
+    if sizes.max(initial=1) > largest:
+        raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
+    return sizes.astype(np.int16)
 
 
 def _scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:
     """The scales of so many tiles, from the upper halves of their float32."""
-    upper = _from_planes(_bytes_of(packed, tiles, 2, "scales of tiles"), tiles)
+    upper = from_planes(decompress_exactly(packed, tiles, 2, "scales of tiles"), tiles)
     scales = (upper.astype(np.uint32) << 16).view(np.float32)
     if not ((scales >= SCALE_MIN) & (scales <= SCALE_MAX)).all():
         raise PayloadError(f"the scale of a tile must lie between {SCALE_MIN:.1e} and {SCALE_MAX:g}")
     return scales
 
 
-def _planes(numbers: npt.NDArray[Any]) -> bytes:
-    """16-bit numbers as all their low bytes and then all their high bytes, which compresses better."""
-    return np.concatenate([numbers & 0xFF, numbers >> 8]).astype(np.uint8).tobytes()
+def _fields(data: bytes, what: str, types: tuple[type, ...], magnitude: Magnitude) -> list[Any]:
+    fields = unpack_array(data, what, VERSION)
+    check_types(fields, types, _with(what, magnitude))
+    return fields
 
 
-def _from_planes(planes: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.int32]:
-    """`count` numbers from their planes, of which there are one or two."""
-    numbers = planes[:count].astype(np.int32)
-    return numbers | (planes[count:].astype(np.int32) << 8) if len(planes) > count else numbers
-
-
-def _bytes_of(packed: bytes, count: int, width: int, what: str) -> npt.NDArray[np.uint8]:
-    """The `width` bytes of each of `count` things, out of a frame."""
-    found = np.frombuffer(_decompress(packed, width * count), np.uint8)
-    if len(found) != width * count:
-        raise PayloadError(f"{count} {what} need {width * count} bytes; there are {len(found)}")
-    return found
-
-
-def _gap_bytes_max(count: int, layout: TileLayout) -> int:
-    return count + layout.components // _ESCAPE + 1
-
-
-def _compressed_max(size: int) -> int:
-    """zstandard's own bound on what incompressible bytes become (ZSTD_COMPRESSBOUND)."""
-    return size + (size >> 8) + 64
-
-
-def _to_gaps(components: Components) -> bytes:
-    """Ascending components to gap bytes; the first gap counts from 0, the others from behind the component before."""
-    gaps = np.diff(components, prepend=-1) - 1
-    escapes, rest = np.divmod(gaps, _ESCAPE)
-    out = np.full(int(escapes.sum()) + len(gaps), _ESCAPE, np.uint8)
-    out[np.cumsum(escapes) + np.arange(len(gaps))] = rest
-    return out.tobytes()
-
-
-def _from_gaps(packed: bytes, count: int, count_max: int, layout: TileLayout) -> Components:
-    if not 0 <= count <= count_max:
-        raise PayloadError(f"there can be 0 to {count_max} components; the payload announces {count}")
-    raw = np.frombuffer(_decompress(packed, _gap_bytes_max(count, layout)), np.uint8)
-    ends = raw != _ESCAPE
-    if int(np.count_nonzero(ends)) != count or (len(raw) and not ends[-1]):
-        raise PayloadError(f"the gaps do not make up the {count} components that the payload announces")
-    components: Components = np.cumsum(raw, dtype=np.int64)[ends] + np.arange(count)
-    if count and components[-1] >= layout.components:
-        raise PayloadError(f"component {components[-1]} is beyond the tile space of {layout.components}")
-    return components
-
-
-def _compress(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(data)
-
-
-def _decompress(data: bytes, size_max: int) -> bytes:
-    """One zstandard frame that says its size, of at most `size_max` bytes, and nothing behind it."""
-    try:
-        frame = zstandard.get_frame_parameters(data)
-        if frame.content_size > size_max:  # also when the frame does not say: that reads as 2⁶⁴ − 1
-            raise PayloadError(f"a part must say its size, and be at most {size_max} bytes; it is {frame.content_size}")
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=size_max, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise PayloadError(f"a part does not decompress: {error}") from None
-
-
-def _pack(fields: list[Any]) -> bytes:
-    return bytes(msgpack.packb(fields, use_bin_type=True))
-
-
-def _unpack(data: bytes, what: str, types: tuple[type, ...], magnitude: Magnitude) -> list[Any]:
-    """The fields behind the version, checked by type; integers are 0 or more."""
-    try:
-        fields = msgpack.unpackb(
-            data, raw=False, max_array_len=8, max_bin_len=len(data), max_str_len=0, max_map_len=0, max_ext_len=0
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise PayloadError(f"this is not a {what}: {error or type(error).__name__}") from None
-    if not isinstance(fields, list) or not fields or fields[0] != VERSION:
-        raise PayloadError(f"this is not a {what} of version {VERSION}")
-    body = fields[1:]
-    if [type(field) for field in body] != list(types) or any(type(field) is int and field < 0 for field in body):
-        raise PayloadError(
-            f"the fields of this {what} have other types than version {VERSION} has with demo.magnitude = {magnitude}"
-        )
-    return body
+def _with(what: str, magnitude: Magnitude) -> str:
+    return f"{what} of version {VERSION} with demo.magnitude = {magnitude}"
 
 
 def _float_bits(value: float) -> int:

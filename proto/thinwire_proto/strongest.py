@@ -17,7 +17,7 @@ import numpy.typing as npt
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.votes import Components, Merged
+from thinwire_proto.votes import Components, Merged, Signs
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -61,10 +61,12 @@ def kept_bounds(layout: TileLayout, k_down: int) -> npt.NDArray[np.int64]:
     return bounds
 
 
-def check_kept(merged: Merged, layout: TileLayout, k_down: int) -> None:
+def check_kept(merged: Merged | Signs, layout: TileLayout, k_down: int) -> None:
     """Raises PayloadError if a tile has more components than the contract lets an update keep."""
     if not k_down:
         return
+    if isinstance(merged, Signs):
+        raise PayloadError("with k_down an update is votes, which say what was kept; this one is signs")
     kept, bounds = _in_tiles(merged.components, layout), kept_bounds(layout, k_down)
     if (kept > bounds).any():
         tile = int(np.argmax(kept > bounds))

@@ -119,6 +119,20 @@ class TileLayout:
             self.matrix_tiles + ((components - self.matrix_components) >> VECTOR_SHIFT),
         )
 
+    def in_tiles(self, tensor: TensorTiles, tiles: np.ndarray) -> np.ndarray:
+        """Which elements of a tensor lie in the tiles that are meant: bool [tiles] of the whole space to bool [rows,
+        columns] of a matrix, [columns] of a vector."""
+        first = tensor.first_tile + (0 if tensor.is_matrix else self.matrix_tiles)
+        grid = tiles[first : first + tensor.tiles].reshape(tensor.tile_rows, tensor.tile_columns)
+        along = grid.repeat(TILE_EDGE, axis=1)[:, : tensor.columns]
+        return along.repeat(TILE_EDGE, axis=0)[: tensor.rows] if tensor.is_matrix else along[0]
+
+    def parameters_in(self, tiles: np.ndarray) -> int:
+        """How many parameters, padding not included, lie in the tiles that are meant, bool [tiles]."""
+        if tiles.all():
+            return self.parameters
+        return sum(int(np.count_nonzero(self.in_tiles(tensor, tiles))) for tensor in self.tensors)
+
     def matrices(self, flat: Tensor) -> Tensor:
         """The matrix tiles of a flat buffer [components], as a view [matrix_tiles, 64, 64]."""
         return flat[: self.matrix_components].view(-1, TILE_EDGE, TILE_EDGE)
@@ -153,6 +167,15 @@ class TileLayout:
         if tiles_max not in self._batches:
             self._batches[tiles_max] = tuple(self._make_batches(tiles_max))
         return self._batches[tiles_max]
+
+    def numbers_of(self, batch: Batch) -> slice:
+        """The numbers of a batch's tiles in the whole space."""
+        first = 0 if batch.is_matrix else self.matrix_tiles
+        return slice(first + batch.tiles.start, first + batch.tiles.stop)
+
+    def tiles_of_batch(self, flat: Tensor, batch: Batch) -> Tensor:
+        """The tiles of a batch in a flat buffer [components], as a view [tiles, 64, 64] or [tiles, 64]."""
+        return (self.matrices(flat) if batch.is_matrix else self.vectors(flat))[batch.tiles]
 
     def _make_batches(self, tiles_max: int) -> list[Batch]:
         batches: list[Batch] = []

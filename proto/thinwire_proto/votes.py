@@ -47,6 +47,15 @@ class Merged:
         return len(self.components)
 
 
+@dataclass(frozen=True)
+class Signs:
+    """What merged votes come to where parameters step by signs alone (`thinwire_proto.sign_form`): which tiles step,
+    and of each parameter of theirs, in the manifest's order and row-major, whether sign(X) is +."""
+
+    stepped: npt.NDArray[np.bool_]  # [tiles]
+    positive: npt.NDArray[np.bool_]  # [parameters in tiles that step]
+
+
 class Merges(Protocol):
     """What adds up the votes of a round; see `thinwire_proto.magnitudes.merger_of`."""
 

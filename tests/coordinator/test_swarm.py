@@ -61,7 +61,7 @@ class Bench:
         return stream
 
     def payload(self, seed: int, k: int = 32) -> bytes:
-        return encode_votes(random_votes(self.replica.layout, k, seed))
+        return encode_votes(random_votes(self.replica.layout, k, seed), self.replica.layout)
 
     def header(self, member: Member, payload: bytes) -> ContributionHeader:
         current = self.swarm.intake.round

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from support.small import shapes_contract
-from thinwire_proto.codec import Update, decode_update, encode_update
+from thinwire_proto.codec import Update, decode_update, decode_votes, encode_update
+from thinwire_proto.contract import Parameter
 from thinwire_proto.fingerprint import mix64
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import Counted, Row
 from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Votes, merge
+from thinwire_proto.votes import Merged, Signs, Votes, merge
 
 
 def votes_of(layout: TileLayout, node: int, step: int) -> Votes:
@@ -49,10 +50,54 @@ def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint(
         votes = [(votes_of(replica.layout, node, step), node + 1) for node in range(3)]
         rate, decay = 2.0**-9, (1.0, 1 - 2.0**-20)[step % 2]
         update = Update(step, rate, decay, merge(votes, replica.layout.components))
-        replica.apply(decode_update(encode_update(update), replica.layout), b"")
+        replica.apply(decode_update(encode_update(update, replica.layout), replica.layout), b"")
     assert f"{replica.fingerprint(7):016x}" == f"{expected:016x}"
 
 
 def test_the_hash_of_a_row_is_known() -> None:
     row = Row(3, 4, 1, 5, 17, b"b" * 32, 99, (Counted("n" * 32, b"c" * 32, 8, 8),), b"p" * 32)
     assert row.hash.hex() == "79557b8881d6303ea3f69d127d88154f2ae70390157e3b6008c66b8b47a144bc"
+
+
+# payloads as they were written by version 2 of the wire; what compresses them may change, what they mean may not
+
+LAYOUT = TileLayout([Parameter(name="m", shape=(64, 128)), Parameter(name="v", shape=(64,))])
+COMPONENTS = [1, 2, 700, 4095, 4096, 5000, 6000, 8191, 8192, 8200, 8255]
+POSITIVE = [True, False, True, True, False, False, True, False, True, True, False]
+BY_GAPS = "9602000bc42628b52ffd2028ed0000a80100ffffbbff4f00ffffff8affffffeaff96000736020020f31c2802c400c4024d03"
+PLACES = "0bc40c28b52ffd2003190000040403c416bc17b09a3a0a1000040088f30fff9f8b3977a4100000c402"
+BY_PLACES = f"960201{PLACES}4d03"
+WITH_CODES = f"970201{PLACES}4d03c40c28b52ffd20031900000007ff"
+RATES = "05ce3f000000ce3f7ffff0"
+VOTES = f"9c02{RATES}01{PLACES}750702c40c28b52ffd200319000006030cc40d28b52ffd200421000028fb017f"
+WITH_SCALES = (
+    f"9d02{RATES}01{PLACES}750702c40c28b52ffd200319000006030cc40d28b52ffd2004210000607b0000"
+    "c40f28b52ffd20063100000080803f3e3f"
+)
+SIGNS = f"9602{RATES}c40106c50208" + "499224" * 173 + "49"
+
+
+@pytest.mark.parametrize("data", [BY_GAPS, BY_PLACES, WITH_CODES])
+def test_contributions_of_version_2_are_read_for_good(data: str) -> None:
+    votes = decode_votes(bytes.fromhex(data), LAYOUT, 4, "tile" if data == WITH_CODES else "sign")
+    assert votes.components.tolist() == COMPONENTS
+    assert votes.positive.tolist() == POSITIVE
+    assert votes.codes is None if data != WITH_CODES else votes.codes.tolist() == [0, 7, 255]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("data", "largest"), [(VOTES, (300, 32767)), (WITH_SCALES, (100, 127))])
+def test_updates_of_version_2_are_read_for_good(data: str, largest: tuple[int, int]) -> None:
+    update = decode_update(bytes.fromhex(data), LAYOUT, "sign" if data == VOTES else "tile")
+    assert (update.step, update.learning_rate, update.decay) == (5, 0.5, 1 - 2.0**-20)
+    assert isinstance(update.merged, Merged)
+    assert update.merged.components.tolist() == COMPONENTS
+    assert update.merged.values.tolist() == [1, -1, 2, -3, 1, 1, 1, -largest[0], 1, 1, largest[1]]
+    scales = update.merged.scales
+    assert scales is None if data == VOTES else scales.tolist() == [0.5, 0.25, 1.0]  # type: ignore[union-attr]
+
+
+def test_signs_of_version_2_are_read_for_good() -> None:
+    signs = decode_update(bytes.fromhex(SIGNS), LAYOUT).merged
+    assert isinstance(signs, Signs)
+    assert signs.stepped.tolist() == [False, True, True]
+    assert signs.positive.tolist() == [place % 3 == 0 for place in range(4096 + 64)]

@@ -226,7 +226,7 @@ def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint() -> None:
     for step in range(5):
         contributions = [(golden_votes(node, step), node + 1) for node in range(3)]
         update = Update(step, 2.0**-9, (1.0, 1 - 2.0**-20)[step % 2], merge_sized(contributions))
-        replica.apply(decode_update(encode_update(update), LAYOUT, "tile"), b"")
+        replica.apply(decode_update(encode_update(update, LAYOUT), LAYOUT, "tile"), b"")
     assert f"{replica.fingerprint(7):016x}" == "41d0450c8662a1f4"
 
 

@@ -33,6 +33,7 @@ def test_it_equals_numpy_tile_by_tile(transform: str, decay: float) -> None:
     before = {name: tensor.numpy().copy() for name, tensor in replica.tensors.items()}
     update = update_for(replica, decay)
     dense = np.zeros(replica.layout.components, np.int64)
+    assert isinstance(update.merged, Merged)
     dense[update.merged.components] = update.merged.values
     replica.apply(update, b"\1" * 32)
     assert (replica.step, replica.head) == (6, b"\1" * 32)

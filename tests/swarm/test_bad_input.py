@@ -80,13 +80,17 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
 ) -> None:
     announcements = raw.attend()
     bound = contribution_bytes_max(raw.replica.layout, raw.contract.demo.k)
-    good = encode_votes(random_votes(raw.replica.layout, 32, 1))
+    good = encode_votes(random_votes(raw.replica.layout, 32, 1), raw.replica.layout)
     wrong = [
         (b"", {}, pb.Receipt.REASON_MALFORMED),
         (good[:-3], {}, pb.Receipt.REASON_MALFORMED),
         (os.urandom(500), {}, pb.Receipt.REASON_MALFORMED),
         (b"\0" * 100_000, {}, pb.Receipt.REASON_MALFORMED),
-        (encode_votes(random_sized_votes(raw.replica.layout, 32, 1)), {}, pb.Receipt.REASON_MALFORMED),
+        (
+            encode_votes(random_sized_votes(raw.replica.layout, 32, 1), raw.replica.layout),
+            {},
+            pb.Receipt.REASON_MALFORMED,
+        ),
         (good, {"payload_bytes": bound + 1}, pb.Receipt.REASON_MALFORMED),
         (good, {"payload_bytes": 1 << 62}, pb.Receipt.REASON_MALFORMED),
         (good, {"payload_bytes": len(good) - 1}, pb.Receipt.REASON_MALFORMED),

@@ -1,0 +1,52 @@
+"""An update may travel as the signs that its votes come to: the same step to the bit, and only where it is smaller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from support.small import random_replica, random_votes, shapes_contract
+from thinwire_proto.codec import Update, decode_update, encode_update
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.sign_form import encode_smaller, signs_of
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.votes import Merged, merge
+
+RATE, DECAY = float(np.float32(1e-3)), float(np.float32(1 - 3e-5))
+LAYOUT = TileLayout(shapes_contract().parameters)
+
+
+def update_of(k: int, nodes: int, step: int) -> Update:
+    votes = [(random_votes(LAYOUT, k, 10 * step + node), node + 1) for node in range(nodes)]
+    return Update(step, RATE, DECAY, merge(votes, LAYOUT.components))
+
+
+@pytest.mark.parametrize("transform", ["dct", "hadamard"])
+@pytest.mark.parametrize("step", [4, 5])
+def test_signs_lead_to_the_same_bits_as_the_votes_that_they_come_from(transform: str, step: int) -> None:
+    """Awkward shapes, tiles without votes among them, both parities of the rule for X = 0."""
+    contract = shapes_contract(demo={"transform": transform, "magnitude": "sign"})
+    by_votes, by_signs = (random_replica(contract, step=step) for _ in range(2))
+    update = update_of(3, 2, step)
+    assert isinstance(update.merged, Merged)
+    signs = replace(update, merged=signs_of(update.merged, LAYOUT, transform, step))
+    by_votes.apply(update, b"")
+    by_signs.apply(decode_update(encode_update(signs, LAYOUT), LAYOUT), b"")
+    assert by_votes.state_hash() == by_signs.state_hash()
+    assert by_votes.state_hash() != random_replica(contract, step=step).state_hash()
+
+
+def test_the_smaller_form_is_written() -> None:
+    signs, few, many = DemoSpec(magnitude="sign"), update_of(32, 1, 0), update_of(512, 16, 0)
+    for update, form in ((few, "votes"), (many, "signs")):
+        data, found = encode_smaller(update, LAYOUT, signs)
+        assert found == form
+        assert len(data) <= len(encode_update(update, LAYOUT))
+        assert len(data) <= LAYOUT.components // 8 + 128 or form == "votes"
+
+
+@pytest.mark.parametrize("demo", [DemoSpec(magnitude="clipped"), DemoSpec(magnitude="sign", k_down=600)])
+def test_where_steps_have_sizes_or_nodes_need_the_votes_they_stay(demo: DemoSpec) -> None:
+    assert encode_smaller(update_of(512, 16, 0), LAYOUT, demo)[1] == "votes"
