@@ -1,8 +1,8 @@
 """What an update with k_down has left out of a contribution that it counts: it goes back into the momentum.
 
-A receipt says that a contribution is counted; only the update says what of it. So a contribution is awaited from its cut
-until its update is applied, or it is put back whole. Both may come in either order, and one may be out for each step
-that a base can lie behind.
+A receipt says that a contribution is counted; only the update says what of it. So a contribution is awaited from its
+cut until the update of its round's step is applied, and no longer: if that does not count it, none does. Receipt and
+update may come in either order, and one update may be out for each step that a base can lie behind.
 """
 
 from __future__ import annotations
@@ -43,16 +43,14 @@ class Awaited:
         if self._k_down:
             self._by_hash[one.hash] = replace(one, sent=replace(one.sent, direction=None, codes=None))
 
-    def put_back(self, contribution: bytes) -> None:
-        """It was not counted, and no update will hold it."""
-        self._by_hash.pop(contribution, None)
-
     def clear(self) -> None:
         self._by_hash.clear()
 
-    def applied(self, step: int, counted: Collection[bytes], merged: Merged | Signs, layout: TileLayout) -> Iterator[Sent]:
-        """The update of `step` is applied, which counts these contributions: what it has left out of ours. Of those that
-        a snapshot has led past, nobody can say it any more, and they count as they were sent."""
+    def applied(
+        self, step: int, counted: Collection[bytes], merged: Merged | Signs, layout: TileLayout
+    ) -> Iterator[Sent]:
+        """The update of `step` is applied, which counts these contributions: what it has left out of ours. Of those
+        that a snapshot has led past, nobody can say it any more, and they count as they were sent."""
         votes = merged if isinstance(merged, Merged) else None  # with k_down they are votes
         for one in list(self._by_hash.values()):
             if one.step <= step:

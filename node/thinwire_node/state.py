@@ -63,8 +63,8 @@ class Pending:
 @dataclass(frozen=True)
 class KeptMomentum:
     """What of the momentum goes on disk: its tensors by name (see `Momentum.state`), the last position trained on that
-    is in it, and what is out. pending: the contribution whose receipt is. awaited: with k_down, those whose update was not
-    applied yet, the pending one among them."""
+    is in it, and what is out. pending: the contribution whose receipt is. awaited: with k_down, those whose update was
+    not applied yet, the pending one perhaps among them."""
 
     momentum: dict[str, Tensor]
     trained_through: int | None
@@ -186,7 +186,8 @@ class NodeState:
                 # copies: see replica.load_replica
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             mark = int(about["trained_through"]) if "trained_through" in about else None
-            pending, awaited = None, []
+            pending: Pending | None = None
+            awaited: list[Pending] = []
             if "pending" in about:
                 pending = Pending(bytes.fromhex(about["pending"]), _sent_of(tensors, PENDING, 0))
             while (key := f"{AWAITED}{len(awaited)}") in about:

@@ -304,7 +304,6 @@ class Work:
     def _settle(self, counted: bool) -> None:
         if self.pending is not None and not counted:
             self.trainer.rule.put_back(self.pending.sent)
-            self._awaited.put_back(self.pending.hash)
             if self._on_the_way is self.pending:
                 self._on_the_way = None
                 self.trainer.refresh()

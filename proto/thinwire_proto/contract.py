@@ -73,7 +73,7 @@ class DemoSpec(Section):
     def _whole_updates(self) -> DemoSpec:
         if self.k_down and self.magnitude == "tile":
             raise ValueError(
-                f'k_down must be 0 with magnitude = "tile", whose updates keep every merged component; it is {self.k_down}'
+                f'k_down must be 0 with magnitude = "tile", whose updates keep all that is merged; it is {self.k_down}'
             )
         return self
 

@@ -36,7 +36,7 @@ class Strongest:
     def of(self, tiles: npt.NDArray[np.int16], first_tile: int) -> npt.NDArray[np.bool_]:
         """Which of the merged votes V of some tiles, int16 [n, 4096] or [n, 64], are kept; none that is 0. The tiles'
         numbers count from `first_tile`."""
-        kept = tiles != 0
+        kept: npt.NDArray[np.bool_] = tiles != 0
         over = np.flatnonzero(np.count_nonzero(kept, axis=1) > self.k_down)
         if len(over):
             votes, size = tiles[over], tiles.shape[1]
@@ -76,8 +76,8 @@ def check_kept(merged: Merged | Signs, layout: TileLayout, k_down: int) -> None:
 def left_out(components: Components, merged: Merged, layout: TileLayout, k_down: int) -> npt.NDArray[np.bool_]:
     """Which components [n] of a counted contribution the update has left out.
 
-    A component that is missing in a tile with fewer than k_down has cancelled: it was counted. In a full tile that cannot
-    be told apart from one that was too weak, and it passes for left out.
+    A component that is missing in a tile with fewer than k_down has cancelled: it was counted. In a full tile that
+    cannot be told apart from one that was too weak, and it passes for left out: what is put back is not lost.
     """
     if not k_down or not len(components):
         return np.zeros(len(components), bool)
@@ -101,10 +101,11 @@ def _places(step: int) -> Permutation:
     return places
 
 
-def _drawn(tiles: npt.NDArray[np.int64], step: int) -> Permutation:
+def _drawn(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int32]:
     """For each tile a number below 4,096, which added to the step's permutation makes another."""
-    drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * _GOLDEN & _MASK))
-    return (drawn >> np.uint64(64 - MATRIX_SHIFT)).astype(np.int32)
+    drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * _GOLDEN & _MASK)) >> np.uint64(64 - MATRIX_SHIFT)
+    numbers: npt.NDArray[np.int32] = drawn.astype(np.int32)
+    return numbers
 
 
 def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -112,4 +113,5 @@ def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     x = x * np.uint64(_GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x ^= x >> np.uint64(31)
+    return x
