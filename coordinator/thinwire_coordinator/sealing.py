@@ -42,8 +42,8 @@ class SealedRound:
 
 @dataclass(frozen=True)
 class Out:
-    """A sealed update: what it is, how many components it has, its size on disk, its form (votes or signs), how long its
-    two halves took, and when the coordinator's replica has it, with the seconds that this took."""
+    """A sealed update: what it is, how many components it has, its size on disk, its form (votes or signs), how long
+    its two halves took, and when the coordinator's replica has it, with the seconds that this took."""
 
     update: Update
     components: int
