@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from deploy.bench import report, sizes, speeds
+from deploy.bench import memory, report, rounds, sizes, speeds
 from deploy.bench.row import Row
 
 RUNS = Path("runs")
@@ -20,19 +20,21 @@ Topic = Callable[[bool], Iterable[Row]]
 TOPICS: dict[str, Topic] = {
     "sizes": lambda full: sizes.rows(),
     "speeds": speeds.rows,
+    "rounds": rounds.rows,
+    "memory": memory.rows,
 }
 
 
 def measure(names: Iterable[str], full: bool) -> list[Row]:
     """The rows of these topics, in the order of the table."""
-    rows: list[Row] = []
+    found: list[Row] = []
     for name, topic in TOPICS.items():
         if name in names:
             print(f"{name} … ", end="", file=sys.stderr, flush=True)
             began = time.monotonic()
-            rows += topic(full)
+            found += topic(full)
             print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
-    return rows
+    return found
 
 
 def main() -> None:
@@ -45,16 +47,16 @@ def main() -> None:
         "--into", type=Path, metavar="FOLDER", help="write the page's table, JSON and plot there as well"
     )
     arguments = parser.parse_args()
-    rows = measure(arguments.only, arguments.full)
+    found = measure(arguments.only, arguments.full)
     about = report.machine()
-    report.print_table(rows, about)
-    report.write_json(rows, about, RUNS / "bench.json")
-    report.plot(rows, RUNS / "bench.png")
+    report.print_table(found, about)
+    report.write_json(found, about, RUNS / "bench.json")
+    report.plot(found, RUNS / "bench.png")
     print(f"written to {RUNS / 'bench.json'} and {RUNS / 'bench.png'}")
     if arguments.into is not None:
-        report.write_page(rows, about, arguments.into / report.PAGE_NAME)
-        report.write_json(rows, about, arguments.into / report.JSON_NAME)
-        report.plot(rows, arguments.into / report.PLOT_NAME)
+        report.write_page(found, about, arguments.into / report.PAGE_NAME)
+        report.write_json(found, about, arguments.into / report.JSON_NAME)
+        report.plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")
 
 

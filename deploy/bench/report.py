@@ -15,10 +15,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from deploy.bench.row import Row
+from deploy.bench.row import BITS, Row
 
 TITLES = ("", "thinwire", "baseline", "", "times better", "to reach")
-WIDTH = 130
+WIDTH = 150
+DRAWN = ("templar", "Psyche")
+"""The others' bits that are in the plot; the reference's 96 would press the rest together."""
+RATIO_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
 
@@ -91,6 +94,11 @@ def write_json(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    document = json.loads(path.read_text())
+    return [Row.from_json(row) for row in document["rows"]], document["machine"]
+
+
 def markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
     """What stands between the markers of the page."""
     lines = [BEGIN, "", f"On {in_words(about)}.", "", f"![the figures as a plot]({PLOT_NAME})", ""]
@@ -113,60 +121,70 @@ def write_page(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bits a component by k, bytes of a round by nodes, and how many times better than its baseline each other is."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - installed by `make bench`, and not needed by its tests
+    """Bits a component by k, bytes of a round by nodes, and how many times better than its baseline each other is; a
+    panel that has no rows is left empty."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - installed by `make bench` alone
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure = Figure((14, 8), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.15))
-    _bits(figure.add_subplot(grid[0, 0]), rows)
-    _bytes(figure.add_subplot(grid[1, 0]), rows)
-    _ratios(figure.add_subplot(grid[:, 1]), [row for row in rows if row.x is None and not row.topic.startswith("bits")])
+    figure = Figure((15, 9), layout="constrained")
+    grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.3))
+    bits = [row for row in rows if row.topic == BITS]
+    curves = [row for row in rows if row.series and row.topic != BITS]
+    others = [row for row in rows if row.topic != BITS and not row.series]
+    if bits:
+        _bits(figure.add_subplot(grid[0, 0]), bits)
+    if curves:
+        _bytes(figure.add_subplot(grid[1, 0]), curves)
+    if others:
+        _ratios(figure.add_subplot(grid[:, 1]), others[::-1])
     figure.savefig(path, dpi=100)
 
 
 def _bits(axes: Any, rows: Sequence[Row]) -> None:
-    found = [row for row in rows if row.topic.startswith("bits")]
-    curve = [row for row in found if row.x is not None]
+    curve = [row for row in rows if row.series]
     axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label="thinwire, whole message")
     axes.plot([row.x for row in curve], [row.baseline for row in curve], "k:", label="entropy floor")
-    for row in found:
-        if row.x is None and "floor" not in row.baseline_name and row.baseline < 50:
+    for row in rows:
+        if row.baseline_name in DRAWN:
             axes.axhline(row.baseline, color="gray", linewidth=0.8)
-            axes.annotate(row.baseline_name, (128, row.baseline), ha="right", va="bottom", fontsize=8)
-    axes.set(xscale="log", xlabel="k, components kept of a tile", ylabel="bits a component")
-    axes.set_xticks([row.x for row in curve], [f"{row.x:g}" for row in curve])
-    axes.minorticks_off()
+            axes.annotate(row.baseline_name, (curve[-1].x, row.baseline), ha="right", va="bottom", fontsize=8)
     axes.set_ylim(0, 22)
+    axes.set(xscale="log", xlabel="k, components kept of a tile", ylabel="bits a component")
+    _ticks(axes.xaxis, [row.x for row in curve])
     axes.legend(fontsize=8, loc="lower left")
     axes.grid(alpha=0.3)
 
 
 def _bytes(axes: Any, rows: Sequence[Row]) -> None:
-    found = [row for row in rows if row.series and row.topic.startswith("bytes")]
-    for series, group in groupby(found, key=lambda row: row.series):
+    for series, group in groupby(rows, key=lambda row: row.series):
         curve = list(group)
         axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label=series.partition(", ")[2])
-    ring = {row.x: row.baseline for row in found if row.baseline}
-    axes.plot(list(ring), list(ring.values()), "k:", label="fp32 ring all-reduce")
-    ticks = sorted({row.x for row in found if row.x is not None})
+    ring = {row.x: row.baseline for row in rows if row.baseline}
+    axes.plot(list(ring), list(ring.values()), "k:", label=rows[0].baseline_name)
     axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="bytes a parameter and round, up and down")
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
+    _ticks(axes.xaxis, sorted({row.x for row in rows if row.x is not None}))
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
 
 
 def _ratios(axes: Any, rows: Sequence[Row]) -> None:
-    found = [row for row in rows if row.ratio > 0][::-1]
-    places = list(range(len(found)))
-    colors = ["tab:blue" if row.ratio >= 1 else "tab:orange" for row in found]
+    places = list(range(len(rows)))
     # from 1 outwards: to the right what is better than its baseline, to the left what is worse
-    axes.barh(places, [row.ratio - 1 for row in found], left=1, color=colors)
-    for place, row in zip(places, found, strict=True):
+    colors = ["tab:blue" if row.ratio >= 1 else "tab:orange" for row in rows]
+    axes.barh(places, [row.ratio - 1 for row in rows], left=1, color=colors)
+    for place, row in zip(places, rows, strict=True):
         axes.annotate(f" {number(row.ratio)}×", (max(row.ratio, 1), place), va="center", fontsize=7)
-    axes.set_yticks(places, [f"{row.topic}: {row.what}\nbeside {row.baseline_name}" for row in found], fontsize=7)
+    axes.set_yticks(places, [f"{row.topic}: {row.what}\nbeside {row.baseline_name}" for row in rows], fontsize=7)
     axes.set(xscale="log", xlabel="times better than the baseline")
+    least, most = min(row.ratio for row in rows), max(row.ratio for row in rows)
+    _ticks(axes.xaxis, [tick for tick in RATIO_TICKS if min(least, 1) / 2 <= tick <= max(most, 1) * 2])
     axes.axvline(1, color="black", linewidth=0.8)
     axes.margins(x=0.15)
     axes.grid(alpha=0.3, axis="x")
+
+
+def _ticks(axis: Any, values: Iterable[float | None]) -> None:
+    """These alone, as plain numbers."""
+    places = [value for value in values if value is not None]
+    axis.set_ticks(places, [f"{place:g}" for place in places])
+    axis.set_ticks([], minor=True)

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,12 +22,13 @@ import grpc
 import zstandard
 
 from deploy.bench.made_up import uniform_votes
+from deploy.bench.programs import program
 from deploy.bench.raw import receive
 from deploy.bench.row import Row
 from deploy.bench.speeds import merge_plainly
 from deploy.bench.timing import interleaved, threads
 from deploy.crowd import CHANNEL_OPTIONS, Common, Member
-from deploy.wan.programs import POLL_S, ROOT, Programs
+from deploy.wan.programs import POLL_S, Programs
 from thinwire_proto.codec import encode_votes
 from thinwire_proto.tiles import TileLayout
 
@@ -36,12 +36,11 @@ TOPIC = "a round"
 MEMBERS, MEMBERS_FULL = 10, 50
 ROUNDS, WARM_UP = 6, 2
 K = 32
+LARGE, SMALL = "width = 384\nlayers = 6\nheads = 6\nhidden = 1024", "width = 64\nlayers = 1\nheads = 1\nhidden = 64"
+"""Models of 10.7M and of 45,000 parameters."""
 RUN = """
 [model]
-width = 384
-layers = 6
-heads = 6
-hidden = 1024
+{model}
 context = 16
 [demo]
 k = {k}
@@ -52,7 +51,7 @@ steps = 100000
 pace = "clock"
 length_ms = {length_ms}
 """
-"""10.7M parameters; a short context, since nothing is trained here."""
+"""A short context, since nothing is trained here."""
 
 
 @dataclass
@@ -113,14 +112,9 @@ class Measured:
     layout: TileLayout
 
 
-def program(name: str) -> list[str]:
-    """The command that runs a module of ours, wherever it is run from."""
-    return ["/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-m", name]
-
-
-async def _swarm(folder: Path, programs: Programs, members: int, length_s: float, rounds: int) -> Measured:
+async def _swarm(folder: Path, programs: Programs, members: int, length_s: float, rounds: int, model: str) -> Measured:
     run = folder / "run.toml"
-    run.write_text(RUN.format(k=K, length_ms=round(1000 * length_s)))
+    run.write_text(RUN.format(model=model, k=K, length_ms=round(1000 * length_s)))
     coordinator = programs.start(
         "watched", [*program("deploy.bench.watched"), str(run), f"{folder}/state", str(members)]
     )
@@ -157,7 +151,7 @@ def _measured(watched: Watched, common: Timed, rounds: int) -> Measured:
     )
 
 
-async def _raw(programs: Programs, size: int, subscribers: int) -> float:
+async def _raw(programs: Programs, size: int, subscribers: int, times: int) -> float:
     """Seconds from sending until the last subscriber has all, the median of several times."""
     server = programs.start("raw", [*program("deploy.bench.raw"), str(size), str(subscribers)])
     while not server.text().endswith("\n"):
@@ -168,7 +162,7 @@ async def _raw(programs: Programs, size: int, subscribers: int) -> float:
 
     async def follow() -> None:
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-            async for sent, arrived in receive(channel, size, WARM_UP + ROUNDS):
+            async for sent, arrived in receive(channel, size, WARM_UP + times):
                 last[sent] = max(last.get(sent, 0.0), arrived)
 
     await asyncio.gather(*(follow() for _ in range(subscribers)))
@@ -189,13 +183,13 @@ def _plain_seal(folder: Path, measured: Measured, members: int) -> float:
     return interleaved(seal)[0]
 
 
-def members_rows(members: int, length_s: float, rounds: int = ROUNDS) -> Iterator[Row]:
+def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str = LARGE) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name, threads(1):
         folder = Path(name)
         with Programs(folder) as programs:
-            measured = asyncio.run(_swarm(folder, programs, members, length_s, rounds))
+            measured = asyncio.run(_swarm(folder, programs, members, length_s, rounds, model))
         with Programs(folder) as programs:
-            raw_s = asyncio.run(_raw(programs, measured.update_bytes, members))
+            raw_s = asyncio.run(_raw(programs, measured.update_bytes, members, rounds))
         plain_s = _plain_seal(folder, measured, members)
     size = f"{members} nodes, {measured.layout.parameters / 1e6:.1f}M"
     ours_s = measured.deadline_to_sealed_s

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+BITS = "bits a component"
+"""The topic that has a panel of its own in the plot."""
 Better = Literal["less", "more"]
 
 
@@ -40,3 +42,7 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"ratio": self.ratio, "reached": self.reached}
+
+    @staticmethod
+    def from_json(written: dict[str, Any]) -> Row:
+        return Row(**{name: value for name, value in written.items() if name not in ("ratio", "reached")})

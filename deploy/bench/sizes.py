@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from deploy.bench.made_up import MATRIX, contract_of, model_parameters, uniform_votes
-from deploy.bench.row import Row
+from deploy.bench.row import BITS, Row
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.codec import Update, encode_update, encode_votes
 from thinwire_proto.contract import Contract, DemoSpec, Parameter
@@ -36,7 +36,7 @@ OTHERS = (
     ("Psyche", 17.0),
 )
 """What other systems send for a component, in bits: an int64 and a float32; 12 bits and a byte; …"""
-BITS, SHARED, FIXED = "bits a component", "bytes of a round, k shared", "bytes of a round, k fixed"
+SHARED, FIXED = "bytes of a round, k shared", "bytes of a round, k fixed"
 RING = "fp32 ring all-reduce"
 
 

@@ -24,7 +24,7 @@ K = 32
 NODES = 4
 CODED_WANTED, MERGED_WANTED = 20.0, 50.0  # million components a second
 MILLION = 1e6
-SPEED, APPLY = "speed, one core", "apply, one core"
+SPEED, APPLY = "components a second, one core", "apply, one core"
 DEMO = DemoSpec(k=K, k_policy="fixed", precondition="none", magnitude="sign")
 
 
@@ -80,7 +80,7 @@ def codec_rows(parameters: tuple[Parameter, ...] = MATRIX, k: int = K) -> Iterat
 
     def row(what: str, times: list[float], count: int, name: str, wanted: float | None) -> Row:
         ours, baseline = (count / seconds / MILLION for seconds in times)
-        return Row(SPEED, what, ours, baseline, "M comp./s", name, better="more", wanted=wanted)
+        return Row(SPEED, what, ours, baseline, "M/s", name, better="more", wanted=wanted)
 
     times = interleaved(lambda: encode_votes(votes), lambda: pack_plainly(votes))
     yield row(f"encode, k = {k}", times, len(votes), "12 bits packed in numpy", CODED_WANTED)
