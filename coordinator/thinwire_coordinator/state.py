@@ -30,6 +30,7 @@ from thinwire_proto.errors import ConfigError, LedgerError, PayloadError, Replic
 from thinwire_proto.models import build, check_manifest, initial_state, manifest
 from thinwire_proto.replica import Replica, load_replica
 from thinwire_proto.rows import Row, genesis
+from thinwire_proto.strongest import check_kept
 from thinwire_proto.tiles import TileLayout
 
 log = logging.getLogger("thinwire.coordinator")
@@ -86,6 +87,7 @@ class State:
         try:
             body, layout = self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters)
             update = decode_update(body, layout, self.contract.demo.magnitude)
+            check_kept(update.merged, layout, self.contract.demo.k_down)
         except (LedgerError, PayloadError, OSError) as error:
             raise LedgerError(f"step {row.step}: {error}", row.step) from None
         if update.step != row.step:

@@ -227,7 +227,7 @@ class Swarm:
         fingerprint = self.workers.replica.submit(self._replica.fingerprint, nonce)
         self.books.bases.know(opened.step, nonce, fingerprint)
         now = self.clockwork.now()
-        merger = merger_of(self.contract, self.layout)
+        merger = merger_of(self.contract, self.layout, opened.step)
         k = self.contract.demo.k_of_round(len(opened.nodes))
         self.intake.round = OpenRound(opened.round, opened.step, now, opened.deadline, k, merger)
         self.books.events.tell(

@@ -13,6 +13,7 @@ from torch import Tensor
 from deploy.science.arms import Arm
 from deploy.science.method import Swarm, Traffic, mean
 from deploy.science.problem import Problem
+from thinwire_node.left_out import left_out_of
 from thinwire_node.momentum import Momentum
 from thinwire_node.published import BYTES_A_COMPONENT, Published, components
 from thinwire_node.rule import make_rule
@@ -21,6 +22,7 @@ from thinwire_proto.contract import Contract, DataSpec, Parameter, ScheduleSpec
 from thinwire_proto.magnitudes import merger_of
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import decay, learning_rate
+from thinwire_proto.strongest import strongest_of
 from thinwire_proto.votes import merge
 
 
@@ -67,13 +69,18 @@ class Voting:
 
     def round(self, step: int, first: int) -> tuple[float, Traffic]:
         rate, share = learning_rate(self._schedule, step), self._swarm.share
-        losses, votes = [], []
+        losses, cuts = [], []
         for number, node in enumerate(self._nodes):
             loss, gradients = self._problem.gradients(first + number * share, share)
             node.accumulate(gradients, rate)
-            votes.append(node.cut(self._k).votes())
+            cuts.append(node.cut(self._k))
             losses.append(loss)
-        merged = merge(((one, 1) for one in votes), self._replica.layout.components)
+        layout, demo, votes = self._replica.layout, self._replica.contract.demo, [sent.votes() for sent in cuts]
+        keep = strongest_of(demo, layout, self._replica.step)
+        merged = merge(((one, 1) for one in votes), layout.components, keep)
+        for node, sent in zip(self._nodes, cuts, strict=True):
+            if part := left_out_of(sent, merged, layout, demo.k_down):
+                node.put_back(part)
         update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(one))) for one in votes])
@@ -125,7 +132,7 @@ class LocalSteps:
                 losses.append(loss)
             sent.append(node.cut(self._k, learning_rate(self._schedule, step)).votes())
         self._problem.put(self._replica.tensors)
-        merger = merger_of(self._contract, self._replica.layout)
+        merger = merger_of(self._contract, self._replica.layout, self._replica.step)
         for votes in sent:
             merger.add(votes, 1)
         update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merger.merged())

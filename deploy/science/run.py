@@ -137,7 +137,7 @@ def settings_of(arm: Arm) -> dict[str, object]:
     settings: dict[str, object] = {"kind": arm.kind}
     if arm.kind in DENSE:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
-    settings["demo"] = arm.demo.model_dump()
+    settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.k_down else {"k_down"})
     return settings | ({"rule": arm.rule.model_dump(), "local_steps": arm.local_steps} if arm.kind == "local" else {})
 
 

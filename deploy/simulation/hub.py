@@ -40,7 +40,8 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
     data = DataSpec(seed=seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
-    run = RunSpec.model_validate({"model": MODEL, "data": data, "demo": DEMO} | spec)
+    demo = DEMO | spec.get("demo", {})
+    run = RunSpec.model_validate({"model": MODEL, "data": data} | spec | {"demo": demo})
     sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}
     contract = Contract.model_validate(sections)
     contract = contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})

@@ -8,6 +8,7 @@ contribution. So it can be checked that every sample is counted once or put back
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import tempfile
@@ -39,38 +40,60 @@ def scratch_folder() -> str | None:
 
 VOTES = 40
 """Of a made-up contribution."""
+CUTS = itertools.count(1)
+"""Numbers of made-up cuts, of all nodes in all of their lives."""
 ENCODE_S = 0.02
 REPLAY_S = 0.01
 
 
 class MadeUpSent(Sent):
-    """What a cut took out: made-up votes that stand for positions."""
+    """What a cut took out: made-up votes that stand for positions. The magnitude of the values is the cut's number, so
+    that a part of it tells which cut it is of."""
 
     positions: frozenset[int]
+
+    @property
+    def number(self) -> int:
+        return number_of(self)
 
     def votes(self) -> Votes:
         return Votes(self.components.numpy(), (self.values > 0).numpy())
 
 
+def number_of(sent: Sent) -> int:
+    return int(sent.values[0].abs())
+
+
 class MadeUpMomentum:
-    """A momentum: which positions' gradients are in it. `dropped`: what was in it when it was forgotten."""
+    """A momentum: which positions' gradients are in it. `dropped`: what was in it when it was forgotten. cuts: the
+    numbers of those that were made of it. left_out: (number of the cut, components) that were put back in part, each
+    time that this was done."""
 
     def __init__(self) -> None:
         self.positions: set[int] = set()
         self.dropped: set[int] = set()
+        self.cuts: set[int] = set()
+        self.left_out: list[tuple[int, frozenset[int]]] = []
 
     def put_back(self, sent: Sent) -> None:
-        self.positions |= cast(MadeUpSent, sent).positions
+        if isinstance(sent, MadeUpSent):
+            self.positions |= sent.positions
+            self.cuts.discard(sent.number)  # whole, so nothing of it is out any more
+        else:
+            self.left_out.append((number_of(sent), frozenset(sent.components.tolist())))
 
-    def state(self) -> dict[str, set[int]]:
-        return {"momentum": set(self.positions)}
+    def state(self) -> dict[str, Any]:
+        return {"momentum": set(self.positions), "cuts": set(self.cuts), "left_out": list(self.left_out)}
 
-    def load(self, state: dict[str, set[int]]) -> None:
-        self.positions = set(state["momentum"])
+    def load(self, state: dict[str, Any]) -> None:
+        self.positions, self.cuts = set(state["momentum"]), set(state["cuts"])
+        self.left_out = list(state["left_out"])
 
     def forget(self) -> None:
         self.dropped |= self.positions
         self.positions.clear()
+        self.cuts.clear()
+        self.left_out.clear()
 
 
 class MadeUpTrainer:
@@ -116,8 +139,10 @@ class MadeUpTrainer:
         samples = self.samples
         matrix_components = self.replica.layout.matrix_components
         components = np.array(sorted(set(self._rng.integers(0, matrix_components, VOTES).tolist())))
-        signs = np.where(self._rng.random(len(components)) < 0.5, np.float32(0.5), np.float32(-0.5))
-        sent = MadeUpSent(torch.from_numpy(components), torch.from_numpy(signs), 0)
+        number = np.float32(next(CUTS))
+        values = np.where(self._rng.random(len(components)) < 0.5, number, -number)
+        sent = MadeUpSent(torch.from_numpy(components), torch.from_numpy(values), 0)
+        self.made_up.cuts.add(sent.number)
         object.__setattr__(sent, "positions", frozenset(self.made_up.positions | self._gradient))
         self.made_up.positions.clear()
         self._gradient.clear()

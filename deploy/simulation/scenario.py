@@ -86,8 +86,10 @@ class Scenario:
         steps = int(given.pop("steps", "100000"))
         rounds: dict[str, Any] = {"samples": 16, "weight_max": 8, "pace": given.pop("pace", "quorum")}
         rounds["length_ms"] = round(number(given.pop("length", "30s")) * 1000)
+        demo = {"k_down": int(given.pop("k_down", "0"))}
         rounds |= {key: int(value) for key, value in given.items()}
-        self._spec = {"round": rounds, "schedule": {"steps": steps, "warmup_steps": 1, "learning_rate": 1e-3}}
+        schedule = {"steps": steps, "warmup_steps": 1, "learning_rate": 1e-3}
+        self._spec = {"round": rounds, "schedule": schedule, "demo": demo}
 
     def line(self, words: str) -> None:
         given = {key: number(value) for key, value in options(words.split()).items()}
@@ -179,6 +181,7 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
             "epoch": lambda: hub.swarm.epoch.number,
             "different": lambda: tally.fingerprints_different,
             "free": lambda: sum(count for _, count in hub.swarm.books.leases.plain()[1]),
+            "put_back_in_part": lambda: world.put_back_in_part,
             "active": lambda: sum(m.announcements is not None for m in hub.swarm.books.members.by_id.values()),
         }
         return figures[what]()

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from deploy.simulation.hub import Hub, make_state
 from deploy.simulation.machine import DriftingClock, Hardware, SimulatedMachine
 from deploy.simulation.made_up import MadeUpSent, MemoryState, scratch_folder
@@ -25,6 +27,7 @@ from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node, Settings
 from thinwire_node.session import Habits
 from thinwire_proto.errors import ThinwireError
+from thinwire_proto.strongest import left_out
 
 PATIENCE_S = 100_000.0
 """Virtual seconds after which something that does not come to hold never will."""
@@ -65,6 +68,9 @@ class World:
         self.hub: Hub | None = None
         self.sent: dict[bytes, frozenset[int]] = {}
         """What each contribution stands for, by its hash."""
+        self.cuts: dict[bytes, MadeUpSent] = {}
+        self.put_back_in_part = 0
+        """How often, as `check` has found it last."""
         self._wait_for = wait_for
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"
@@ -224,6 +230,7 @@ class World:
         pending = work.pending if work else None
         if pending is not None and isinstance(pending.sent, MadeUpSent):
             self.sent[pending.hash] = pending.sent.positions
+            self.cuts[pending.hash] = pending.sent
 
     # what holds whatever happens
 
@@ -231,6 +238,7 @@ class World:
         """Everything that must hold at any time; returns a name for all that happened: equal names, equal histories."""
         hub = self.living_hub()
         self._check_counted_once(hub)
+        self._check_left_out(hub)
         self._check_leases(hub)
         await self._check_replicas(hub)
         verify(self.folder, lambda said: None)
@@ -258,6 +266,29 @@ class World:
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
             if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
                 raise Broken(f"{volunteer.name} has trained on what is nowhere: {sorted(neither)[:5]}")
+
+    def _check_left_out(self, hub: Hub) -> None:
+        """With k_down: who went on with its momentum put back what updates left out, once, and nothing else."""
+        contract, layout = hub.state.contract, hub.swarm.layout
+        if not contract.demo.k_down:
+            return
+        expected: dict[int, tuple[int, frozenset[int]]] = {}
+        for row in hub.state.ledger.rows():
+            merged = hub.state.update(row).merged
+            for cut in (self.cuts[name] for name in row.contributions):
+                missing = left_out(cut.components.numpy(), merged, layout, contract.demo.k_down)
+                expected[cut.number] = (row.step, frozenset(cut.components[torch.from_numpy(missing)].tolist()))
+        self.put_back_in_part = 0
+        for volunteer in self.volunteers.values():
+            trainer = volunteer.machine.trainer if volunteer.machine else None
+            work = volunteer.node.work if volunteer.node else None
+            if not volunteer.running or trainer is None or work is None or work.replica is None:
+                continue
+            step, made_up = work.replica.step, trainer.made_up
+            due = {cut: missing for cut, (at, missing) in expected.items() if at < step and cut in made_up.cuts}
+            if sorted(made_up.left_out) != sorted((cut, missing) for cut, missing in due.items() if missing):
+                raise Broken(f"{volunteer.name} put something else back than what updates left out")
+            self.put_back_in_part += len(made_up.left_out)
 
     def _check_leases(self, hub: Hub) -> None:
         cursor, free, held = hub.swarm.books.leases.plain()

@@ -18,13 +18,14 @@ from thinwire_node.traffic import CountedChannel, Traffic
 from thinwire_proto import limits
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.codec import Update, decode_update, update_bytes_max
-from thinwire_proto.contract import Contract, Magnitude
+from thinwire_proto.contract import Contract, DemoSpec, Magnitude
 from thinwire_proto.corpus import packed_bytes_max
 from thinwire_proto.errors import RemoteError, ReplicaError
 from thinwire_proto.parts import MESSAGE_BYTES_MAX, Assembly, split
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import Row, parse_row
 from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_proto.strongest import check_kept
 from thinwire_proto.tiles import TileLayout
 
 Reply = TypeVar("Reply")
@@ -141,7 +142,7 @@ class Link:
     async def updates(self, from_step: int, replica: Replica) -> AsyncIterator[SealedUpdate]:
         """Updates from a step on, decoded for this replica's contract, each checked to be what its row names. Raises
         PayloadError as well."""
-        layout, magnitude = replica.layout, replica.contract.demo.magnitude
+        layout, demo = replica.layout, replica.contract.demo
         request = pb.UpdatesRequest(session=self._session, from_step=from_step)
         row: Row | None = None
         head_step = 0
@@ -149,12 +150,12 @@ class Link:
         async for part in _stream(self._stub.Updates(request)):
             if row is None or assembly is None:
                 row, head_step = parse_row(part.row), part.head_step
-                assembly = Assembly(row.body_bytes, update_bytes_max(layout, magnitude), "update")
+                assembly = Assembly(row.body_bytes, update_bytes_max(layout, demo.magnitude), "update")
             assembly.add(part.data)
             if assembly.complete:
                 body = assembly.whole()
                 # off the event loop: for a large model it takes seconds
-                update = await asyncio.to_thread(_checked, row, body, layout, magnitude)
+                update = await asyncio.to_thread(_checked, row, body, layout, demo)
                 yield SealedUpdate(row, update, len(body), head_step)
                 row = assembly = None
 
@@ -216,15 +217,17 @@ def connect(address: str, traffic: Traffic) -> Link:
     return Link(stub, close)
 
 
-def _checked(row: Row, body: bytes, layout: TileLayout, magnitude: Magnitude) -> Update:
+def _checked(row: Row, body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
     if hashlib.sha256(body).digest() != row.body_hash:
         raise ReplicaError(f"the body of step {row.step} is not the one that its row names")
-    return _decoded(body, layout, magnitude)
+    return _decoded(body, layout, demo.magnitude, demo.k_down)
 
 
 @lru_cache(maxsize=2)  # a thousand simulated nodes of one process decode the same bytes
-def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude) -> Update:
-    return decode_update(body, layout, magnitude)
+def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, k_down: int) -> Update:
+    update = decode_update(body, layout, magnitude)
+    check_kept(update.merged, layout, k_down)
+    return update
 
 
 async def _told(call: Awaitable[Reply]) -> Reply:

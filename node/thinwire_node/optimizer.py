@@ -49,6 +49,8 @@ class DeMo(Optimizer):
     weight_decay         decoupled, θ ← θ·(1 − lr·weight_decay), for every trained parameter
     process_group        who exchanges; the default group, or without torch.distributed this process alone
     lr                   any scheduler may change it between steps; all ranks take that of the first
+    update_topk          with votes, components that a step keeps of a chunk, the strongest of all ranks' together; what
+                         it leaves out goes back into the momentum of those who sent it. 0: all
     alpha                share of what was sent that leaves the momentum
     values               "vote" or "float", see above
     transform            "dct", or with votes "hadamard"
@@ -77,6 +79,7 @@ class DeMo(Optimizer):
         process_group: dist.ProcessGroup | None = None,
         *,
         lr: float = 1e-3,
+        update_topk: int = 0,
         alpha: float = 1.0,
         values: Literal["vote", "float"] = "vote",
         transform: Literal["dct", "hadamard"] = "dct",
@@ -88,6 +91,7 @@ class DeMo(Optimizer):
             "compression_decay": compression_decay,
             "compression_topk": compression_topk,
             "compression_chunk": compression_chunk,
+            "update_topk": update_topk,
             "alpha": alpha,
             "values": values,
             "transform": transform,
@@ -241,6 +245,8 @@ class DeMo(Optimizer):
         for number, (saved, options) in enumerate(zip(state_dict["param_groups"], self.param_groups, strict=False)):
             _check_state(number, saved, options, state_dict["state"])
         super().load_state_dict(state_dict)
+        for options in self.param_groups:
+            options.setdefault("update_topk", 0)  # of a state that is older than the setting
         self._groups.clear()
         self._agreement = None
 

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_node.momentum import Momentum
+from thinwire_node.left_out import left_out_of
+from thinwire_node.momentum import Momentum, Sent
 from thinwire_node.precondition import SecondMoment
 from thinwire_node.published import Kept, Published
 from thinwire_proto.apply import apply_votes, flush_subnormals
@@ -25,6 +26,7 @@ from thinwire_proto.codec import decode_votes, encode_votes
 from thinwire_proto.contract import TILE_EDGE, DemoSpec, Parameter
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.schedule import to_float32
+from thinwire_proto.strongest import strongest_of
 from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.votes import merge
 
@@ -36,6 +38,7 @@ class Settings:
     compression_decay: float
     compression_topk: int
     compression_chunk: int
+    update_topk: int
     alpha: float
     values: Literal["vote", "float"]
     transform: Literal["dct", "hadamard"]
@@ -60,6 +63,8 @@ class Settings:
         for name in ("compression_topk", "compression_chunk"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be a whole number, 1 or more; it is {getattr(self, name)}")
+        if not (isinstance(self.update_topk, int) and 0 <= self.update_topk <= MATRIX_COMPONENTS):
+            raise ConfigError(f"update_topk must be a whole number, 0 to {MATRIX_COMPONENTS}; it is {self.update_topk}")
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"alpha must be more than 0, and at most 1; it is {self.alpha}")
         if self.values == "vote" and self.compression_chunk != TILE_EDGE:
@@ -67,7 +72,7 @@ class Settings:
                 f"compression_chunk must be {TILE_EDGE} with values='vote': the integer transform that keeps ranks "
                 f"equal is made for that; it is {self.compression_chunk}. Leave it out, or choose values='float'"
             )
-        for name, published in (("transform", "dct"), ("magnitude", "sign")):
+        for name, published in (("transform", "dct"), ("magnitude", "sign"), ("update_topk", 0)):
             if self.values == "float" and getattr(self, name) != published:
                 raise ConfigError(f"{name} must be {published!r} with values='float': the published has no other")
 
@@ -121,6 +126,7 @@ class VoteGroup:
         self._demo = DemoSpec(
             transform=settings.transform,
             k=self._k,
+            k_down=settings.update_topk,
             beta=settings.compression_decay,
             alpha=settings.alpha,
             magnitude=settings.magnitude,
@@ -129,6 +135,7 @@ class VoteGroup:
         )
         self._momentum = Momentum(self._layout, self._demo, parameters[0].device)
         self._step = torch.zeros((), dtype=torch.int64)
+        self._sent: Sent | None = None  # in the step that is under way, by this rank
         for parameter in parameters:
             with _contiguous([parameter]) as (theta,):
                 flush_subnormals(theta)
@@ -137,11 +144,16 @@ class VoteGroup:
         self._momentum.accumulate(_named(gradients), to_float32(learning_rate))
 
     def cut(self) -> bytes:
-        return encode_votes(self._momentum.cut(self._k).votes())
+        self._sent = self._momentum.cut(self._k)
+        return encode_votes(self._sent.votes())
 
     def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in everybody]
-        merged = merge(votes, self._layout.components)
+        step, sent = int(self._step), self._sent
+        self._sent = None
+        merged = merge(votes, self._layout.components, strongest_of(self._demo, self._layout, step))
+        if sent is not None and (part := left_out_of(sent, merged, self._layout, self._demo.k_down)):
+            self._momentum.put_back(part)
         rate = to_float32(learning_rate)
         decay = to_float32(1 - rate * weight_decay)
         with _contiguous(self.parameters) as tensors:
@@ -152,7 +164,7 @@ class VoteGroup:
                 self._demo,
                 learning_rate=rate,
                 decay=decay,
-                step=int(self._step),
+                step=step,
             )
         self._step += 1
 

@@ -36,6 +36,7 @@ from thinwire_proto.errors import ConfigError, ContractError, PayloadError, Repl
 from thinwire_proto.replica import Replica, load_replica, save_tensors
 
 PENDING = "pending."  # in the name of a tensor: of what is out
+AWAITED = "awaited."  # of what is counted, and whose update is out
 LOCK_WAIT_S = limits.ROUND_TRIP_MAX_S / 8
 """`thinwire-node status` holds the lock for a moment, to see whether somebody else does."""
 NODE_ID = re.compile(r"[0-9a-f]{32}")
@@ -51,20 +52,24 @@ class Head:
 
 @dataclass(frozen=True)
 class Pending:
-    """A contribution whose receipt is still out: its hash, and what it took out of the momentum."""
+    """A contribution that something is still to come of: its hash, what it took out of the momentum, and the step that
+    its round was for."""
 
     hash: bytes
     sent: Sent
+    step: int = 0
 
 
 @dataclass(frozen=True)
 class KeptMomentum:
     """What of the momentum goes on disk: its tensors by name (see `Momentum.state`), the last position trained on that
-    is in it, and what is out."""
+    is in it, and what is out. pending: the contribution whose receipt is. awaited: with k_down, those whose update was
+    not applied yet, the pending one perhaps among them."""
 
     momentum: dict[str, Tensor]
     trained_through: int | None
     pending: Pending | None
+    awaited: tuple[Pending, ...] = ()
 
 
 class NodeState:
@@ -164,9 +169,11 @@ class NodeState:
         tensors = {name: tensor.cpu() for name, tensor in kept.momentum.items()}
         about = {} if kept.trained_through is None else {"trained_through": str(kept.trained_through)}
         if kept.pending is not None:
-            sent = kept.pending.sent
-            tensors |= {PENDING + "components": sent.components.cpu(), PENDING + "values": sent.values.cpu()}
+            tensors |= _tensors_of(kept.pending, PENDING)
             about["pending"] = kept.pending.hash.hex()
+        for number, one in enumerate(kept.awaited):
+            about[f"{AWAITED}{number}"] = f"{one.hash.hex()} {one.step} {one.sent.cut}"
+            tensors |= _tensors_of(one, f"{AWAITED}{number}.")
         passing = self.path("momentum.part")
         save_tensors(tensors, passing, about)
         self.rename(passing, "momentum.safetensors")
@@ -179,16 +186,19 @@ class NodeState:
                 # copies: see replica.load_replica
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             mark = int(about["trained_through"]) if "trained_through" in about else None
-            pending = None
+            pending: Pending | None = None
+            awaited: list[Pending] = []
             if "pending" in about:
-                sent = Sent(tensors.pop(PENDING + "components"), tensors.pop(PENDING + "values"), 0)
-                pending = Pending(bytes.fromhex(about["pending"]), sent)
+                pending = Pending(bytes.fromhex(about["pending"]), _sent_of(tensors, PENDING, 0))
+            while (key := f"{AWAITED}{len(awaited)}") in about:
+                name, step, cut = about[key].split()
+                awaited.append(Pending(bytes.fromhex(name), _sent_of(tensors, key + ".", int(cut)), int(step)))
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
         fits = {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict(shapes) and all(
             tensor.dtype == torch.float32 and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()
         )
-        return KeptMomentum(tensors, mark, pending) if fits else None
+        return KeptMomentum(tensors, mark, pending, tuple(awaited)) if fits else None
 
     def drop_momentum(self) -> None:
         self.path("momentum.safetensors").unlink(missing_ok=True)
@@ -215,3 +225,14 @@ class NodeState:
             if step.isdecimal():
                 return path, int(step), path.stat().st_size
         return None
+
+
+def _tensors_of(one: Pending, prefix: str) -> dict[str, Tensor]:
+    """Copies, since a file may not hold the same memory under two names."""
+    sent = one.sent
+    return {prefix + "components": sent.components.cpu().clone(), prefix + "values": sent.values.cpu().clone()}
+
+
+def _sent_of(tensors: dict[str, Tensor], prefix: str, cut: int) -> Sent:
+    """Taken out of `tensors`."""
+    return Sent(tensors.pop(prefix + "components"), tensors.pop(prefix + "values"), cut)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from thinwire_node.lease import Lease
+from thinwire_node.left_out import Awaited
 from thinwire_node.link import SealedUpdate
 from thinwire_node.momentum import Sent
 from thinwire_node.rule import Rule
@@ -132,6 +133,7 @@ class Work:
         """The contribution whose receipt is out."""
         self.lease = Lease()
         self._on_the_way: Pending | None = None  # the newest contribution, until an update holds it or it is put back
+        self._awaited = Awaited(contract.demo.k_down, kept.awaited if kept else ())
         self._state = state
         self._threads = threads
         self._now = now
@@ -191,6 +193,8 @@ class Work:
         if self._fingerprint(replica, row.nonce) != row.fingerprint:
             raise ParametersDiffer(f"the parameters differ from those that were sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
+        for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
+            self.trainer.rule.put_back(part)
         ahead = self._on_the_way
         if ahead is not None and ahead.hash in row.contributions:
             ahead = self._on_the_way = None
@@ -259,7 +263,8 @@ class Work:
         name = contribution_hash(
             self.contract.hash, announcement.epoch, announcement.round, self._state.node_id, payload
         )
-        self.pending = self._on_the_way = Pending(name, sent)
+        self.pending = self._on_the_way = Pending(name, sent, announcement.step)
+        self._awaited.cut(self.pending)
         self._trained_through_at_cut = trained_through
         fingerprint = self._fingerprint(replica, announcement.nonces[behind])
         if self._looks_ahead:
@@ -314,6 +319,7 @@ class Work:
         self.trainer.rule.forget()
         self.trainer.refresh()
         self.pending = self._on_the_way = None
+        self._awaited.clear()
         self.lease = Lease()
         self._sent_since = []
 
@@ -337,7 +343,8 @@ class Work:
         if self.replica is None:
             return None
         self._saved_at = self._now()
-        momentum = KeptMomentum(self.trainer.rule.state(), self._trained_through_at_cut, self.pending)
+        rule, mark = self.trainer.rule, self._trained_through_at_cut
+        momentum = KeptMomentum(rule.state(), mark, self.pending, self._awaited.kept())
         return _Kept(self.replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
 
     async def _save_kept(self, kept: _Kept) -> None:

@@ -58,6 +58,9 @@ class DemoSpec(Section):
     k_policy: Literal["fixed", "total"] = Field(
         "total", description="fixed: every node keeps k; total: the nodes of a round share k, whatever their number"
     )
+    k_down: int = Field(
+        0, ge=0, le=TILE_EDGE**2, description="components an update keeps of a tile, the strongest; 0: all"
+    )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum in a step")
     alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
     magnitude: Magnitude = Field(
@@ -65,6 +68,14 @@ class DemoSpec(Section):
     )
     precondition: Literal["none", "adam"] = Field("adam", description="what the gradient is divided by: √v̂, or nothing")
     precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v in a step")
+
+    @model_validator(mode="after")
+    def _whole_updates(self) -> DemoSpec:
+        if self.k_down and self.magnitude == "tile":
+            raise ValueError(
+                f'k_down must be 0 with magnitude = "tile", whose updates keep all that is merged; it is {self.k_down}'
+            )
+        return self
 
     def k_of_round(self, nodes: int) -> int:
         """The k that a round with so many nodes announces. Where they share it, updates do not grow with the swarm."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, RunSpec
 from thinwire_proto.decode import SHIFT, VOTE_MAX
+from thinwire_proto.strongest import strongest_of
 from thinwire_proto.tiles import TileLayout
 from thinwire_proto.transform import BASIS_MAX
 from thinwire_proto.votes import Components, Merged, Merger, Merges, Votes
@@ -114,8 +115,8 @@ def rounded(scales: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     return upper.view(np.float32)
 
 
-def merger_of(run: RunSpec, layout: TileLayout) -> Merges:
-    """A merger of the kind of votes that the contract has, over its tile space."""
+def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
+    """A merger of the kind of votes that the contract has, over its tile space, for the update of this step."""
     if run.demo.magnitude == "tile":
         return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate)
-    return Merger(layout.components)
+    return Merger(layout.components, strongest_of(run.demo, layout, step))

@@ -21,6 +21,7 @@ from support.ranks import (
     RANKS,
     RATE,
     STEPS,
+    UPDATE_TOPK,
     VOTE,
     give,
     gradients_of,
@@ -29,11 +30,13 @@ from support.ranks import (
 )
 from support.small import SHAPES, shapes_contract
 from thinwire_node import DeMo
+from thinwire_node.left_out import left_out_of
 from thinwire_node.momentum import Momentum
 from thinwire_proto.codec import Update
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import to_float32
+from thinwire_proto.strongest import strongest_of
 from thinwire_proto.votes import merge
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -64,8 +67,12 @@ def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
         for node, momentum in enumerate(momenta):
             gradients = gradients_of(SHAPES, step, node)
             momentum.accumulate({f"t{number}": tensor for number, tensor in enumerate(gradients)}, rate)
-            sent.append((momentum.cut(spec.k).votes(), 1))
-        merged = merge(sent, replica.layout.components)
+            sent.append(momentum.cut(spec.k))
+        keep = strongest_of(spec, replica.layout, step)
+        merged = merge(((cut.votes(), 1) for cut in sent), replica.layout.components, keep)
+        for momentum, cut in zip(momenta, sent, strict=True):
+            if part := left_out_of(cut, merged, replica.layout, spec.k_down):
+                momentum.put_back(part)
         replica.apply(Update(step, rate, to_float32(1 - rate * DECAY), merged), b"")
     return replica.tensors
 
@@ -90,6 +97,15 @@ def test_two_ranks_step_as_a_swarm_of_two_nodes_bit_for_bit(ranks: dict[str, lis
     for parameters, _, _ in ranks["votes"]:
         for found, expected in zip(parameters, swarm.values(), strict=True):
             assert np.array_equal(found, expected.numpy())
+
+
+def test_two_ranks_whose_steps_leave_out_do_as_two_nodes_bit_for_bit(ranks: dict[str, list[Any]]) -> None:
+    swarm = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9, "k_down": UPDATE_TOPK})
+    everything = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9})
+    for parameters in ranks["leaving_out"]:
+        for found, expected in zip(parameters, swarm.values(), strict=True):
+            assert np.array_equal(found, expected.numpy())
+    assert not torch.equal(swarm["t0"], everything["t0"])
 
 
 def test_ranks_stay_equal_whatever_gradients_they_have(ranks: dict[str, list[Any]]) -> None:
@@ -331,6 +347,8 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
         ({"compression_chunk": 32}, "compression_chunk must be 64 with values='vote'.*choose values='float'"),
         ({"compression_decay": 1.0}, "compression_decay must be 0 or more, and less than 1; it is 1.0"),
         ({"compression_topk": 0}, "compression_topk must be a whole number, 1 or more; it is 0"),
+        ({"update_topk": 5000}, "update_topk must be a whole number, 0 to 4096; it is 5000"),
+        ({"update_topk": 8, "values": "float", "compression_chunk": 32}, "update_topk must be 0 with values='float'"),
         ({"alpha": 0.0}, "alpha must be more than 0"),
         ({"values": "votes"}, "values must be one of vote, float; it is 'votes'"),
         ({"values": "float", "transform": "hadamard"}, "transform must be 'dct' with values='float'"),

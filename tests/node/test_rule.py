@@ -206,7 +206,7 @@ def trainer_of(device: torch.device = CPU, **sections: Any) -> Trainer:
 def moved(trainer: Trainer, *votes: Votes) -> Replica:
     """The trainer's replica, after the update that the coordinator would make of these votes; applied to it as well."""
     replica = trainer.replica
-    merger = merger_of(replica.contract, replica.layout)
+    merger = merger_of(replica.contract, replica.layout, replica.step)
     for one in votes:
         merger.add(one, 1)
     rate = learning_rate(replica.contract.schedule, replica.step)

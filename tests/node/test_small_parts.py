@@ -82,6 +82,23 @@ def test_a_contribution_that_is_out_is_kept_with_the_momentum(tmp_path: Path) ->
     state.close()
 
 
+def test_contributions_whose_update_is_out_are_kept_with_the_momentum(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    awaited = (
+        Pending(b"g" * 32, Sent(torch.tensor([2]), torch.tensor([0.125]), -1), 8),
+        Pending(b"h" * 32, Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 0), 9),
+    )
+    state.save_momentum(KeptMomentum({"momentum": torch.zeros(9)}, 7, awaited[1], awaited))
+    found = state.momentum({"momentum": (9,)})
+    assert found is not None
+    assert found.pending is not None
+    assert found.pending.hash == b"h" * 32
+    told = [(one.hash, one.step, one.sent.cut, one.sent.components.tolist()) for one in found.awaited]
+    assert told == [(b"g" * 32, 8, -1, [2]), (b"h" * 32, 9, 0, [1, 5])]
+    assert found.awaited[1].sent.values.tolist() == [0.5, -0.25]
+    state.close()
+
+
 def test_what_was_sent_since_is_known_or_known_to_be_unknown(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
     assert state.sent() == []

@@ -30,9 +30,8 @@ LAYOUT = TileLayout(SIZED.parameters)
 
 
 def merge_sized(contributions: list[tuple[Votes, int]], outer_rate: float = 1.0, transform: str = "dct") -> Merged:
-    merger = merger_of(
-        shapes_contract(demo={"magnitude": "tile", "transform": transform}, rule={"outer_rate": outer_rate}), LAYOUT
-    )
+    demo = {"magnitude": "tile", "transform": transform}
+    merger = merger_of(shapes_contract(demo=demo, rule={"outer_rate": outer_rate}), LAYOUT, 0)
     for votes, weight in contributions:
         merger.add(votes, weight)
     return merger.merged()
@@ -106,7 +105,7 @@ def test_the_largest_votes_there_are_overflow_nowhere() -> None:
     merged = merge_sized([(everything, WEIGHT_SUM_MAX - 1), (everything, 1)])
     assert (merged.values == VOTE_MAX).all()
     assert len(merged) == LAYOUT.components
-    merger = merger_of(SIZED, LAYOUT)
+    merger = merger_of(SIZED, LAYOUT, 0)
     merger.add(everything, WEIGHT_SUM_MAX)
     with pytest.raises(ValueError, match="32767"):
         merger.add(everything, 1)
@@ -117,9 +116,9 @@ def test_votes_without_the_codes_of_their_tiles_are_not_merged() -> None:
     assert votes.codes is not None
     for codes in (None, votes.codes[:-1]):
         with pytest.raises(ValueError, match="one code for each"):
-            merger_of(SIZED, LAYOUT).add(replace(votes, codes=codes), 1)
+            merger_of(SIZED, LAYOUT, 0).add(replace(votes, codes=codes), 1)
     with pytest.raises(ValueError, match="1 or more"):
-        merger_of(SIZED, LAYOUT).add(votes, 0)
+        merger_of(SIZED, LAYOUT, 0).add(votes, 0)
 
 
 def test_nobody_voted() -> None:

@@ -19,6 +19,7 @@ from thinwire_proto.errors import ConfigError
 
 RANKS = 2
 STEPS = 6
+UPDATE_TOPK = 40
 RATE, DECAY = 3e-3, 0.1
 FLOAT_SHAPES = ((48, 40), (7, 130), (96,), (4, 3, 5, 2), ())
 FLOAT: dict[str, Any] = {
@@ -60,6 +61,16 @@ def votes(rank: int) -> Any:
         before = optimizer.bytes_sent
         optimizer.step()
     return numbers(parameters), optimizer.bytes_sent - before, optimizer.bytes_sent == optimizer.bytes_received
+
+
+def leaving_out(rank: int) -> Any:
+    """Steps that keep fewer components than the ranks send: parameters at the end."""
+    parameters = parameters_of(SHAPES)
+    optimizer = DeMo(parameters, update_topk=UPDATE_TOPK, magnitude="clipped", **VOTE)
+    for step in range(STEPS):
+        give(parameters, gradients_of(SHAPES, step, rank))
+        optimizer.step()
+    return numbers(parameters)
 
 
 def unequal(rank: int) -> Any:
@@ -146,7 +157,7 @@ def sizes(rank: int) -> Any:
     return wrong, exchange.bytes_sent - before
 
 
-SCENARIOS: tuple[Callable[[int], Any], ...] = (votes, unequal, floats, at_odds, sizes)
+SCENARIOS: tuple[Callable[[int], Any], ...] = (votes, leaving_out, unequal, floats, at_odds, sizes)
 
 
 def run_ranks(store: str) -> dict[str, list[Any]]:

@@ -1,0 +1,63 @@
+"""What an update with k_down has left out of a contribution that it counts: it goes back into the momentum.
+
+A receipt says that a contribution is counted; only the update says what of it. So a contribution is awaited from its
+cut until the update of its round's step is applied, and no longer: if that does not count it, none does. Receipt and
+update may come in either order, and one update may be out for each step that a base can lie behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from thinwire_node.momentum import Sent
+from thinwire_node.state import Pending
+from thinwire_proto.strongest import left_out
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.votes import Merged
+
+
+def left_out_of(sent: Sent, merged: Merged, layout: TileLayout, k_down: int) -> Sent | None:
+    """The part of `sent` that the update does not hold, for `Momentum.put_back`; None if it holds all of it."""
+    missing = np.flatnonzero(left_out(sent.components.cpu().numpy(), merged, layout, k_down))
+    if not len(missing):
+        return None
+    places = torch.from_numpy(missing).to(sent.components.device)
+    return Sent(sent.components[places], sent.values[places], sent.cut)
+
+
+class Awaited:
+    """Contributions whose update is still to come. Empty where the contract has no k_down."""
+
+    def __init__(self, k_down: int, kept: Collection[Pending] = ()) -> None:
+        """kept: of an earlier life."""
+        self._k_down = k_down
+        self._by_hash = {one.hash: one for one in kept}
+        self._newest_cut = 0
+
+    def cut(self, one: Pending) -> None:
+        self._newest_cut = one.sent.cut
+        if self._k_down:
+            self._by_hash[one.hash] = replace(one, sent=replace(one.sent, direction=None, codes=None))
+
+    def clear(self) -> None:
+        self._by_hash.clear()
+
+    def applied(self, step: int, counted: Collection[bytes], merged: Merged, layout: TileLayout) -> Iterator[Sent]:
+        """The update of `step` is applied, which counts these contributions: what it has left out of ours. Of those
+        that a snapshot has led past, nobody can say it any more, and they count as they were sent."""
+        for one in list(self._by_hash.values()):
+            if one.step <= step:
+                del self._by_hash[one.hash]
+                part = left_out_of(one.sent, merged, layout, self._k_down) if one.hash in counted else None
+                if part is not None:
+                    yield part
+
+    def kept(self) -> tuple[Pending, ...]:
+        """For the disk. The next life counts its cuts from 0 on."""
+        return tuple(
+            replace(one, sent=replace(one.sent, cut=one.sent.cut - self._newest_cut)) for one in self._by_hash.values()
+        )

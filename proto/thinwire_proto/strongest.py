@@ -1,0 +1,115 @@
+"""k_down: of the merged votes of each tile, the update keeps the strongest, so that it does not grow with the swarm.
+
+The problem: many components of a tile have the same |V|, a small integer, and the update has room for some of them. The
+lowest positions are the low frequencies, so to take those first would starve the others for the whole run. The sketch:
+equals are ordered by a permutation of positions that is drawn anew for each step and tile. The draw is a hash, so the
+same votes give the same update. Nobody else draws: replay and nodes read in the update what was kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.votes import Components, Merged
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+Permutation = npt.NDArray[np.int32]
+"""The places 0 … 4,095 in some order."""
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """Which merged components the update of a step keeps: at most `k_down` a tile, those of largest |V|."""
+
+    layout: TileLayout
+    k_down: int
+    step: int
+
+    def of(self, tiles: npt.NDArray[np.int16], first_tile: int) -> npt.NDArray[np.bool_]:
+        """Which of the merged votes V of some tiles, int16 [n, 4096] or [n, 64], are kept; none that is 0. The tiles'
+        numbers count from `first_tile`."""
+        kept: npt.NDArray[np.bool_] = tiles != 0
+        over = np.flatnonzero(np.count_nonzero(kept, axis=1) > self.k_down)
+        if len(over):
+            votes, size = tiles[over], tiles.shape[1]
+            # |V| has 15 bits and a place 12: no two components of a tile are equal
+            places = _places(self.step)[:size] + _drawn(over + first_tile, self.step)[:, None]
+            rank = np.abs(votes.astype(np.int32)) << MATRIX_SHIFT | places % MATRIX_COMPONENTS
+            rank *= votes != 0
+            least = np.partition(rank, size - self.k_down, axis=1)[:, size - self.k_down, None]
+            kept[over] = rank >= least
+        return kept
+
+
+def strongest_of(demo: DemoSpec, layout: TileLayout, step: int) -> Strongest | None:
+    """What the contract lets the update of a step keep; None: all."""
+    return Strongest(layout, demo.k_down, step) if demo.k_down else None
+
+
+def kept_bounds(layout: TileLayout, k_down: int) -> npt.NDArray[np.int64]:
+    """How many components of each tile an update can hold; k_down 0: all that there are."""
+    bounds = np.full(layout.tiles, min(k_down or MATRIX_COMPONENTS, MATRIX_COMPONENTS), np.int64)
+    bounds[layout.matrix_tiles :] = min(k_down or VECTOR_COMPONENTS, VECTOR_COMPONENTS)
+    return bounds
+
+
+def check_kept(merged: Merged, layout: TileLayout, k_down: int) -> None:
+    """Raises PayloadError if a tile has more components than the contract lets an update keep."""
+    if not k_down:
+        return
+    kept, bounds = _in_tiles(merged.components, layout), kept_bounds(layout, k_down)
+    if (kept > bounds).any():
+        tile = int(np.argmax(kept > bounds))
+        raise PayloadError(f"tile {tile} of the update has {kept[tile]} components; k_down allows {bounds[tile]}")
+
+
+def left_out(components: Components, merged: Merged, layout: TileLayout, k_down: int) -> npt.NDArray[np.bool_]:
+    """Which components [n] of a counted contribution the update has left out.
+
+    A component that is missing in a tile with fewer than k_down has cancelled: it was counted. In a full tile that
+    cannot be told apart from one that was too weak, and it passes for left out: what is put back is not lost.
+    """
+    if not k_down or not len(components):
+        return np.zeros(len(components), bool)
+    full = _in_tiles(merged.components, layout) >= kept_bounds(layout, k_down)
+    missing = np.isin(components, merged.components, assume_unique=True, invert=True)
+    found: npt.NDArray[np.bool_] = missing & full[layout.tile_of(components)]
+    return found
+
+
+def _in_tiles(components: Components, layout: TileLayout) -> npt.NDArray[np.int64]:
+    return np.bincount(layout.tile_of(components), minlength=layout.tiles)
+
+
+@lru_cache(maxsize=2)
+def _places(step: int) -> Permutation:
+    """A permutation of a tile's places, drawn for this step."""
+    drawn = _mixed(np.arange(MATRIX_COMPONENTS, dtype=np.uint64) + np.uint64((step << MATRIX_SHIFT) & _MASK))
+    order = np.argsort(drawn, kind="stable")
+    places = np.empty(MATRIX_COMPONENTS, np.int32)
+    places[order] = np.arange(MATRIX_COMPONENTS, dtype=np.int32)
+    return places
+
+
+def _drawn(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int32]:
+    """For each tile a number below 4,096, which added to the step's permutation makes another."""
+    drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * _GOLDEN & _MASK)) >> np.uint64(64 - MATRIX_SHIFT)
+    numbers: npt.NDArray[np.int32] = drawn.astype(np.int32)
+    return numbers
+
+
+def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014), with its increment."""
+    x = x * np.uint64(_GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

@@ -1,0 +1,90 @@
+"""A node puts back what an update left out of its contribution: that alone, decayed, and once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.small import SHAPES, random_votes, shapes_contract
+from thinwire_node.left_out import Awaited, left_out_of
+from thinwire_node.momentum import Momentum, Sent
+from thinwire_node.state import Pending
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.strongest import Strongest
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.transform import forward
+from thinwire_proto.votes import Merged, merge
+
+LAYOUT = TileLayout(shapes_contract().parameters)
+K = 16
+
+
+def a_cut(alpha: float = 1.0) -> tuple[Momentum, Sent]:
+    spec = DemoSpec(precondition="none", beta=0.5, alpha=alpha)
+    momentum = Momentum(LAYOUT, spec, "cpu")
+    generator = torch.Generator().manual_seed(1)
+    momentum.accumulate({f"t{n}": torch.randn(shape, generator=generator) for n, shape in enumerate(SHAPES)}, 0.1)
+    return momentum, momentum.cut(K)
+
+
+def coefficients(buffer: torch.Tensor) -> torch.Tensor:
+    tiles = (forward(LAYOUT.matrices(buffer), "dct").flatten(), forward(LAYOUT.vectors(buffer), "dct").flatten())
+    return torch.cat(tiles)
+
+
+@given(st.integers(1, 24), st.integers(0, 2), st.sampled_from([0.25, 1.0]))
+@settings(max_examples=15, deadline=None)
+def test_it_puts_back_what_was_left_out_and_only_that(k_down: int, cuts_between: int, alpha: float) -> None:
+    momentum, sent = a_cut(alpha)
+    other = random_votes(LAYOUT, K, 5)
+    merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, Strongest(LAYOUT, k_down, 3))
+    zero = {f"t{number}": torch.zeros(shape) for number, shape in enumerate(SHAPES)}
+    for _ in range(cuts_between):
+        momentum.accumulate(zero, 0.1)
+    before = coefficients(momentum.buffer)
+    awaited = Awaited(k_down)
+    awaited.cut(Pending(b"h", sent, 3))
+    assert list(awaited.applied(2, [b"of another round"], merged, LAYOUT)) == []
+    for part in awaited.applied(3, [b"h"], merged, LAYOUT):
+        momentum.put_back(part)
+    assert list(awaited.applied(3, [b"h"], merged, LAYOUT)) == []
+
+    held = set(merged.components.tolist())
+    in_tile = np.bincount(LAYOUT.tile_of(merged.components), minlength=LAYOUT.tiles)
+    expected = torch.zeros_like(before)
+    for component, value in zip(sent.components.tolist(), sent.values.tolist(), strict=True):
+        tile = int(LAYOUT.tile_of(np.array([component]))[0])
+        if component not in held and in_tile[tile] == k_down:
+            expected[component] = alpha * 0.5**cuts_between * value
+    assert torch.allclose(coefficients(momentum.buffer) - before, expected, atol=1e-6)
+    assert k_down > K or expected.any()
+
+
+def test_each_update_belongs_to_its_round_and_none_without_k_down() -> None:
+    first, second = (Sent(torch.tensor([n]), torch.ones(1), n) for n in (1, 2))
+    merged = Merged(np.array([7]), np.ones(1, np.int16))  # the tile is full, with another's component
+    awaited = Awaited(1)
+    awaited.cut(Pending(b"1", first, 10))
+    awaited.cut(Pending(b"2", second, 11))
+    kept = awaited.kept()
+    assert [(one.hash, one.step, one.sent.cut) for one in kept] == [(b"1", 10, -1), (b"2", 11, 0)]
+    for life in (awaited, Awaited(1, kept)):
+        assert [part.components.tolist() for part in life.applied(10, [b"1"], merged, LAYOUT)] == [[1]]
+        assert [part.components.tolist() for part in life.applied(11, [b"2", b"1"], merged, LAYOUT)] == [[2]]
+    awaited.cut(Pending(b"3", first, 12))
+    assert list(awaited.applied(12, [b"somebody's"], merged, LAYOUT)) == []  # void for us, or refused
+    assert awaited.kept() == ()
+    awaited.cut(Pending(b"4", first, 13))
+    awaited.clear()
+    assert list(awaited.applied(13, [b"4"], merged, LAYOUT)) == []
+    plain = Awaited(0)
+    plain.cut(Pending(b"5", first, 14))
+    assert plain.kept() == ()
+
+
+def test_an_update_that_holds_all_of_it_leaves_nothing() -> None:
+    _, sent = a_cut()
+    merged = merge([(sent.votes(), 1)], LAYOUT.components)
+    assert left_out_of(sent, merged, LAYOUT, K) is None
