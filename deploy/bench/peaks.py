@@ -54,7 +54,7 @@ def merge(run: RunSpec) -> int:
     payloads = [encode_votes(uniform_votes(layout, k, seed)) for seed in range(NODES)]
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = status_bytes("VmRSS")
-    merger = merger_of(contract, layout)
+    merger = merger_of(contract, layout, step=0)
     for payload in payloads:
         merger.add(decode_votes(payload, layout, k), run.round.weight_max)
     merged = merger.merged()

@@ -28,6 +28,7 @@ KEPT = (4, 8, 32, 64, 128)
 NODES = (1, 2, 4, 8, 16, 32, 64)
 K_FIXED = 32
 MODEL = "byte-10m"
+STEP = 1000
 SIGNATURE_BYTES = 128
 OVER_THE_FLOOR = 1.03
 OTHERS = (
@@ -36,7 +37,11 @@ OTHERS = (
     ("Psyche", 17.0),
 )
 """What other systems send for a component, in bits: an int64 and a float32; 12 bits and a byte; …"""
-SHARED, FIXED = "bytes of a round, k shared", "bytes of a round, k fixed"
+POLICIES = {
+    "bytes of a round, by default": DemoSpec(),
+    "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed"),
+    "bytes of a round, k and k_down fixed": DemoSpec(k=K_FIXED, k_policy="fixed", k_down=2 * K_FIXED),
+}
 RING = "fp32 ring all-reduce"
 
 
@@ -117,19 +122,19 @@ def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:
     the most that an update can hold."""
     layout = layout_of(contract.parameters)
     k = contract.demo.k_of_round(nodes)
-    merger = merger_of(contract, layout)
+    merger = merger_of(contract, layout, STEP)
     sent = 0
     for node in range(nodes):
         votes = uniform_votes(layout, k, seed=node)
         if node == 0:
             sent = contribution_bytes(encode_votes(votes))
         merger.add(votes, contract.round.weight_max)
-    body = encode_update(Update(1000, learning_rate(contract.schedule, 100), 1.0, merger.merged()))
+    body = encode_update(Update(STEP, learning_rate(contract.schedule, 100), 1.0, merger.merged()))
     return sent / layout.parameters, update_bytes(body, nodes) / layout.parameters
 
 
 def rounds_rows(parameters: tuple[Parameter, ...] = MATRIX, numbers: tuple[int, ...] = NODES) -> Iterator[Row]:
-    for topic, demo in ((SHARED, DemoSpec()), (FIXED, DemoSpec(k=K_FIXED, k_policy="fixed"))):
+    for topic, demo in POLICIES.items():
         contract = contract_of(parameters, demo)
         for nodes in numbers:
             sent, received = round_bytes(contract, nodes)

@@ -105,7 +105,7 @@ def apply_rows(parameters: tuple[Parameter, ...] = MATRIX) -> Iterator[Row]:
     contract, layout = contract_of(parameters, DEMO), layout_of(parameters)
     name, shape = parameters[0].name, parameters[0].shape
     theta = {name: torch.randn(shape)}
-    merger = merger_of(contract, layout)
+    merger = merger_of(contract, layout, step=0)
     for seed in range(NODES):
         merger.add(uniform_votes(layout, K, seed), 1)
     update = Update(0, 0.5, 1.0, merger.merged())
