@@ -17,6 +17,8 @@ from deploy.bench.made_up import contract_of, uniform_votes
 from deploy.bench.memory import RUN, SNAPSHOT, peak_of, swarm_peaks
 from deploy.bench.peaks import status_bytes
 from deploy.bench.row import Row
+from deploy.bench.watched import told
+from thinwire_coordinator.events import ContributionTaken, RoundOpened, RoundSealed
 from thinwire_proto.codec import Update, decode_update, decode_votes, encode_update, encode_votes
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.schedule import learning_rate
@@ -104,6 +106,8 @@ def test_bytes_of_a_round_are_those_that_the_codec_writes() -> None:
     body = encode_update(Update(1000, learning_rate(contract.schedule, 100), 1.0, merged))
     assert received * layout.parameters == sizes.update_bytes(body, 3) > len(body)
     assert sizes.update_bytes(body, 64) - sizes.update_bytes(body, 3) > 61 * (16 + 32)  # a row names all who counted
+    over = [sizes.update_bytes(bytes(size), 3) - size for size in (1 << 20, 3 << 20)]
+    assert over[1] - over[0] < 2 * 16  # two parts more, and the row in the first alone
     assert (sizes.ring_bytes(1), sizes.ring_bytes(4)) == (0, 12)
 
 
@@ -139,6 +143,21 @@ def test_the_page_in_docs_says_what_its_json_says_and_what_limits_each_topic() -
     assert report.markdown(found, about) in page
     for topic in {row.topic for row in found}:
         assert f"**{topic}.**" in page.lower()
+
+
+def test_the_time_to_seal_begins_at_the_deadline() -> None:
+    watched = rounds.Watched()
+    for line in (
+        told(RoundOpened(7, 3, 2, 10.0, 2.0)),
+        told(ContributionTaken("a", 7, 100, 10, 0.5, 1.5, 0.1)),
+        told(RoundSealed(7, 3, 12.9, "", (), 1, 2.0, 1e-3, 500, 10, "votes", gather_s=2.1, merge_s=0.2, seal_s=0.3)),
+    ):
+        assert line is not None
+        watched.take(line)
+    assert watched.deadline == {7: 12.0}
+    on_disk, step = watched.sealed[7]
+    assert (round(on_disk, 6), step) == (12.6, 3)
+    assert watched.update_bytes == [500]
 
 
 def test_rounds_of_a_real_coordinator() -> None:
