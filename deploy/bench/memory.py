@@ -21,7 +21,7 @@ from thinwire_coordinator.config import read_run
 from thinwire_proto.tiles import layout_of
 
 TOPIC = "peak memory"
-WIDTHS, WIDTHS_FULL = (384, 640), (640, 1280)
+WIDTHS, WIDTHS_FULL = (384, 640), (640, 960)
 STEPS = 4
 RUN = """
 [model]

@@ -1,4 +1,4 @@
-"""Speeds on one core: encode, decode and merge in components a second; apply and fingerprint beside plain copies."""
+"""Encode, decode and merge, in components a second on one core."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import numpy.typing as npt
 import torch
 import zstandard
 
-from deploy.bench.made_up import MATRIX, contract_of, uniform_votes
+from deploy.bench.made_up import MATRIX, uniform_votes
 from deploy.bench.row import Row
 from deploy.bench.timing import interleaved, threads
-from thinwire_node.published import Kept, Published
 from thinwire_proto.codec import Update, decode_update, decode_votes, encode_update, encode_votes
-from thinwire_proto.contract import DemoSpec, Parameter
-from thinwire_proto.magnitudes import merger_of
-from thinwire_proto.replica import Replica
+from thinwire_proto.contract import Parameter
 from thinwire_proto.tiles import MATRIX_COMPONENTS, layout_of
 from thinwire_proto.votes import Merger, Votes
 
@@ -24,8 +21,7 @@ K = 32
 NODES = 4
 CODED_WANTED, MERGED_WANTED = 20.0, 50.0  # million components a second
 MILLION = 1e6
-SPEED, APPLY = "components a second, one core", "apply, one core"
-DEMO = DemoSpec(k=K, k_policy="fixed", precondition="none", magnitude="sign")
+TOPIC = "components a second, one core"
 
 
 def pack_plainly(votes: Votes) -> tuple[bytes, bytes]:
@@ -80,7 +76,7 @@ def codec_rows(parameters: tuple[Parameter, ...] = MATRIX, k: int = K) -> Iterat
 
     def row(what: str, times: list[float], count: int, name: str, wanted: float | None) -> Row:
         ours, baseline = (count / seconds / MILLION for seconds in times)
-        return Row(SPEED, what, ours, baseline, "M/s", name, better="more", wanted=wanted)
+        return Row(TOPIC, what, ours, baseline, "M/s", name, better="more", wanted=wanted)
 
     times = interleaved(lambda: encode_votes(votes), lambda: pack_plainly(votes))
     yield row(f"encode, k = {k}", times, len(votes), "12 bits packed in numpy", CODED_WANTED)
@@ -94,50 +90,12 @@ def codec_rows(parameters: tuple[Parameter, ...] = MATRIX, k: int = K) -> Iterat
     compressor, decompressor = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
     packed, name = compressor.compress(dense), "zstandard of the sums as int16"
     times = interleaved(lambda: encode_update(update), lambda: compressor.compress(dense))
-    yield row(f"encode an update of {NODES}", times, len(update.merged), name, None)
+    yield row(f"encode an update of {NODES}, k = {k}", times, len(update.merged), name, None)
     times = interleaved(lambda: decode_update(encoded, layout), lambda: decompressor.decompress(packed))
-    yield row(f"decode an update of {NODES}", times, len(update.merged), name, None)
-
-
-def apply_rows(parameters: tuple[Parameter, ...] = MATRIX) -> Iterator[Row]:
-    """Exact decode and apply beside the published ones, which end in the same signs of a step but for their rounding.
-    The parameters are one matrix."""
-    contract, layout = contract_of(parameters, DEMO), layout_of(parameters)
-    name, shape = parameters[0].name, parameters[0].shape
-    theta = {name: torch.randn(shape)}
-    merger = merger_of(contract, layout, step=0)
-    for seed in range(NODES):
-        merger.add(uniform_votes(layout, K, seed), 1)
-    update = Update(0, 0.5, 1.0, merger.merged())
-    replica = Replica(contract, {name: theta[name].clone()}, 0, b"")
-    published = Published({name: shape}, k=K)
-    everybody = [_kept(layout.tiles, name, seed) for seed in range(NODES)]
-
-    def apply() -> None:
-        replica.step = 0
-        replica.apply(update, b"")
-
-    def apply_published() -> None:
-        theta[name].sub_(published.step_of(everybody)[name], alpha=1e-3)
-
-    def row(what: str, times: list[float], baseline: str) -> Row:
-        ours_ms, baseline_ms = (1e3 * seconds for seconds in times)
-        return Row(APPLY, what, ours_ms, baseline_ms, "ms", baseline)
-
-    times = interleaved(apply, apply_published)
-    yield row(f"an update of {NODES}, exact", times, "published operations, in float")
-    times = interleaved(lambda: replica.fingerprint(1), theta[name].clone)
-    yield row("fingerprint", times, "one copy of the parameters")
-
-
-def _kept(tiles: int, name: str, seed: int) -> dict[str, Kept]:
-    generator = torch.Generator().manual_seed(seed)
-    indices = torch.rand((tiles, MATRIX_COMPONENTS), generator=generator).topk(K, dim=1).indices
-    return {name: Kept(indices, torch.randn((tiles, K), generator=generator))}
+    yield row(f"decode an update of {NODES}, k = {k}", times, len(update.merged), name, None)
 
 
 def rows(full: bool = False) -> Iterator[Row]:
     with threads(1):
         for k in (8, K, 128) if full else (K,):
             yield from codec_rows(k=k)
-        yield from apply_rows()
