@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
-REPEATS = 7
+TURNS_MIN, TURNS_MAX = 7, 200
+ENOUGH_S = 1.0
+"""So long are short things repeated."""
 
 
-def interleaved(*works: Callable[[], object], repeats: int = REPEATS) -> list[float]:
-    """Seconds that each takes, the median of several turns, after one to warm up."""
-    taken: list[list[float]] = [[] for _ in works]
-    for turn in range(1 + repeats):
-        for work, times in zip(works, taken, strict=True):
-            began = time.perf_counter()
+def interleaved(*works: Callable[[], object], enough_s: float = ENOUGH_S) -> list[float]:
+    """Seconds that each takes: the least of several turns, which other work on the machine disturbs least, after one
+    to warm up."""
+    least = [math.inf] * len(works)
+    for work in works:
+        work()
+    began, turn = time.perf_counter(), 0
+    while turn < TURNS_MIN or (time.perf_counter() - began < enough_s and turn < TURNS_MAX):
+        for place, work in enumerate(works):
+            start = time.perf_counter()
             work()
-            if turn:
-                times.append(time.perf_counter() - began)
-    return [statistics.median(times) for times in taken]
+            least[place] = min(least[place], time.perf_counter() - start)
+        turn += 1
+    return least
 
 
 @contextmanager
