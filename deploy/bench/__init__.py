@@ -1,0 +1,1 @@
+"""`make bench`: how fast and how small, beside honest baselines."""
