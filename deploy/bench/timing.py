@@ -14,14 +14,14 @@ ENOUGH_S = 1.0
 """So long are short things repeated."""
 
 
-def interleaved(*works: Callable[[], object], enough_s: float = ENOUGH_S) -> list[float]:
+def interleaved(*works: Callable[[], object]) -> list[float]:
     """Seconds that each takes: the least of several turns, which other work on the machine disturbs least, after one
     to warm up."""
     least = [math.inf] * len(works)
     for work in works:
         work()
     began, turn = time.perf_counter(), 0
-    while turn < TURNS_MIN or (time.perf_counter() - began < enough_s and turn < TURNS_MAX):
+    while turn < TURNS_MIN or (time.perf_counter() - began < ENOUGH_S and turn < TURNS_MAX):
         for place, work in enumerate(works):
             start = time.perf_counter()
             work()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench import report, rounds, sizes, speeds, update
+from deploy.bench import broadcast, fanout, report, rounds, sizes, speeds, timing, update
 from deploy.bench.made_up import contract_of, uniform_votes
 from deploy.bench.memory import RUN, SNAPSHOT, peak_of, swarm_peaks
 from deploy.bench.peaks import status_bytes
@@ -29,6 +29,11 @@ SMALL = (Parameter(name="w", shape=(128, 192)),)
 MIXED = (Parameter(name="w", shape=(128, 192)), Parameter(name="b", shape=(100,)))
 DOCS = Path(__file__).parents[2] / "docs"
 LINUX = sys.platform == "linux"
+
+
+@pytest.fixture(autouse=True)
+def _not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.0)
 
 
 def small_rows() -> list[Row]:
@@ -165,6 +170,13 @@ def test_rounds_of_a_real_coordinator() -> None:
     for row in (sealed, last):
         assert row.ours > 0
         assert row.baseline > 0
+
+
+def test_fan_out_stands_beside_as_many_bytes_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "REPEATS", 1)
+    (row,) = broadcast.fan_out_rows(((2, 1 << 20, 2),))
+    assert min(row.ours, row.baseline) > 0
+    assert row.wanted == pytest.approx(0.7 * row.baseline)
 
 
 @pytest.mark.skipif(not LINUX, reason="peak memory is read from /proc")
