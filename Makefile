@@ -1,7 +1,7 @@
 # make swarm   a coordinator and three nodes on this machine, with a live view and a summary; WITH_METRICS=1: Prometheus
 # make test    lint and tests
 # make lint    ruff, mypy --strict, the import rules, generated code up to date
-# make bench   how fast and how small, beside honest baselines
+# make bench   how small, how fast, how soon and how lean, beside baselines; under 5 minutes (BENCH=--full: more)
 # make fuzz   the payload codec against a million damaged inputs; about 10 minutes (INPUTS)
 # make simulate   a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED)
 # make chaos   real processes killed at random (SEED, MINUTES)
@@ -19,6 +19,7 @@ PRESET ?= byte-1m
 WITH_METRICS ?=
 WAN    ?=
 SCIENCE ?=
+BENCH  ?=
 SEED   ?= 1
 HOURS  ?= 24
 SIMULATED ?= 1000
@@ -49,8 +50,8 @@ lint: $(VENV)/.dev
 	$(BIN)/python -m deploy.dashboards --check
 	$(BIN)/python -m deploy.metrics_table --check
 
-bench: $(VENV)/.run
-	$(BIN)/python -m deploy.bench
+bench: $(VENV)/.bench
+	@$(BIN)/python -m deploy.bench $(BENCH)
 
 bench-wan: $(VENV)/.bench
 	$(BIN)/python -m deploy.wan $(WAN)

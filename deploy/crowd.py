@@ -30,7 +30,7 @@ from thinwire_proto.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.replica import Replica, load_replica
 from thinwire_proto.rows import parse_row
 from thinwire_proto.service_pb2_grpc import SwarmStub
-from thinwire_proto.tiles import MATRIX_COMPONENTS
+from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.votes import Votes
 
 PROTOCOL = 1
@@ -58,22 +58,32 @@ class Common:
         self.bodies: list[bytes] = []
         self.joining = asyncio.Semaphore(JOINING_MAX)
 
-    async def follow(self, stub: Any, session: str, reply: pb.JoinReply) -> None:
+    def make_bodies(self, layout: TileLayout) -> list[bytes]:
+        """The contributions that are sent: one vote a tile at most, which is fewer than any round's k."""
+        bodies, tiles = [], layout.matrix_tiles
+        for _ in range(BODIES):
+            chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
+            components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
+            bodies.append(encode_votes(Votes(components, self._rng.random(len(components)) < 0.5), layout))
+        return bodies
+
+    async def arrived(self, name: str, step: int) -> None:
+        """A member has the whole update of a step; the one that keeps the replica applies it when this returns."""
+
+    async def follow(self, name: str, stub: Any, session: str, reply: pb.JoinReply) -> None:
         """Keep the replica at the head, for as long as the connection lives."""
         self.contract = parse_contract(reply.contract)
         if self._replica is None:
             data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(session=session))])
-            self._replica = _replica_of(self.contract, data)
-            tiles = self._replica.layout.matrix_tiles
-            for _ in range(BODIES):  # one vote a tile at most: fewer than any round's k
-                chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
-                components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
-                self.bodies.append(
-                    encode_votes(Votes(components, self._rng.random(len(components)) < 0.5), self._replica.layout)
-                )
+            replica = _replica_of(self.contract, data)
+            self.bodies = self.make_bodies(replica.layout)
+            async with self._moved:
+                self._replica = replica
+                self._moved.notify_all()
         replica = self._replica
         async for row_bytes, body in updates(stub, session, replica.step):
             row = parse_row(row_bytes)
+            await self.arrived(name, row.step)
             async with self._moved:
                 replica.apply(decode_update(body, replica.layout, replica.contract.demo.magnitude), row.hash)
                 self._fingerprints.clear()
@@ -127,9 +137,9 @@ class Member:
             request = pb.JoinRequest(protocol=PROTOCOL, node_id=self._node_id, name=self._name)
             reply = await stub.Join(request, timeout=60)
         if self._keeps:
-            following = self._common.follow(stub, reply.session, reply)
+            following = self._common.follow(self._name, stub, reply.session, reply)
         else:
-            following = _read(stub, reply.session, reply.step)
+            following = self._read(stub, reply.session, reply.step)
         tasks = [asyncio.ensure_future(following), asyncio.ensure_future(self._attend(stub, reply.session))]
         try:
             await asyncio.gather(*tasks)
@@ -137,6 +147,10 @@ class Member:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, stub: Any, session: str, step: int) -> None:
+        async for row, _ in updates(stub, session, step):
+            await self._common.arrived(self._name, parse_row(row).step)
 
     async def _attend(self, stub: Any, session: str) -> None:
         newest = -1
@@ -176,11 +190,6 @@ class Member:
                 first = None
 
         await stub.Contribute(parts())
-
-
-async def _read(stub: Any, session: str, step: int) -> None:
-    async for _ in stub.Updates(pb.UpdatesRequest(session=session, from_step=step)):
-        pass
 
 
 def _replica_of(contract: Contract, data: bytes) -> Replica:

@@ -15,7 +15,7 @@ from filelock import FileLock
 from thinwire_coordinator.evaluation import HeldOut, SampleBudget
 from thinwire_coordinator.events import LossMeasured, Sampled
 from thinwire_coordinator.exposition import Exposition
-from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.feed import Feed, SealedUpdate, sealed_update
 from thinwire_coordinator.page.page import Page
 from thinwire_coordinator.retention import NotKept, Retention
 from thinwire_coordinator.server import Server
@@ -267,7 +267,7 @@ def _foretell(state: State, keep: int | None) -> list[Need]:
 def _sealed_update(state: State, step: int) -> SealedUpdate:
     row = state.reading_ledger.row(step)
     try:
-        return SealedUpdate(row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+        return sealed_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
     except LedgerError as error:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:

@@ -1,21 +1,45 @@
-"""Updates go out here. One buffer for each update, shared by all followers; a slow follower reads from disk."""
+"""Updates go out here. Each is put into messages once, and the same bytes go to all followers; a slow one reads from
+disk, and holds one update at a time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+
+from thinwire_proto.parts import split
+from thinwire_proto.service_pb2 import UpdatePart
 
 CACHE_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True)
 class SealedUpdate:
-    """A sealed row, in canonical form, with the body that it names."""
+    """A sealed row with the body that it names, as serialized messages (`UpdatePart`), ready to be sent.
 
-    row: bytes
-    body: bytes
+    head: the end of the first one, the field that says how many steps are sealed. It alone is not the same for all."""
+
+    messages: tuple[bytes, ...]
+    head: bytes
+    size: int  # of the body
+
+    def parts(self, head_step: int) -> Iterator[bytes]:
+        """The messages, where so many steps are sealed by now. Nothing is copied for a follower at the head."""
+        first, *rest = self.messages
+        head = UpdatePart(head_step=head_step).SerializeToString()
+        yield first if head == self.head else first.removesuffix(self.head) + head
+        yield from rest
+
+
+def sealed_update(step: int, row: bytes, body: bytes) -> SealedUpdate:
+    """The update of a step, from its canonical row. It copies the body, so not on the event loop."""
+    head = UpdatePart(head_step=step + 1).SerializeToString()
+    first, *rest = split(body)
+    # in the order of the fields but for `head_step`, whose number is the highest: as protobuf itself writes it
+    messages = [UpdatePart(row=row, data=first).SerializeToString() + head]
+    messages += [UpdatePart(data=data).SerializeToString() for data in rest]
+    return SealedUpdate(tuple(messages), head, len(body))
 
 
 class Feed:
@@ -31,9 +55,9 @@ class Feed:
     async def publish(self, update: SealedUpdate) -> None:
         """The update that leads from θ_step to θ_{step+1} is on disk."""
         self._recent[self.step] = update
-        self._recent_bytes += len(update.body)
+        self._recent_bytes += update.size
         while self._recent_bytes > CACHE_BYTES_MAX and len(self._recent) > 1:
-            self._recent_bytes -= len(self._recent.popitem(last=False)[1].body)
+            self._recent_bytes -= self._recent.popitem(last=False)[1].size
         async with self._sealed:
             self.step += 1
             self._sealed.notify_all()

@@ -31,6 +31,9 @@ from thinwire_proto.votes import Votes
 log = logging.getLogger("thinwire.coordinator")
 
 Parts = Callable[[], AsyncIterator[ContributionPart]]
+UNMERGED_MAX = 2
+"""Contributions that are decoded and not merged yet. Two keep the merge thread busy; more would only take memory, each
+several times what it has as a payload."""
 
 
 class Intake:
@@ -46,6 +49,7 @@ class Intake:
         self._workers = workers
         self._tasks = tasks
         self._layout = TileLayout(contract.parameters)
+        self._room = asyncio.Semaphore(UNMERGED_MAX)
         self._payload_bytes_max = contribution_bytes_max(self._layout, contract.demo.k, contract.demo.magnitude)
         self.round: OpenRound | None = None
 
@@ -162,22 +166,30 @@ class Intake:
             log.warning("%s: its replica differs at step %d; its votes are not merged", member.name, header.step)
             text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"
             return admission.Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
+        await self._room.acquire()
+        merging: asyncio.Future[None] | None = None
         try:
             kind = self._contract.demo.magnitude
             votes = await self._workers.merge.submit(decode_votes, payload, self._layout, current.k, kind)
+
+            def take_in() -> None:
+                nonlocal merging
+                spec = self._contract.round
+                weight = admission.weight(header.samples, spec.samples, spec.weight_max)
+                counted = Counted(member.node_id, name, weight, header.samples)
+                current.accepted[member.node_id] = Accepted(counted, header.loss)
+                self._books.leases.report(member.node_id, _mark(header))
+                # merged as they come, in the order in which the merge thread gets them; the seal is behind all of them
+                merging = self._workers.merge.submit(current.merger.add, votes, weight)
+                merging.add_done_callback(lambda _: self._room.release())
+                self._tasks.must_succeed(merging)
+
+            return votes if self._clockwork.deliver(member.node_id, current.number, take_in) else over
         except PayloadError as error:
             return admission.Refusal(Receipt.REASON_MALFORMED, str(error))
-
-        def take_in() -> None:
-            spec = self._contract.round
-            weight = admission.weight(header.samples, spec.samples, spec.weight_max)
-            counted = Counted(member.node_id, name, weight, header.samples)
-            current.accepted[member.node_id] = Accepted(counted, header.loss)
-            self._books.leases.report(member.node_id, _mark(header))
-            # merged as they come, in the order in which the merge thread gets them; the seal is behind all of them
-            self._tasks.must_succeed(self._workers.merge.submit(current.merger.add, votes, weight))
-
-        return votes if self._clockwork.deliver(member.node_id, current.number, take_in) else over
+        finally:
+            if merging is None:
+                self._room.release()
 
     async def _replica_is_equal(self, member: Member, header: ContributionHeader, base: Base) -> bool:
         tally = self._books.tally

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.feed import Feed, SealedUpdate, sealed_update
 from thinwire_coordinator.state import State
 from thinwire_coordinator.workers import Workers
 from thinwire_proto.codec import Update
@@ -80,11 +80,11 @@ class Sealer:
         began = self._now()
         (update, components), (encoded, form) = await self._workers.merge.submit(self._body, sealed.step, merger)
         merged = self._now()
-        row = await self._workers.disk.submit(self._write, sealed, counted, encoded, leases and leases())
+        row, out = await self._workers.disk.submit(self._write, sealed, counted, encoded, leases and leases())
         on_disk = self._now()
         self._head = row.hash
         applied = self._workers.replica.submit(self._apply, update, row.hash)
-        await self._feed.publish(SealedUpdate(row.canonical(), encoded))
+        await self._feed.publish(out)
         return Out(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
@@ -98,7 +98,9 @@ class Sealer:
         update = Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
         return (update, len(merged)), encode_smaller(update, self._replica.layout, self._state.contract.demo)
 
-    def _write(self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: bytes | None) -> Row:
+    def _write(
+        self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: bytes | None
+    ) -> tuple[Row, SealedUpdate]:
         row = Row(
             step=sealed.step,
             round=sealed.round,
@@ -111,4 +113,4 @@ class Sealer:
             previous=self._head,
         )
         self._state.ledger.append(row, leases)
-        return row
+        return row, sealed_update(row.step, row.canonical(), encoded)

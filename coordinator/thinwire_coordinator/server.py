@@ -8,13 +8,12 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from thinwire_coordinator.service import Service
+from thinwire_coordinator.service import Service, add_service
 from thinwire_coordinator.swarm import Swarm
 from thinwire_coordinator.traffic import SERVICE, CountMessages, Traffic
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.parts import MESSAGE_BYTES_MAX
-from thinwire_proto.service_pb2_grpc import add_SwarmServicer_to_server
 
 CALLS_A_NODE = 8
 OPTIONS = (
@@ -39,7 +38,7 @@ class Server:
             interceptors=[CountMessages(traffic, swarm.books.tally)],
         )
         self._health = health.aio.HealthServicer()
-        add_SwarmServicer_to_server(Service(swarm), self._server)
+        add_service(Service(swarm), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

@@ -15,15 +15,28 @@ from thinwire_coordinator.events import Fetched, UpdateSent
 from thinwire_coordinator.members import NODE_ID, Member
 from thinwire_coordinator.retention import NotKept
 from thinwire_coordinator.swarm import Swarm
+from thinwire_coordinator.traffic import SERVICE
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
-from thinwire_proto.parts import PART_BYTES_MAX, split
-from thinwire_proto.service_pb2_grpc import SwarmServicer
+from thinwire_proto.parts import PART_BYTES_MAX
+from thinwire_proto.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 PROTOCOL = 1
 REFUSAL_LENGTH_MAX = 2000
 """gRPC carries an error's text in a header, and headers end at 8 kB."""
+
+
+def add_service(service: Service, server: grpc.aio.Server) -> None:
+    """All calls; and in place of the handlers that protobuf makes, those of calls whose answers are serialized already.
+    Of two generic ones gRPC takes the first, and of two registered ones, where it knows of these, the second."""
+    updates = grpc.unary_stream_rpc_method_handler(
+        service.Updates, request_deserializer=pb.UpdatesRequest.FromString, response_serializer=bytes
+    )
+    ours = {"Updates": updates}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, ours),))
+    add_SwarmServicer_to_server(service, server)
+    server.add_registered_method_handlers(SERVICE, ours)
 
 
 class Service(SwarmServicer):
@@ -77,7 +90,10 @@ class Service(SwarmServicer):
         await self._member(request.session, context)
         return await self._swarm.ask_receipt(request.contribution)
 
-    async def Updates(self, request: pb.UpdatesRequest, context: Context[Any, Any]) -> AsyncIterator[pb.UpdatePart]:
+    async def Updates(  # type: ignore[override]
+        self, request: pb.UpdatesRequest, context: Context[Any, Any]
+    ) -> AsyncIterator[bytes]:
+        """Gives messages that are serialized already, each once for all who follow; see `add_service`."""
         member = await self._member(request.session, context)
         step = request.from_step
         if step > self._swarm.feed.step:
@@ -89,12 +105,10 @@ class Service(SwarmServicer):
                     update = await self._swarm.feed.get(step)
                 except NotKept as error:
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # join again: a snapshot leads past it
-                row, head_step = update.row, self._swarm.feed.step
-                for data in split(update.body):
-                    part = pb.UpdatePart(row=row, head_step=head_step, data=data)
-                    member.bytes_down += part.ByteSize()
+                for part in update.parts(self._swarm.feed.step):
+                    member.bytes_down += len(part)
                     yield part
-                    row, head_step = b"", 0
+                del update, part  # or who waits for the next one would keep it
                 step += 1
                 if step == self._swarm.feed.step:
                     if follows:

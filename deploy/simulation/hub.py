@@ -14,7 +14,7 @@ import numpy as np
 
 from deploy.simulation.made_up import VOTES
 from deploy.simulation.replicas import Shared, SharedReplica
-from thinwire_coordinator.feed import Feed, SealedUpdate
+from thinwire_coordinator.feed import Feed, SealedUpdate, sealed_update
 from thinwire_coordinator.service import Service
 from thinwire_coordinator.state import State, open_state, replica_at_head
 from thinwire_coordinator.swarm import Swarm
@@ -111,7 +111,7 @@ class Hub:
 
     def _read(self, step: int) -> SealedUpdate:
         row = self.state.reading_ledger.row(step)
-        return SealedUpdate(row.canonical(), self.state.bodies.get(row.body_hash, row.body_bytes))
+        return sealed_update(step, row.canonical(), self.state.bodies.get(row.body_hash, row.body_bytes))
 
     def kill(self) -> None:
         """kill -9: nothing more is written, and nothing more is decided."""

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import grpc
 
 from deploy.simulation.network import Connection, error_of, lost
-from thinwire_proto.service_pb2 import ContributionHeader, Receipt
+from thinwire_proto.service_pb2 import ContributionHeader, Receipt, UpdatePart
 
 ENVELOPE_BYTES = 120
 """HTTP/2, TCP and IP headers of a small message."""
@@ -149,7 +149,8 @@ class Stream:
 
     async def _serve(self, messages: Any) -> None:
         try:
-            async for message in messages:
+            async for answer in messages:
+                message = UpdatePart.FromString(answer) if isinstance(answer, bytes) else answer
                 size = message.ByteSize() + ENVELOPE_BYTES
                 self._connection.send("down", size, lambda message=message: self._give(message))  # type: ignore[misc]
                 if (backlog_s := self._connection.backlog_s("down")) > BACKLOG_S:

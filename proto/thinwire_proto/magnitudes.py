@@ -24,7 +24,17 @@ from thinwire_proto.decode import SHIFT, VOTE_MAX
 from thinwire_proto.strongest import strongest_of
 from thinwire_proto.tiles import TileLayout
 from thinwire_proto.transform import BASIS_MAX
-from thinwire_proto.votes import Components, Merged, Merger, Merges, Votes
+from thinwire_proto.votes import (
+    Components,
+    Merged,
+    Merger,
+    Merges,
+    Votes,
+    add_at,
+    places_of,
+    tensor_of,
+    tiles_in_chunks,
+)
 
 OCTAVE = (128, 140, 152, 166, 181, 197, 215, 235)
 """round(128·2^(i/8)): what the codes of the lowest octave stand for. Eight codes an octave are at most 5% off."""
@@ -86,26 +96,31 @@ class MagnitudeMerger:
         if votes.codes is None or len(votes.codes) != len(counts):
             raise ValueError(f"there must be one code for each of the {len(counts)} tiles that have votes")
         self._weight += weight
-        size = weight * np.repeat(TABLE[votes.codes], counts)
-        np.add.at(self._sum, votes.components, np.where(votes.positive, size, -size))
+        size = tensor_of(np.repeat(weight * TABLE[votes.codes], counts))
+        add_at(self._sum, votes.components, size.mul_(tensor_of(votes.positive).to(torch.int8).mul_(2).sub_(1)))
 
     def merged(self) -> Merged:
         """V' without zeros, int16 up to ±127, and the scale of each tile that has one."""
-        components = np.flatnonzero(self._sum)
-        values = self._sum[components]
-        tiles, counts = tiles_with(components, self._layout)
+        parts = [self._scaled(first, tile, part) for first, tile, _, part in tiles_in_chunks(self._sum, self._layout)]
+        components, values, scales = (np.concatenate(of_all) for of_all in zip(*parts, strict=True))
+        return Merged(components, values, rounded(scales))
+
+    def _scaled(
+        self, first: int, first_tile: int, part: npt.NDArray[np.int64]
+    ) -> tuple[Components, npt.NDArray[np.int16], npt.NDArray[np.float64]]:
+        """Components and V' of whole tiles of one kind, and the scale of each that has votes."""
+        places = places_of(part)
+        values, components = part[places], places + first
+        _, counts = tiles_with(components, self._layout)
         starts = np.cumsum(counts) - counts
         largest = np.maximum.reduceat(np.abs(values), starts) if len(values) else np.zeros(0, np.int64)
         divisor = np.repeat(largest, counts)
         scaled = np.sign(values) * ((2 * VOTE_MAX * np.abs(values) + divisor) // np.maximum(2 * divisor, 1))
-        gains = np.where(
-            tiles < self._layout.matrix_tiles,
-            gain(self._transform, is_matrix=True),
-            gain(self._transform, is_matrix=False),
-        )
-        scales = self._outer_rate * UNIT / (VOTE_MAX * max(self._weight, 1)) * largest / gains
+        tile_gain = gain(self._transform, is_matrix=first_tile < self._layout.matrix_tiles)
+        unit = self._outer_rate * UNIT / (VOTE_MAX * max(self._weight, 1))
+        scales = (unit * largest / tile_gain).astype(np.float64)
         kept = scaled != 0
-        return Merged(components[kept], scaled[kept].astype(np.int16), rounded(scales))
+        return components[kept], scaled[kept].astype(np.int16), scales
 
 
 def rounded(scales: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

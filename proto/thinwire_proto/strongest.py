@@ -14,14 +14,16 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_proto.contract import DemoSpec
+from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.votes import Components, Merged, Signs
+from thinwire_proto.votes import Components, Merged, Signs, places_of
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-Permutation = npt.NDArray[np.int32]
+_WEAKNESS_BITS = 15
+_PLACE = MATRIX_COMPONENTS - 1
+Permutation = npt.NDArray[np.int64]
 """The places 0 … 4,095 in some order."""
 
 
@@ -33,19 +35,28 @@ class Strongest:
     k_down: int
     step: int
 
-    def of(self, tiles: npt.NDArray[np.int16], first_tile: int) -> npt.NDArray[np.bool_]:
-        """Which of the merged votes V of some tiles, int16 [n, 4096] or [n, 64], are kept; none that is 0. The tiles'
-        numbers count from `first_tile`."""
-        kept: npt.NDArray[np.bool_] = tiles != 0
-        over = np.flatnonzero(np.count_nonzero(kept, axis=1) > self.k_down)
-        if len(over):
-            votes, size = tiles[over], tiles.shape[1]
-            # |V| has 15 bits and a place 12: no two components of a tile are equal
-            places = _places(self.step)[:size] + _drawn(over + first_tile, self.step)[:, None]
-            rank = np.abs(votes.astype(np.int32)) << MATRIX_SHIFT | places % MATRIX_COMPONENTS
-            rank *= votes != 0
-            least = np.partition(rank, size - self.k_down, axis=1)[:, size - self.k_down, None]
-            kept[over] = rank >= least
+    def of(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]:
+        """Where the kept ones of merged votes V are, ascending. votes: [n · size] of whole tiles of `size` components,
+        whose numbers count from `first_tile`."""
+        places = places_of(votes)
+        tile = places >> (size.bit_length() - 1)  # 4,096 or 64
+        counts = np.bincount(tile, minlength=len(votes) // size)
+        over = counts > self.k_down
+        if not over.any():
+            return places
+        crowded = over[tile]
+        rest, places, tile = places[~crowded], places[crowded], tile[crowded]
+        # the strongest first, then by a number that no other component of the tile has: tile, 15 bits, 12 bits
+        number = (_numbers(self.step)[places & (size - 1)] + _drawn(tile + first_tile, self.step)) & _PLACE
+        weakness = WEIGHT_SUM_MAX - np.abs(votes[places].astype(np.int64))
+        order = (tile << _WEAKNESS_BITS | weakness) << MATRIX_SHIFT | number
+        order.sort()
+        starts = np.cumsum(np.where(over, counts, 0)) - counts
+        order = order[np.arange(len(order)) - starts[tile] < self.k_down]
+        tile, number = order >> (_WEAKNESS_BITS + MATRIX_SHIFT), order & _PLACE
+        place = _places(self.step)[(number - _drawn(tile + first_tile, self.step)) & _PLACE]
+        kept = np.concatenate([rest, tile * size + place])
+        kept.sort()
         return kept
 
 
@@ -93,18 +104,21 @@ def _in_tiles(components: Components, layout: TileLayout) -> npt.NDArray[np.int6
 
 @lru_cache(maxsize=2)
 def _places(step: int) -> Permutation:
-    """A permutation of a tile's places, drawn for this step."""
+    """The places of a tile in an order that is drawn for this step."""
     drawn = _mixed(np.arange(MATRIX_COMPONENTS, dtype=np.uint64) + np.uint64((step << MATRIX_SHIFT) & _MASK))
-    order = np.argsort(drawn, kind="stable")
-    places = np.empty(MATRIX_COMPONENTS, np.int32)
-    places[order] = np.arange(MATRIX_COMPONENTS, dtype=np.int32)
-    return places
+    return np.argsort(drawn, kind="stable")
 
 
-def _drawn(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int32]:
+@lru_cache(maxsize=2)
+def _numbers(step: int) -> Permutation:
+    """Where each place stands in that order."""
+    return np.argsort(_places(step))
+
+
+def _drawn(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
     """For each tile a number below 4,096, which added to the step's permutation makes another."""
     drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * _GOLDEN & _MASK)) >> np.uint64(64 - MATRIX_SHIFT)
-    numbers: npt.NDArray[np.int32] = drawn.astype(np.int32)
+    numbers: npt.NDArray[np.int64] = drawn.astype(np.int64)
     return numbers
 
 

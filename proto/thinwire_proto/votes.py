@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from thinwire_proto.contract import WEIGHT_SUM_MAX
-from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS
+from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 
 if TYPE_CHECKING:
     from thinwire_proto.strongest import Strongest
 
 CHUNK = 1 << 18
-"""Merged components looked at a time: bounds the extra memory, not the result."""
+"""Components looked at a time: bounds the extra memory, not the result."""
+DENSE = 10
+"""Where one in so many is not 0, or more."""
+Kind = TypeVar("Kind", bound=np.generic)
 Components = npt.NDArray[np.int64]
 """Flat component numbers in tile space, strictly ascending."""
 
@@ -77,28 +82,66 @@ class Merger:
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
         self._weight += weight
-        np.add.at(self._sum, votes.components, np.where(votes.positive, np.int16(weight), np.int16(-weight)))
+        signs = tensor_of(votes.positive).to(torch.int16).mul_(2).sub_(1)
+        add_at(self._sum, votes.components, signs.mul_(weight))
 
     def merged(self) -> Merged:
-        found = [np.zeros(0, np.int64)]
-        for first, chunk in self._chunks():
-            found.append(np.flatnonzero(chunk) + first)
-        components = np.concatenate(found)
-        return Merged(components, self._sum[components])
+        """Looks at a chunk at a time: beside the sum there is never more than that, and what comes out."""
+        count_max = int(np.count_nonzero(self._sum))
+        if self._keep is not None:
+            count_max = min(count_max, self._keep.layout.kept_max(self._keep.k_down))
+        components, values, count = np.empty(count_max, np.int64), np.empty(count_max, np.int16), 0
+        for first, chunk, places in self._chunks():
+            found = slice(count, count + len(places))
+            components[found], values[found] = places, chunk[places]
+            components[found] += first
+            count = found.stop
+        components.resize(count, refcheck=False)
+        values.resize(count, refcheck=False)
+        return Merged(components, values)
 
-    def _chunks(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """What is not 0 where a component is kept, a chunk at a time: (first component, flat)."""
+    def _chunks(self) -> Iterator[tuple[int, npt.NDArray[np.int16], npt.NDArray[np.int64]]]:
+        """The sum, cut up: (first component, part of the sum, places in it that are kept)."""
         if self._keep is None:
             for first in range(0, len(self._sum), CHUNK):
-                yield first, self._sum[first : first + CHUNK]
+                part = self._sum[first : first + CHUNK]
+                yield first, part, places_of(part)
             return
-        layout, start, tile = self._keep.layout, 0, 0
-        for size, tiles in ((MATRIX_COMPONENTS, layout.matrix_tiles), (VECTOR_COMPONENTS, layout.vector_tiles)):
-            kind = self._sum[start : start + tiles * size].reshape(tiles, size)
-            for place in range(0, tiles, CHUNK // size):
-                chunk = kind[place : place + CHUNK // size]
-                yield start + place * size, self._keep.of(chunk, tile + place).reshape(-1)
-            start, tile = start + tiles * size, tile + tiles
+        for first, tile, size, part in tiles_in_chunks(self._sum, self._keep.layout):
+            yield first, part, self._keep.of(part, size, tile)
+
+
+def tiles_in_chunks(flat: npt.NDArray[Kind], layout: TileLayout) -> Iterator[tuple[int, int, int, npt.NDArray[Kind]]]:
+    """A flat buffer in tile space, cut between tiles: (first component, first tile, components of a tile, part)."""
+    start = tile = 0
+    for size, tiles in ((MATRIX_COMPONENTS, layout.matrix_tiles), (VECTOR_COMPONENTS, layout.vector_tiles)):
+        for place in range(0, tiles, CHUNK // size):
+            first, last = start + place * size, start + min(tiles, place + CHUNK // size) * size
+            yield first, tile + place, size, flat[first:last]
+        start, tile = start + tiles * size, tile + tiles
+
+
+def tensor_of(array: npt.NDArray[Any]) -> Tensor:
+    """On the same memory, unless that is read-only, which torch does not have."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def add_at(total: npt.NDArray[Any], places: Components, values: Tensor) -> None:
+    """total[places] += values, of total's type. In torch, which is faster than numpy here, and lets other threads run
+    meanwhile. Raises IndexError where a place is beyond the total."""
+    torch.from_numpy(total).index_add_(0, tensor_of(places), values)
+
+
+def places_of(part: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Where a flat array is not 0, ascending. numpy is slow where about one in twenty is: it then looks for each by
+    itself. So there, words of eight bytes are looked at first."""
+    words = part.view(np.uint64) if part.nbytes % 8 == 0 and DENSE * np.count_nonzero(part) < len(part) else None
+    if words is None:
+        return np.flatnonzero(part != 0)
+    in_word = 8 // part.itemsize
+    found = np.flatnonzero(words != 0)
+    inside = np.flatnonzero(words[found].view(part.dtype) != 0)
+    return found[inside // in_word] * in_word + inside % in_word
 
 
 def merge(contributions: Iterable[tuple[Votes, int]], components: int, keep: Strongest | None = None) -> Merged:

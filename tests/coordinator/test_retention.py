@@ -112,11 +112,11 @@ def test_whoever_is_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: 
     retention.sweep()
     assert state.snapshot_is_lighter(5)
     assert not state.snapshot_is_lighter(6)
-    assert _sealed_update(state, 5).body  # and who was told otherwise before still gets it
+    assert _sealed_update(state, 5).size  # and who was told otherwise before still gets it
     Retention(state, 2).sweep()
     with pytest.raises(NotKept, match="updates are kept since step 6; join again, and take a snapshot"):
         _sealed_update(state, 5)
-    assert _sealed_update(state, 6).body
+    assert _sealed_update(state, 6).size
 
 
 class Crashed(Exception):

@@ -26,6 +26,12 @@ def tiles_of(merged: Merged) -> dict[int, dict[int, int]]:
     return found
 
 
+def mask(tiles: np.ndarray, places: np.ndarray) -> np.ndarray:
+    found = np.zeros(tiles.size, int)
+    found[places] = 1
+    return found.reshape(tiles.shape)
+
+
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
     st.sampled_from([1, 7, 64, 300]),
@@ -64,7 +70,7 @@ def test_equals_are_kept_by_no_place_but_by_chance() -> None:
     counts = np.zeros((3, MATRIX_COMPONENTS))
     low_half, together = [], 0
     for step in range(steps):
-        kept = Strongest(LAYOUT, k_down, step).of(tiles, 7)
+        kept = mask(tiles, Strongest(LAYOUT, k_down, step).of(tiles.reshape(-1), MATRIX_COMPONENTS, 7))
         assert (kept.sum(1) == k_down).all()
         assert (kept[0] != kept[1]).any()
         counts += kept
@@ -78,7 +84,8 @@ def test_equals_are_kept_by_no_place_but_by_chance() -> None:
     assert abs(np.mean(low_half) - 0.5) < 0.005
     pairs = 3 * steps * (MATRIX_COMPONENTS - 1) * share**2
     assert abs(together / pairs - 1) < 0.02
-    vectors = sum(Strongest(LAYOUT, 8, step).of(np.ones((1, 64), np.int16), 9) for step in range(1600))
+    equals = np.ones((1, 64), np.int16)
+    vectors = sum(mask(equals, Strongest(LAYOUT, 8, step).of(equals[0], 64, 9)) for step in range(1600))
     assert np.abs((vectors - 200) / np.sqrt(1600 * (1 / 8) * (7 / 8))).max() < 5
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_votes, shapes_contract
-from thinwire_proto.contract import WEIGHT_SUM_MAX
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merger, Votes, merge
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Parameter
+from thinwire_proto.strongest import Strongest
+from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.votes import CHUNK, Merger, Votes, merge, places_of
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 
@@ -58,3 +64,79 @@ def test_weights_reach_the_bound_of_an_int16_and_not_beyond() -> None:
     assert merger.merged().values.tolist() == [WEIGHT_SUM_MAX, -WEIGHT_SUM_MAX]
     with pytest.raises(ValueError, match="1 or more"):
         Merger(10).add(one, 0)
+
+
+LONG = TileLayout([Parameter(name="m", shape=(64 * 11, 64 * 13)), Parameter(name="v", shape=(64 * 5000,))])
+"""Several chunks of either kind of tile."""
+
+
+@given(st.sampled_from([1, 3, 40, 400]), st.booleans(), st.integers(1, 3))
+@settings(max_examples=12, deadline=None)
+def test_chunks_make_no_difference(k: int, whole_tiles: bool, nodes: int) -> None:
+    """Sparse and dense, against one dense sum."""
+    assert LONG.matrix_components > 2 * CHUNK
+    assert LONG.components - LONG.matrix_components > CHUNK
+    total = np.zeros(LONG.components, np.int64)
+    merger = Merger(LONG.components, Strongest(LONG, MATRIX_COMPONENTS, 0) if whole_tiles else None)
+    for node in range(nodes):
+        votes = random_votes(LONG, k, node)
+        merger.add(votes, node + 1)
+        total[votes.components] += np.where(votes.positive, node + 1, -node - 1)
+    merged = merger.merged()
+    assert np.array_equal(merged.components, np.flatnonzero(total))
+    assert np.array_equal(merged.values, total[merged.components])
+    assert merged.values.dtype == np.int16
+
+
+@given(st.integers(0, 400), st.sampled_from([0.0, 0.01, 0.09, 0.11, 0.5, 1.0]), st.sampled_from([np.int16, np.int64]))
+@settings(max_examples=40, deadline=None)
+def test_places_are_found_however_many_there_are(length: int, share: float, kind: type) -> None:
+    rng = np.random.default_rng(length)
+    part: npt.NDArray[Any] = np.where(rng.random(length) < share, rng.integers(1, 100, length) << 8, 0).astype(kind)
+    assert places_of(part).tolist() == [place for place, value in enumerate(part.tolist()) if value]
+
+
+def test_votes_in_memory_that_is_read_only_are_merged_too() -> None:
+    components, positive = np.array([0, 5]), np.array([True, False])
+    components.flags.writeable = positive.flags.writeable = False
+    assert merge([(Votes(components, positive), 3)], 10).values.tolist() == [3, -3]
+
+
+MERGE_MUCH = """
+import pathlib, sys
+import numpy as np
+from thinwire_proto.contract import Parameter
+from thinwire_proto.strongest import Strongest
+from thinwire_proto.tiles import TileLayout
+from thinwire_proto.votes import Merger, Votes, merge
+
+def peak():
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+tiles, k, nodes = 64 * 128, 32, 8
+layout = TileLayout([Parameter(name="m", shape=(64 * 64, 64 * 128))])
+rng = np.random.default_rng(1)
+contributions = []
+for _ in range(nodes):
+    places = np.arange(0, layout.components, 4096 // k) + rng.integers(0, 4096 // k, tiles * k)
+    contributions.append(Votes(places, rng.random(tiles * k) < 0.5))
+small = [Votes(votes.components[:999], votes.positive[:999]) for votes in contributions]
+merge([(votes, 1) for votes in small], 1 << 20)  # what is loaded and cached once
+before = peak()
+merger = Merger(layout.components, Strongest(layout, 64, 1) if sys.argv[1] == "64" else None)
+for votes in contributions:
+    merger.add(votes, 8)
+merged = merger.merged()
+print((peak() - before) / layout.components, len(merged) / tiles)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for the peak as Linux tells it")
+@pytest.mark.parametrize("k_down", [0, 64])
+def test_merging_takes_at_most_three_bytes_a_parameter(k_down: int) -> None:
+    """In a process of its own, of 34 million parameters: the sum, what is worked with, and the merged votes."""
+    command = [sys.executable, "-c", MERGE_MUCH, str(k_down)]
+    bytes_a_parameter, a_tile = map(float, subprocess.check_output(command, text=True).split())
+    assert 2 < bytes_a_parameter < 3
+    assert a_tile == 64 if k_down else 200 < a_tile < 256
