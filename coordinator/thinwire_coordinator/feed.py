@@ -18,28 +18,30 @@ CACHE_BYTES_MAX = 64 << 20
 class SealedUpdate:
     """A sealed row with the body that it names, as serialized messages (`UpdatePart`), ready to be sent.
 
-    head: the end of the first one, the field that says how many steps are sealed. It alone is not the same for all."""
+    head_step: how many steps are sealed, as the end of the first one says. It alone is not the same for all."""
 
     messages: tuple[bytes, ...]
-    head: bytes
+    head_step: int
     size: int  # of the body
 
     def parts(self, head_step: int) -> Iterator[bytes]:
         """The messages, where so many steps are sealed by now. Nothing is copied for a follower at the head."""
         first, *rest = self.messages
-        head = UpdatePart(head_step=head_step).SerializeToString()
-        yield first if head == self.head else first.removesuffix(self.head) + head
+        yield first if head_step == self.head_step else first.removesuffix(_head(self.head_step)) + _head(head_step)
         yield from rest
+
+
+def _head(head_step: int) -> bytes:
+    return UpdatePart(head_step=head_step).SerializeToString()
 
 
 def sealed_update(step: int, row: bytes, body: bytes) -> SealedUpdate:
     """The update of a step, from its canonical row. It copies the body, so not on the event loop."""
-    head = UpdatePart(head_step=step + 1).SerializeToString()
     first, *rest = split(body)
     # in the order of the fields but for `head_step`, whose number is the highest: as protobuf itself writes it
-    messages = [UpdatePart(row=row, data=first).SerializeToString() + head]
+    messages = [UpdatePart(row=row, data=first).SerializeToString() + _head(step + 1)]
     messages += [UpdatePart(data=data).SerializeToString() for data in rest]
-    return SealedUpdate(tuple(messages), head, len(body))
+    return SealedUpdate(tuple(messages), step + 1, len(body))
 
 
 class Feed:
