@@ -24,15 +24,11 @@ import torch
 from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import CLIP
+from thinwire_proto.decode import CLIP, tile_batch
 from thinwire_proto.magnitudes import coded
 from thinwire_proto.tiles import MATRIX_COMPONENTS
 from thinwire_proto.transform import float_basis
 
-TILES_CPU = 128
-"""Matrix tiles of a batch: 2 MiB a buffer, about what the cores' own caches hold."""
-TILES_OTHER = 1024
-"""On a device where starting an operation costs more than a cache saves."""
 BLOCKS = (256, 1024)
 """How many blocks a tile is cut into to bound its k-th largest from below: the first of at least 2·k."""
 DIRECTION_MAX = 127
@@ -62,7 +58,7 @@ class Compressor:
     def __init__(self, spec: DemoSpec, device: torch.device | str) -> None:
         self._spec = spec
         self._device = torch.device(device)
-        self.batch_tiles = TILES_CPU if self._device.type == "cpu" else TILES_OTHER
+        self.batch_tiles = tile_batch(self._device)
         self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
