@@ -70,19 +70,20 @@ class Momentum:
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
-        return self._sent(
-            [(self.compressor.cut(coefficients, k), first) for _, coefficients, first in self._batches(self.buffer)]
-        )
+        kept = (self.compressor.cut(tiles, k) for _, tiles, _ in self._batches(self.buffer))
+        return self._sent(kept, k)
 
     @torch.no_grad()
     def accumulate_and_cut(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int) -> Sent:
         """One and then the other, with each batch of tiles brought from memory once."""
+
+        def batch_by_batch() -> Iterator[Kept]:
+            for batch, tiles, _ in self._batches(self.buffer):
+                self._accumulate(batch, tiles, gradients, learning_rate, samples)
+                yield self.compressor.cut(tiles, k)
+
         self._begin()
-        kept = []
-        for batch, coefficients, first in self._batches(self.buffer):
-            self._accumulate(batch, coefficients, gradients, learning_rate, samples)
-            kept.append((self.compressor.cut(coefficients, k), first))
-        return self._sent(kept)
+        return self._sent(batch_by_batch(), k)
 
     def _begin(self) -> None:
         if self._second is not None:
@@ -109,12 +110,20 @@ class Momentum:
         scale = 1 / samples if self._second is None else self._second.scale / samples
         self.compressor.accumulate(coefficients, tiles, rate * scale)
 
-    def _sent(self, parts: list[tuple[Kept, int]]) -> Sent:
-        """parts: with the first component of each."""
-        components = torch.cat([kept.components + first for kept, first in parts])
-        values = torch.cat([kept.values for kept, _ in parts])
-        codes = torch.cat([kept.codes for kept, _ in parts]) if self._spec.magnitude == "tile" else None
-        return Sent(components, values, self._cuts, codes)
+    def _sent(self, kept: Iterator[Kept], k: int) -> Sent:
+        """kept: of each batch, in their order; each is put where it is to lie before the next is worked out."""
+        most, device = self._layout.kept_max(k), self.buffer.device
+        components = torch.empty(most, dtype=torch.int64, device=device)
+        values = torch.empty(most, device=device)
+        codes, end = [], 0
+        for (_, _, first), part in zip(self._batches(self.buffer), kept, strict=True):
+            start, end = end, end + len(part.components)
+            torch.add(part.components, first, out=components[start:end])
+            values[start:end] = part.values
+            codes.append(part.codes)
+        if end < most:  # where there were zeros
+            components, values = components[:end].clone(), values[:end].clone()
+        return Sent(components, values, self._cuts, torch.cat(codes) if self._spec.magnitude == "tile" else None)
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:

@@ -37,8 +37,8 @@ CLIP = 1.25
 """In mean magnitudes of the tile: about one standard deviation, if X were normal."""
 TILE_BATCH = 1024
 """Matrix tiles worked on at a time: bounds the extra memory, 16 MiB a buffer, and has no say in the result."""
-TILE_BATCH_CPU = 128
-"""On a CPU, where the buffers are to stay in the cores' own caches: 2 MiB each."""
+TILE_BATCH_CPU = 256
+"""On a CPU, where the buffers are to stay in the caches: 4 MiB each."""
 
 _pin_lock = threading.Lock()
 _pin_depth = 0
