@@ -41,7 +41,7 @@ class Awaited:
     def cut(self, one: Pending) -> None:
         self._newest_cut = one.sent.cut
         if self._k_down:
-            self._by_hash[one.hash] = replace(one, sent=replace(one.sent, direction=None, codes=None))
+            self._by_hash[one.hash] = replace(one, sent=replace(one.sent, codes=None))
 
     def clear(self) -> None:
         self._by_hash.clear()

@@ -3,15 +3,15 @@ optimizer of somebody's own training script."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import TILE_BATCH, clipped, directions, displacements, scale_votes
-from thinwire_proto.tiles import TileLayout, band_of, untile
+from thinwire_proto.contract import TILE_EDGE, DemoSpec
+from thinwire_proto.decode import clipped, directions, displacements, scale_votes, tile_batch
+from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TileLayout
 from thinwire_proto.votes import Merged, Signs
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
@@ -40,67 +40,84 @@ def apply_votes(
     if isinstance(merged, Signs):
         _apply_signs(tensors, merged, layout, learning_rate, decay)
         return
-    scaled, rates = whole_tiles(merged, layout, learning_rate, tensors[layout.tensors[0].name].device)
-    for batch in layout.batches(TILE_BATCH):
-        of_batch, rate = layout.tiles_of_batch(scaled, batch), rates[layout.numbers_of(batch)]
-        rate = rate[:, None, None] if batch.is_matrix else rate[:, None]
-        if merged.scales is not None:
-            change = displacements(of_batch, demo.transform, rate)
-        elif demo.magnitude == "clipped":
-            change = clipped(of_batch, demo.transform, learning_rate)
-        else:
-            change = torch.copysign(rate, directions(of_batch, demo.transform, step))
+    device = tensors[layout.tensors[0].name].device
+    for batch, change in changes(merged, layout, demo, learning_rate=learning_rate, step=step, device=device):
         for part in batch.parts:
-            theta = band_of(tensors[part.tensor.name], part.tensor, part.rows)
-            _step(theta, untile(change[part.tiles], part.tensor, theta.shape[0]), decay)
+            theta = part.band(tensors[part.tensor.name])
+            _decay(theta, decay)
+            for of_theta, of_change in part.pieces(theta, change):
+                of_theta.sub_(of_change)
+            flush_subnormals(theta)
 
 
-def whole_tiles(
-    merged: Merged, layout: TileLayout, learning_rate: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """V' of all tiles, int8, flat in tile space, and what each of them steps by, float32 [tiles]; see `_tile_rates`."""
-    places = torch.from_numpy(merged.components)
+def changes(
+    merged: Merged, layout: TileLayout, demo: DemoSpec, *, learning_rate: float, step: int, device: torch.device
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What merged votes subtract from the parameters, a batch of tiles at a time: float32 [n, 64, 64] or [n, 64], which
+    lasts until the next batch."""
     tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
     votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
-    scaled = torch.zeros(layout.components, dtype=torch.int8, device=device)
-    scaled[places.to(device)] = votes
-    return scaled, rates
+    batches = layout.batches(tile_batch(device))
+    places = torch.from_numpy(merged.components).to(device)
+    starts = np.searchsorted(merged.components, [_first_component(layout, batch) for batch in batches]).tolist()
+    room = torch.empty(2, max(_shape(batch).numel() for batch in batches), device=device)
+    for batch, start, end in zip(batches, starts, [*starts[1:], len(places)], strict=True):
+        shape = _shape(batch)
+        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in room)
+        scaled.zero_().view(-1)[places[start:end] - _first_component(layout, batch)] = votes[start:end]
+        rate = rates[: layout.matrix_tiles] if batch.is_matrix else rates[layout.matrix_tiles :]
+        rate = rate[batch.tiles].view(-1, *[1] * (len(shape) - 1))
+        if merged.scales is not None:
+            yield batch, displacements(scaled, demo.transform, rate, other)
+        elif demo.magnitude == "clipped":
+            yield batch, clipped(scaled, demo.transform, learning_rate, other)
+        else:
+            change = directions(scaled, demo.transform, step, other)
+            yield batch, torch.copysign(rate, change, out=change)
 
 
 def _apply_signs(
     tensors: Mapping[str, Tensor], signs: Signs, layout: TileLayout, learning_rate: float, decay: float
 ) -> None:
     """The same step to the bit as by the merged votes that the signs come from."""
-    start = 0
+    start, rate = 0, np.float32(learning_rate)
     for tensor in layout.tensors:
         steps = layout.in_tiles(tensor, signs.stepped)
+        end = start + int(np.count_nonzero(steps))
         change = np.zeros(steps.shape, np.float32)
-        count = int(np.count_nonzero(steps))
-        rate = np.float32(learning_rate)
-        change[steps] = np.where(signs.positive[start : start + count], rate, -rate)
-        start += count
-        theta = band_of(tensors[tensor.name], tensor, slice(None))
-        _step(theta, torch.from_numpy(change).to(theta.device), decay)
+        change[steps] = np.where(signs.positive[start:end], rate, -rate)
+        start, theta = end, tensors[tensor.name]
+        _decay(theta, decay)
+        theta.sub_(torch.from_numpy(change).view(theta.shape).to(theta.device))
+        flush_subnormals(theta)
+
+
+def _shape(batch: Batch) -> torch.Size:
+    tiles = batch.tiles.stop - batch.tiles.start
+    return torch.Size((tiles, TILE_EDGE, TILE_EDGE) if batch.is_matrix else (tiles, TILE_EDGE))
+
+
+def _first_component(layout: TileLayout, batch: Batch) -> int:
+    first: int = batch.tiles.start
+    return first * MATRIX_COMPONENTS if batch.is_matrix else layout.matrix_components + first * VECTOR_COMPONENTS
 
 
 def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
-    """V' of the merged votes, int8 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
+    """V' of the merged votes, float32 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
     votes steps by zero, which changes no bit. tile: int64 [n], ascending, which of them each belongs to."""
     values = torch.from_numpy(merged.values).to(tile.device)
     if merged.scales is None:
         votes, stepped = scale_votes(values, tile, tiles)
-        return votes, torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
+        return votes.float(), torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
     rates = torch.zeros(tiles, device=tile.device)
     rates[torch.unique_consecutive(tile)] = torch.from_numpy(merged.scales).to(tile.device)
-    return values.to(torch.int8), rates
+    return values.float(), rates
 
 
-def _step(theta: Tensor, change: Tensor, decay: float) -> None:
+def _decay(theta: Tensor, decay: float) -> None:
     if decay != 1.0:
         theta.mul_(decay)
         flush_subnormals(theta)
-    theta.sub_(change)
-    flush_subnormals(theta)
 
 
 def flush_subnormals(tensor: Tensor) -> None:

@@ -12,11 +12,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from thinwire_proto.apply import whole_tiles
+from thinwire_proto.apply import changes
 from thinwire_proto.codec import ENVELOPE_BYTES_MAX, Update, encode_update
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import TILE_BATCH, directions
-from thinwire_proto.tiles import TileLayout, untile
+from thinwire_proto.tiles import TileLayout
 from thinwire_proto.votes import Merged, Signs
 
 
@@ -34,14 +33,15 @@ def encode_smaller(update: Update, layout: TileLayout, demo: DemoSpec) -> tuple[
 @torch.no_grad()
 def signs_of(merged: Merged, layout: TileLayout, transform: str, step: int) -> Signs:
     """What merged votes come to, in the step θ_step to θ_{step+1}."""
-    scaled, rates = whole_tiles(merged, layout, 1.0, torch.device("cpu"))
-    positive = {tensor.name: np.zeros(tensor.rows * tensor.columns, np.bool_) for tensor in layout.tensors}
-    for batch in layout.batches(TILE_BATCH):
-        ahead = directions(layout.tiles_of_batch(scaled, batch), transform, step) > 0
+    demo = DemoSpec.model_validate({"transform": transform, "magnitude": "sign"})
+    ahead = {tensor.name: torch.zeros(tensor.shape, dtype=torch.bool) for tensor in layout.tensors}
+    for batch, change in changes(merged, layout, demo, learning_rate=1.0, step=step, device=torch.device("cpu")):
         for part in batch.parts:
-            rows = min(part.rows.stop, part.tensor.rows) - part.rows.start
-            place = slice(part.rows.start * part.tensor.columns, (part.rows.start + rows) * part.tensor.columns)
-            positive[part.tensor.name][place] = untile(ahead[part.tiles], part.tensor, rows).reshape(-1).numpy()
-    stepped = (rates > 0).numpy()
-    chosen = [positive[tensor.name][layout.in_tiles(tensor, stepped).reshape(-1)] for tensor in layout.tensors]
+            for of_tensor, of_tiles in part.pieces(part.band(ahead[part.tensor.name]), change):
+                of_tensor.copy_(of_tiles > 0)
+    stepped = np.zeros(layout.tiles, np.bool_)
+    stepped[layout.tile_of(merged.components)] = True
+    chosen = [
+        ahead[tensor.name].view(-1).numpy()[layout.in_tiles(tensor, stepped).reshape(-1)] for tensor in layout.tensors
+    ]
     return Signs(stepped, np.concatenate(chosen))
