@@ -1,25 +1,23 @@
 """One fused kernel for all that the compressor does to a 64×64 tile, in Triton: for CUDA and ROCm.
 
-The problem: operation by operation, each tile crosses the card's memory a dozen times (gradient, momentum, two products
-of the transform, magnitudes, top-k, a dense tile of what was sent, two products back). Nobody needs what lies between.
+The problem: operation by operation, each tile crosses the card's memory a dozen times (gradient, second moment, two
+products of the transform, magnitudes, top-k, what leaves). Nobody needs what lies between.
 
-The sketch: one program a tile. It reads the gradient where it lies, in the parameter's own shape, and the momentum.
-What follows stays in registers and shared memory, and the momentum is written back:
+The sketch: one program a tile. It reads the gradient where it lies, in the parameter's own shape, and the momentum's
+coefficients (see `compress`: the transform is linear, so these are what is kept from round to round). What follows
+stays in registers and shared memory, and the coefficients are written back:
 
     v ← β₂·v + (1 − β₂)·g²             with preconditioning
-    m ← β·m + η·P(g)
-    X = m·bᵀ, Cᵀ = Xᵀ·bᵀ               so that C = b·m·bᵀ
+    X = P(g)·bᵀ, Cᵀ ← β·Cᵀ + η·Xᵀ·bᵀ    so that C ← β·C + η·b·P(g)·bᵀ
     T = the k-th largest |C|           by bisection on the bits
-    S = sign of what is kept           0 elsewhere
-    Y = Sᵀ·b, m ← m − α·a·(Yᵀ·b)       bᵀ·S·b, times what the tile's votes count as
-    out: positions and signs of what is kept, how many, a, and the direction for looking ahead
+    C ← C − α·a·sign(C)                where C is kept; a is the mean of their magnitudes, or what its code stands for
+    out: positions and signs of what is kept, how many, and a
 
-So what crosses the memory is 12 bytes a parameter (20 with preconditioning), one more for the direction where it is
-wanted, and little for the components.
+So what crosses the memory is 12 bytes a parameter, 20 with preconditioning, and little for the components.
 
 Transposes. The matrix unit wants the right factor of a TF32 product with its inner index running fastest. Written as
-above, that factor is always the basis, a constant, and the coefficients come out as Cᵀ. That is as good: positions, and
-the order among them, are worked out the other way round.
+above, that factor is always the basis, a constant, and the coefficients come out as Cᵀ. That is as good: a tile is read
+and written the other way round, and so is the order of positions.
 
 The threshold. Floats without their sign have the order of their bits, read as integers. After the residual has worked
 for a while the kept components of a tile lie close together; so the search gallops down from the largest, and bisects
@@ -79,20 +77,17 @@ def choose(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def feed(
-    m: tl.tensor,
+def gradient_of(
     tile: tl.tensor,
     table: tl.tensor,
     tensor_of: tl.tensor,
-    beta: tl.tensor,
-    rate: tl.tensor,
     share: tl.tensor,
     second_beta: tl.tensor,
     second_weight: tl.tensor,
     ADAM: tl.constexpr,
     ALIGNED: tl.constexpr,
 ) -> tl.tensor:
-    """β·m + η·P(g) of a tile, from the gradient in the parameter's own shape; its second moment goes on there."""
+    """P(share·g) of a tile, read in the parameter's own shape, where its second moment goes on too; 0 in the padding."""
     fields = table + tl.load(tensor_of + tile) * 6
     gradients = tl.load(fields).to(tl.pointer_type(tl.float32))
     rows = tl.load(fields + 2).to(tl.int32)
@@ -116,7 +111,7 @@ def feed(
         v = second_beta * v + (1 - second_beta) * g * g
         tl.store(moments + corner + place, v, mask=inside)
         g = g / (tl.sqrt(v / second_weight) + 1e-8)  # precondition.EPSILON
-    return beta * m + rate * g
+    return g
 
 
 @triton.jit
@@ -127,20 +122,9 @@ def magnitude(mean: tl.tensor, levels: tl.tensor) -> tl.tensor:
     return code, tl.where(level < 0, 0.0, tl.load(levels + code))
 
 
-@triton.jit
-def look_ahead(taken: tl.tensor, CLIPPED: tl.constexpr) -> tl.tensor:
-    """`Momentum._direction_of` of a tile, int8."""
-    if CLIPPED:
-        total = tl.sum(tl.abs(taken))
-        scale = tl.where(total > 0, 127 * 4096 / (1.25 * tl.maximum(total, 1e-30)), 0.0)  # decode.CLIP
-        part = tl.minimum(tl.maximum(taken * scale, -127.0), 127.0)
-        return tl.floor(part + 0.5).to(tl.int8)
-    return tl.where(taken > 0, 127, tl.where(taken < 0, -127, 0)).to(tl.int8)
-
-
 @triton.jit(do_not_specialize=["k"])
 def compress(
-    momentum: tl.tensor,
+    coefficients: tl.tensor,
     table: tl.tensor,
     tensor_of: tl.tensor,
     basis: tl.tensor,
@@ -149,7 +133,6 @@ def compress(
     counts: tl.tensor,
     magnitudes: tl.tensor,
     codes: tl.tensor,
-    directions: tl.tensor,
     k: tl.tensor,
     beta: tl.tensor,
     rate: tl.tensor,
@@ -160,41 +143,34 @@ def compress(
     FED: tl.constexpr,
     ADAM: tl.constexpr,
     ALIGNED: tl.constexpr,
-    MAGNITUDE: tl.constexpr,
-    AHEAD: tl.constexpr,
+    CODED: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
     """One tile; the program's number is the tile's.
 
-    momentum: float32 [tiles, 64, 64]. table: int64 [tensors, FIELDS]. tensor_of: int32 [tiles], its row in the table.
-    basis: float32 [64, 64], rows are frequencies. Out: positions, int16 [tiles, k], in the tile, with the sign in bit
-    12 (1 is negative), the first `counts`, int32 [tiles], of them written; magnitudes, float32 [tiles], what a vote
-    counts as; codes, uint8 [tiles], where MAGNITUDE is "tile"; directions, int8 like momentum, where AHEAD.
+    coefficients: float32 [tiles, 64, 64]. table: int64 [tensors, FIELDS]. tensor_of: int32 [tiles], its row in the
+    table. basis: float32 [64, 64], rows are frequencies. levels: float32 [256], what codes stand for. Out: positions,
+    int16 [tiles, k], in the tile, with the sign in bit 12 (1 is negative), the first `counts`, int32 [tiles], of them
+    written; magnitudes, float32 [tiles], what a vote counts as; codes, uint8 [tiles], where CODED.
     """
     tile = tl.program_id(0)
     line = tl.arange(0, 64)
-    square = line[:, None] * 64 + line[None, :]
+    turned = line[None, :] * 64 + line[:, None]  # the place in C of each number in Cᵀ
     first = tile.to(tl.int64) * 4096
-    m = tl.load(momentum + first + square)
+    c = tl.load(coefficients + first + turned)
     if FED:
-        m = feed(m, tile, table, tensor_of, beta, rate, share, second_beta, second_weight, ADAM, ALIGNED)
-    b = tl.load(basis + square)
-    half = tl.dot(m, tl.trans(b), input_precision=PRECISION)
-    c = tl.dot(tl.trans(half), tl.trans(b), input_precision=PRECISION)  # Cᵀ
-    bits = c.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    kept, slot = choose(bits, k)
+        g = gradient_of(tile, table, tensor_of, share, second_beta, second_weight, ADAM, ALIGNED)
+        b = tl.load(basis + line[:, None] * 64 + line[None, :])
+        half = tl.dot(g, tl.trans(b), input_precision=PRECISION)
+        c = beta * c + rate * tl.dot(tl.trans(half), tl.trans(b), input_precision=PRECISION)
+    kept, slot = choose(c.to(tl.int32, bitcast=True) & 0x7FFFFFFF, k)
     count = tl.sum(kept.to(tl.int32))
     mean = tl.sum(tl.where(kept, tl.abs(c), 0.0)) / tl.maximum(count, 1)
-    if MAGNITUDE == "tile":
+    if CODED:
         code, mean = magnitude(mean, levels)
         tl.store(codes + tile, code.to(tl.uint8))
     tl.store(magnitudes + tile, mean)
     tl.store(counts + tile, tl.where(mean > 0, count, 0))
-    position = line[None, :] * 64 + line[:, None] + tl.where(c < 0, 4096, 0)
-    tl.store(positions + tile.to(tl.int64) * k + slot, position.to(tl.int16), mask=kept)
-    s = tl.where(kept, tl.where(c < 0, -1.0, 1.0), 0.0)  # Sᵀ; exact in any precision
-    half = tl.dot(s, b, input_precision=PRECISION)
-    taken = tl.dot(tl.trans(half), b, input_precision=PRECISION) * mean
-    tl.store(momentum + first + square, m - alpha * taken)
-    if AHEAD:
-        tl.store(directions + first + square, look_ahead(taken, MAGNITUDE == "clipped"))
+    tl.store(positions + tile.to(tl.int64) * k + slot, (turned + tl.where(c < 0, 4096, 0)).to(tl.int16), mask=kept)
+    leaves = tl.where(kept, alpha * mean, 0.0)
+    tl.store(coefficients + first + turned, tl.where(c < 0, c + leaves, c - leaves))
