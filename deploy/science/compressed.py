@@ -13,11 +13,12 @@ from torch import Tensor
 from deploy.science.arms import Arm
 from deploy.science.method import Swarm, Traffic, mean
 from deploy.science.problem import Problem
+from thinwire_node.compress import Compressor
 from thinwire_node.momentum import Momentum
 from thinwire_node.published import BYTES_A_COMPONENT, Published, components
 from thinwire_node.rule import make_rule
 from thinwire_proto.codec import Update, encode_update, encode_votes
-from thinwire_proto.contract import Contract, DataSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract import Contract, DataSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.magnitudes import merger_of
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import decay, learning_rate
@@ -70,8 +71,7 @@ class Voting:
         losses, votes = [], []
         for number, node in enumerate(self._nodes):
             loss, gradients = self._problem.gradients(first + number * share, share)
-            node.accumulate(gradients, rate)
-            votes.append(node.cut(self._k).votes())
+            votes.append(node.accumulate_and_cut(gradients, rate, 1, self._k).votes())
             losses.append(loss)
         merged = merge(((one, 1) for one in votes), self._replica.layout.components)
         update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
@@ -80,23 +80,27 @@ class Voting:
         return mean(losses), Traffic(up, len(encode_update(update)))
 
 
-class RandomMomentum(Momentum):
+class RandomChoice(Compressor):
     """Components are drawn, by a seed, and not chosen by their magnitude."""
 
-    def draw_by(self, seed: int) -> RandomMomentum:
+    def __init__(self, spec: DemoSpec, device: torch.device | str, seed: int) -> None:
+        super().__init__(spec, device)
         self._generator = torch.Generator().manual_seed(seed)
-        return self
 
-    def _choose(self, coefficients: Tensor, k: int) -> Tensor:
-        drawn = torch.rand(coefficients.shape, generator=self._generator)
-        return drawn.topk(k, dim=1, sorted=False).indices.to(coefficients.device)
+    def choose(self, magnitudes: Tensor, k: int) -> Tensor:
+        drawn = torch.rand(magnitudes.shape, generator=self._generator)
+        index = drawn.topk(min(k, magnitudes.shape[1]), dim=1, sorted=False).indices.to(magnitudes.device)
+        chosen = torch.zeros_like(magnitudes, dtype=torch.bool).scatter_(1, index, True)
+        return (chosen & (magnitudes > 0)).view(-1).nonzero().view(-1)
 
 
 class RandomVoting(Voting):
     """What choosing the largest is worth."""
 
     def _node(self, contract: Contract, number: int) -> Momentum:
-        return RandomMomentum(self._replica.layout, contract.demo, self._problem.device).draw_by(number)
+        momentum = super()._node(contract, number)
+        momentum.compressor = RandomChoice(contract.demo, self._problem.device, number)
+        return momentum
 
 
 class LocalSteps:

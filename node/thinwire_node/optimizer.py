@@ -155,8 +155,7 @@ class DeMo(Optimizer):
         parts: dict[int, bytes] = {}
         if _sound([gradient for tensors in gradients.values() for gradient in tensors]):
             for number, group in groups.items():
-                group.accumulate(gradients[number], rates[number][0])
-                parts[number] = group.cut()
+                parts[number] = group.cut(gradients[number], rates[number][0])
         else:
             self.dropped += 1
         del gradients  # an exchange takes long, and a model's gradients much memory

@@ -89,16 +89,14 @@ def check_rates(learning_rate: float, weight_decay: float) -> None:
 
 
 class ParamGroup(Protocol):
-    """One step is `accumulate`, `cut`, and `apply` of what all ranks have cut; or `apply` alone."""
+    """One step is `cut`, and `apply` of what all ranks have cut; or `apply` alone."""
 
     settings: Settings
     parameters: Sequence[Tensor]
 
-    def accumulate(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
-        """gradients: of this rank alone, in the order of the parameters, float32 in their shapes."""
-
-    def cut(self) -> bytes:
-        """What this rank sends; it leaves the momentum."""
+    def cut(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
+        """What this rank sends, once the gradients have gone into the momentum; it leaves that. gradients: of this rank
+        alone, in the order of the parameters, float32 in their shapes."""
 
     def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         """Step the parameters by what the ranks have sent, and decay them."""
@@ -133,11 +131,9 @@ class VoteGroup:
             with _contiguous([parameter]) as (theta,):
                 flush_subnormals(theta)
 
-    def accumulate(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
-        self._momentum.accumulate(_named(gradients), to_float32(learning_rate))
-
-    def cut(self) -> bytes:
-        return encode_votes(self._momentum.cut(self._k).votes())
+    def cut(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
+        sent = self._momentum.accumulate_and_cut(_named(gradients), to_float32(learning_rate), 1, self._k)
+        return encode_votes(sent.votes())
 
     def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in everybody]
@@ -178,15 +174,13 @@ class FloatGroup:
             self._second = SecondMoment(_layout_of(parameters), settings.precondition_beta, device)
         self._step = torch.zeros((), dtype=torch.int64)
 
-    def accumulate(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+    def cut(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
+        """For each parameter its indices, in as few bytes as they need, and then its values, float32."""
         named = _named(gradients)
         if self._second is not None:
             self._second.begin()
             named = {name: self._second.precondition(name, gradient) for name, gradient in named.items()}
         self._published.accumulate(named, learning_rate)
-
-    def cut(self) -> bytes:
-        """For each parameter its indices, in as few bytes as they need, and then its values, float32."""
         parts = []
         for name, kept in self._published.cut().items():
             parts.append(kept.indices.cpu().numpy().astype(self._index_type(name)).tobytes())

@@ -5,13 +5,14 @@ worth.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from thinwire_proto.tiles import TileLayout
+from thinwire_proto.tiles import Part, TileLayout
 
 EPSILON = 1e-8  # Adam's
 
@@ -34,6 +35,18 @@ class SecondMoment:
     def begin(self) -> None:
         """A new gradient is coming, tensor by tensor."""
         self._weight.mul_(self._beta).add_(1 - self._beta)
+
+    @property
+    def scale(self) -> float:
+        """g / root_of(g) times this is g / (√v̂ + ε)."""
+        return math.sqrt(self._weight.item())
+
+    def root_of(self, part: Part, gradient: Tensor, samples: int, out: Tensor) -> Tensor:
+        """√v + ε·`scale` of a band, g included in v, in `out`. gradient, out: in the band's shape; the gradient is a
+        sum over `samples`, and g its mean."""
+        second = part.band(self._of[part.tensor.name])
+        second.mul_(self._beta).addcmul_(gradient, gradient, value=(1 - self._beta) / samples**2)
+        return torch.sqrt(second, out=out).add_(EPSILON * self.scale)
 
     def precondition(self, name: str, gradient: Tensor) -> Tensor:
         """g / (√v̂ + ε) of one tensor, g included in v; a tensor of its own."""

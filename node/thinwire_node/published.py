@@ -62,7 +62,8 @@ class Published:
             flat = self._encode(name, delta)
             indices = flat.abs().topk(min(self._k, flat.shape[1]), dim=1, largest=True, sorted=False).indices
             sent[name] = Kept(indices, flat.gather(1, indices))
-            own = torch.zeros_like(flat).scatter_(1, indices, sent[name].values)
+            own = torch.zeros_like(flat)
+            own.scatter_reduce_(1, indices, sent[name].values, reduce="mean", include_self=False)
             delta.sub_(self._decode(name, own), alpha=self._alpha)
         return sent
 

@@ -21,7 +21,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from thinwire_node.momentum import DIRECTION_MAX, Momentum, Sent
+from thinwire_node.compress import DIRECTION_MAX
+from thinwire_node.momentum import Momentum, Sent
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import Contract, RuleSpec
 from thinwire_proto.tiles import TileLayout, layout_of
@@ -100,9 +101,9 @@ class DemoRule(_Compressed):
         self._samples += samples
 
     def cut(self, k: int, rate: float) -> Sent:
-        self.momentum.accumulate(self._gradients, rate, self._samples)
+        sent = self.momentum.accumulate_and_cut(self._gradients, rate, self._samples, k)
         self.clear()
-        return self.momentum.cut(k)
+        return sent
 
     def clear(self) -> None:
         for total in self._gradients.values():
@@ -142,9 +143,9 @@ class LocalAdamW(_Compressed):
             parameters[name].sub_(step, alpha=rate)
 
     def cut(self, k: int, rate: float) -> Sent:
-        self.momentum.accumulate(self._offset, -1.0)
+        sent = self.momentum.accumulate_and_cut(self._offset, -1.0, 1, k)
         self.clear()
-        return self.momentum.cut(k)
+        return sent
 
     def clear(self) -> None:
         for offset in self._offset.values():

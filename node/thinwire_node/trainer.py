@@ -24,7 +24,6 @@ from thinwire_proto.corpus import Corpus, sample_at, windows
 from thinwire_proto.models import build
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import decay, learning_rate
-from thinwire_proto.tiles import untile
 
 
 class Interrupted(Exception):
@@ -93,10 +92,8 @@ class Trainer:
         direction = direction.to(replica.device)
         for tensor in layout.tensors:
             theta, ahead = replica.tensors[tensor.name], self._ahead[tensor.name]
-            of_kind = layout.matrices(direction) if tensor.is_matrix else layout.vectors(direction)
-            tiles = of_kind[tensor.first_tile : tensor.first_tile + tensor.tiles]
-            toward = untile(tiles, tensor, tensor.rows).view(tensor.shape)
-            torch.sub(theta if shrink == 1.0 else theta * shrink, toward, alpha=share * rate, out=ahead)
+            torch.mul(theta, shrink, out=ahead)
+            layout.add_from(direction, tensor, ahead, -share * rate)
         self._stand_on(self._ahead)
 
     @torch.no_grad()

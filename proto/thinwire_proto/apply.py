@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.decode import TILE_BATCH, clipped, directions, displacements, scale_votes
-from thinwire_proto.tiles import Part, TileLayout, band_of, untile
+from thinwire_proto.tiles import Part, TileLayout
 from thinwire_proto.votes import Merged
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
@@ -54,7 +54,7 @@ def apply_votes(
         else:
             change = torch.copysign(rate, directions(of_batch, demo.transform, step))
         for part in batch.parts:
-            _step_band(tensors[part.tensor.name], part, change[part.tiles], decay)
+            _step_band(tensors[part.tensor.name], part, change, decay)
 
 
 def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
@@ -70,11 +70,12 @@ def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) 
 
 
 def _step_band(tensor: Tensor, part: Part, change: Tensor, decay: float) -> None:
-    theta = band_of(tensor, part.tensor, part.rows)
+    theta = part.band(tensor)
     if decay != 1.0:
         theta.mul_(decay)
         flush_subnormals(theta)
-    theta.sub_(untile(change, part.tensor, theta.shape[0]))
+    for of_theta, of_change in part.pieces(theta, change):
+        of_theta.sub_(of_change)
     flush_subnormals(theta)
 
 

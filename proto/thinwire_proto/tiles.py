@@ -9,12 +9,11 @@ is one flat buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from thinwire_proto.contract import TILE_EDGE, Parameter
@@ -55,11 +54,42 @@ class TensorTiles:
 
 @dataclass(frozen=True)
 class Part:
-    """A band of a tensor inside a batch: its rows, and its tiles among those of the batch."""
+    """A band of a tensor inside a batch: its rows and columns, and its tiles among those of the batch."""
 
     tensor: TensorTiles
     rows: slice
+    columns: slice
     tiles: slice
+
+    def band(self, values: Tensor) -> Tensor:
+        """Of a tensor of `tensor.shape`, as a view: [rows, columns] of a matrix, [columns] of a vector."""
+        if self.tensor.is_matrix:
+            return values.view(self.tensor.rows, self.tensor.columns)[self.rows, self.columns]
+        return values.view(self.tensor.columns)[self.columns]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some of its tiles are not full."""
+        rows, columns = (side.stop - side.start for side in (self.rows, self.columns))
+        return columns % TILE_EDGE != 0 or (self.tensor.is_matrix and rows % TILE_EDGE != 0)
+
+    def pieces(self, band: Tensor, tiles: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs of views, equal in shape, that lie on each other: of a band, and of the tiles [n, 64, 64] or [n, 64]
+        of the batch. The padding is in none of them."""
+        if not self.tensor.is_matrix:
+            yield band, tiles[self.tiles].view(-1)[: len(band)]
+            return
+        rows, columns = band.shape
+        # [tile rows, tile columns, 64, 64] seen as the padded matrix [tile rows, 64, tile columns, 64]
+        grid = tiles[self.tiles].view(-1, _tiles_across(columns), TILE_EDGE, TILE_EDGE).transpose(1, 2)
+        for row, row_count, height in _full_and_rest(rows):
+            for column, column_count, width in _full_and_rest(columns):
+                part = band.narrow(0, row * TILE_EDGE, row_count * height)
+                part = part.narrow(1, column * TILE_EDGE, column_count * width)
+                yield (
+                    part.view(row_count, height, column_count, width),
+                    grid[row : row + row_count, :height, column : column + column_count, :width],
+                )
 
 
 @dataclass(frozen=True)
@@ -135,53 +165,54 @@ class TileLayout:
     def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
         """Add `scale` times a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left
         alone."""
-        for band, tiles in self.bands(tensor, tensor.tile_rows):
-            part = band_of(values, tensor, band)
-            if tensor.is_matrix:
-                # [tile rows, tile columns, 64, 64] seen as the padded matrix [tile rows, 64, tile columns, 64]
-                grid = self.matrices(flat)[tiles].view(-1, tensor.tile_columns, TILE_EDGE, TILE_EDGE).transpose(1, 2)
-                pad_rows, pad_columns = -part.shape[0] % TILE_EDGE, -part.shape[1] % TILE_EDGE
-                if pad_rows or pad_columns:
-                    part = torch.nn.functional.pad(part, (0, pad_columns, 0, pad_rows))
-                grid.add_(part.view(grid.shape), alpha=scale)
-            else:
-                self.vectors(flat)[tiles].view(-1)[: tensor.columns].add_(part, alpha=scale)
+        for of_tensor, of_tiles in self._pieces(flat, tensor, values):
+            of_tiles.add_(of_tensor, alpha=scale)
+
+    def add_from(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
+        """Add `scale` times its tiles in a flat buffer [components] to a tensor of `tensor.shape`."""
+        for of_tensor, of_tiles in self._pieces(flat, tensor, values):
+            of_tensor.add_(of_tiles, alpha=scale)
+
+    def _pieces(self, flat: Tensor, tensor: TensorTiles, values: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        kind = self.matrices(flat) if tensor.is_matrix else self.vectors(flat)
+        for part in self._bands(tensor, tensor.tiles):
+            yield from part.pieces(part.band(values), kind)
 
     def batches(self, tiles_max: int) -> tuple[Batch, ...]:
-        """All tiles in batches of at most `tiles_max`, or of one tile row where that is longer: what is done to many
-        small tensors is done to all of them at once."""
+        """All tiles in batches of at most `tiles_max` matrix tiles, or of vector tiles with as many components: what is
+        done to many small tensors is done to all of them at once."""
         if tiles_max not in self._batches:
             self._batches[tiles_max] = tuple(self._make_batches(tiles_max))
         return self._batches[tiles_max]
 
     def _make_batches(self, tiles_max: int) -> list[Batch]:
-        batches: list[Batch] = []
-        for tensor in self.tensors:
-            for rows, tiles in self.bands(tensor, max(1, tiles_max // tensor.tile_columns)):
-                last = next((batch for batch in reversed(batches) if batch.is_matrix == tensor.is_matrix), None)
-                if last is None or tiles.stop - last.tiles.start > tiles_max:
-                    part = Part(tensor, rows, slice(0, tiles.stop - tiles.start))
-                    batches.append(Batch(tensor.is_matrix, tiles, (part,)))
-                else:
-                    start = last.tiles.start
-                    part = Part(tensor, rows, slice(tiles.start - start, tiles.stop - start))
-                    batches[batches.index(last)] = Batch(
-                        tensor.is_matrix, slice(start, tiles.stop), (*last.parts, part)
-                    )
-        return batches
+        parts: list[list[Part]] = []
+        for is_matrix, most in ((True, tiles_max), (False, tiles_max * TILE_EDGE)):
+            batch: list[Part] = []
+            for part in (part for tensor in self.tensors for part in self._bands(tensor, most)):
+                if part.tensor.is_matrix != is_matrix:
+                    continue
+                if not batch or part.tiles.stop - batch[0].tiles.start > most:
+                    batch = []
+                    parts.append(batch)
+                batch.append(part)
+        return [_batch_of(batch) for batch in parts]
 
-    def bands(self, tensor: TensorTiles, tile_rows_max: int) -> Iterator[tuple[slice, slice]]:
-        """Cut a tensor into bands of whole tile rows: (rows of the matrix, tiles of its kind) for each."""
-        if not tensor.is_matrix:
-            yield slice(0, 1), slice(tensor.first_tile, tensor.first_tile + tensor.tiles)
-            return
-        for first in range(0, tensor.tile_rows, tile_rows_max):
-            last = min(first + tile_rows_max, tensor.tile_rows)
-            start = tensor.first_tile
-            yield (
-                slice(first * TILE_EDGE, min(last * TILE_EDGE, tensor.rows)),
-                slice(start + first * tensor.tile_columns, start + last * tensor.tile_columns),
-            )
+    def _bands(self, tensor: TensorTiles, tiles_max: int) -> Iterator[Part]:
+        """Cut a tensor into bands of at most so many tiles, which are numbered among all of their kind here: whole tile
+        rows, or, where one is longer than that, pieces of one."""
+        rows_max, columns_max = max(1, tiles_max // tensor.tile_columns), min(tiles_max, tensor.tile_columns)
+        for row in range(0, tensor.tile_rows, rows_max):
+            for column in range(0, tensor.tile_columns, columns_max):
+                last_row = min(row + rows_max, tensor.tile_rows)
+                last_column = min(column + columns_max, tensor.tile_columns)
+                start = tensor.first_tile + row * tensor.tile_columns + column
+                yield Part(
+                    tensor,
+                    slice(row * TILE_EDGE, min(last_row * TILE_EDGE, tensor.rows)),
+                    slice(column * TILE_EDGE, min(last_column * TILE_EDGE, tensor.columns)),
+                    slice(start, start + (last_row - row) * (last_column - column)),
+                )
 
 
 @lru_cache(maxsize=8)
@@ -190,16 +221,16 @@ def layout_of(parameters: tuple[Parameter, ...]) -> TileLayout:
     return TileLayout(parameters)
 
 
-def band_of(values: Tensor, tensor: TensorTiles, band: slice) -> Tensor:
-    """A band of a tensor of `tensor.shape`, as a view: [rows, columns] of a matrix, [columns] of a vector."""
-    if tensor.is_matrix:
-        return values.view(tensor.rows, tensor.columns)[band]
-    return values.view(tensor.columns)
+def _batch_of(parts: Sequence[Part]) -> Batch:
+    """Parts that follow on each other, their tiles numbered among all of their kind; in the batch, among its own."""
+    first, last = parts[0].tiles.start, parts[-1].tiles.stop
+    moved = tuple(replace(part, tiles=slice(part.tiles.start - first, part.tiles.stop - first)) for part in parts)
+    return Batch(parts[0].tensor.is_matrix, slice(first, last), moved)
 
 
-def untile(tiles: Tensor, tensor: TensorTiles, rows: int) -> Tensor:
-    """Put the tiles of a band together and drop the padding: [rows, columns] of a matrix, [columns] of a vector."""
-    if not tensor.is_matrix:
-        return tiles.reshape(-1)[: tensor.columns]
-    grid = tiles.view(-1, tensor.tile_columns, TILE_EDGE, TILE_EDGE).transpose(1, 2)
-    return grid.reshape(-1, tensor.tile_columns * TILE_EDGE)[:rows, : tensor.columns]
+def _full_and_rest(size: int) -> Iterator[tuple[int, int, int]]:
+    """Of one dimension: the first tile, how many tiles, and how much of each is not padding."""
+    if size >= TILE_EDGE:
+        yield 0, size // TILE_EDGE, TILE_EDGE
+    if size % TILE_EDGE:
+        yield size // TILE_EDGE, 1, size % TILE_EDGE

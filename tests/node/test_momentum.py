@@ -1,8 +1,9 @@
-"""DeMo is the paper's algorithm, and what stays and what was sent make up the momentum."""
+"""What stays of the momentum and what was sent make it up, and what is sent is what a dumb reader would send."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import SHAPES, shapes_contract
-from thinwire_node.momentum import Momentum, Values
+from thinwire_node.momentum import Momentum, Sent
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.tiles import TileLayout
 from thinwire_proto.transform import forward, inverse
 
 LAYOUT = TileLayout(shapes_contract().parameters)
+RATE = 0.1
 
 
 def spec_of(**fields: object) -> DemoSpec:
@@ -27,98 +29,108 @@ def gradients_of(seed: int) -> dict[str, torch.Tensor]:
     return {f"t{number}": torch.randn(shape, generator=generator) for number, shape in enumerate(SHAPES)}
 
 
-def dense_inverse(components: torch.Tensor, values: torch.Tensor, transform: str = "dct") -> torch.Tensor:
-    """What sent components stand for, as a flat buffer in tile space."""
+def tiles_of(flat: torch.Tensor) -> list[torch.Tensor]:
+    """[64, 64] or [64] each, as views of a flat buffer in tile space."""
+    return [*LAYOUT.matrices(flat), *LAYOUT.vectors(flat)]
+
+
+def dense(sent: Sent) -> torch.Tensor:
+    """What was sent, as a flat buffer in tile space."""
     flat = torch.zeros(LAYOUT.components)
-    flat[components] = values
-    matrices, vectors = inverse(LAYOUT.matrices(flat), transform), inverse(LAYOUT.vectors(flat), transform)
-    return torch.cat([matrices.flatten(), vectors.flatten()])
+    flat[sent.components] = sent.values
+    return flat
 
 
-class PaperDeMo:
-    """The paper's algorithm 1 for one node and one tensor, as a dumb reader would write it (arXiv 2411.19870).
+class DumbMomentum:
+    """The same in the plainest words: the momentum itself and not its coefficients, one tile after the other, and
+    nothing done in place."""
 
-    Each chunk of 64 (×64) is transformed by the cosine sum itself, the k largest coefficients are taken out of the
-    momentum, and the parameters step by the sign of what was taken.
-    """
+    def __init__(self, spec: DemoSpec) -> None:
+        self.spec = spec
+        self.tiles = [torch.zeros(tile.shape).double() for tile in tiles_of(torch.zeros(LAYOUT.components))]
+        self.second = {f"t{number}": torch.zeros(shape).double() for number, shape in enumerate(SHAPES)}
+        self.rounds = 0
 
-    def __init__(self, theta: torch.Tensor, beta: float, k: int, rate: float) -> None:
-        self.theta, self.momentum = theta.clone(), torch.zeros_like(theta)
-        self.beta, self.k, self.rate = beta, k, rate
-        self.basis = [
-            [math.sqrt((1 if f == 0 else 2) / 64) * math.cos(math.pi * (2 * p + 1) * f / 128) for p in range(64)]
-            for f in range(64)
-        ]
+    def accumulate(self, sums: Mapping[str, torch.Tensor], rate: float, samples: int) -> None:
+        self.rounds += 1
+        fed = torch.zeros(LAYOUT.components).double()
+        for tensor in LAYOUT.tensors:
+            gradient = sums[tensor.name].double() / samples
+            if self.spec.precondition == "adam":
+                beta = self.spec.precondition_beta
+                self.second[tensor.name] = beta * self.second[tensor.name] + (1 - beta) * gradient**2
+                gradient = gradient / ((self.second[tensor.name] / (1 - beta**self.rounds)).sqrt() + 1e-8)
+            LAYOUT.add_into(fed, tensor, gradient)
+        self.tiles = [self.spec.beta * m + rate * g for m, g in zip(self.tiles, tiles_of(fed), strict=True)]
 
-    def step(self, gradient: torch.Tensor) -> None:
-        self.momentum = self.beta * self.momentum + self.rate * gradient
-        taken = torch.zeros_like(self.momentum)
-        b = torch.tensor(self.basis)
-        if self.momentum.dim() == 1:
-            for start in range(0, len(self.momentum), 64):
-                coefficients = b @ self.momentum[start : start + 64]
-                taken[start : start + 64] = b.T @ self.largest(coefficients)
+    def cut(self, k: int) -> list[tuple[int, float]]:
+        """(component, value), ascending."""
+        sent, first = [], 0
+        for number, tile in enumerate(self.tiles):
+            flat = self.transform(tile, forward).flatten().tolist()
+            kept = sorted(sorted(range(len(flat)), key=lambda place: -abs(flat[place]))[:k])
+            kept = [place for place in kept if flat[place]]
+            mean = sum(abs(flat[place]) for place in kept) / max(1, len(kept))
+            taken = torch.zeros(len(flat)).double()
+            for place in kept:
+                taken[place] = mean if flat[place] > 0 else -mean
+                sent.append((first + place, float(taken[place])))
+            self.tiles[number] = tile - self.spec.alpha * self.transform(taken.view(tile.shape), inverse)
+            first += len(flat)
+        return sent
+
+    def transform(self, tile: torch.Tensor, which: Any) -> torch.Tensor:
+        found: torch.Tensor = which(tile[None].float(), self.spec.transform)[0].double()
+        return found
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("k", "fields"),
+    [
+        (32, {}),
+        (1, {"alpha": 0.2}),
+        (150, {"precondition": "adam"}),
+        (64, {"transform": "hadamard", "precondition": "adam"}),
+        (700, {"beta": 0.9}),
+        (4096, {"alpha": 0.5}),
+    ],
+)
+def test_rounds_go_as_a_dumb_reader_would_have_them(k: int, fields: dict[str, Any], together: bool) -> None:
+    spec = spec_of(**fields)
+    dumb, momentum = DumbMomentum(spec), Momentum(LAYOUT, spec, "cpu")
+    for one in (dumb, momentum):  # what Adam makes of a first gradient is its sign, and many components are equal then
+        one.accumulate(gradients_of(9), RATE, 1)
+    for seed in range(3):
+        gradients = {name: 5 * gradient for name, gradient in gradients_of(seed).items()}
+        dumb.accumulate(gradients, RATE, 5)
+        if together:
+            sent = momentum.accumulate_and_cut(gradients, RATE, 5, k)
         else:
-            for row in range(0, self.momentum.shape[0], 64):
-                for column in range(0, self.momentum.shape[1], 64):
-                    chunk = self.momentum[row : row + 64, column : column + 64]
-                    part = b.T @ self.largest(b @ chunk @ b.T) @ b
-                    taken[row : row + 64, column : column + 64] = part
-        self.momentum = self.momentum - taken
-        self.theta = self.theta - self.rate * torch.sign(taken)
-
-    def largest(self, coefficients: torch.Tensor) -> torch.Tensor:
-        flat = coefficients.flatten().tolist()
-        kept = sorted(range(len(flat)), key=lambda place: -abs(flat[place]))[: self.k]
-        out = torch.zeros(len(flat))
-        out[kept] = coefficients.flatten()[kept]
-        return out.view(coefficients.shape)
-
-
-@pytest.mark.parametrize("shape", [(128, 64), (192,)])
-def test_float_values_and_one_node_equal_the_paper(shape: tuple[int, ...]) -> None:
-    """Six steps, whole tiles (the paper pads nothing): the same parameters and the same momentum."""
-    beta, k, rate = 0.9, 32, 1e-2
-    layout = TileLayout([shapes_contract().parameters[0].model_copy(update={"name": "w", "shape": shape})])
-    theta = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    paper, ours = PaperDeMo(theta, beta, k, rate), theta.clone()
-    momentum = Momentum(layout, spec_of(beta=beta, k=k), "cpu", values="float")
-    for seed in range(6):
-        gradient = torch.randn(shape, generator=torch.Generator().manual_seed(10 + seed))
-        paper.step(gradient)
-        momentum.accumulate({"w": gradient}, rate)
-        sent = momentum.cut(k)
-        flat = torch.zeros(layout.components)
-        flat[sent.components] = sent.values
-        tiles = layout.matrices(flat) if len(shape) == 2 else layout.vectors(flat)
-        step = inverse(tiles, "dct")
-        if len(shape) == 2:
-            step = step.view(-1, 64)
-        ours -= rate * torch.sign(step.view(shape))
-        assert torch.allclose(momentum.buffer.view(shape), paper.momentum, atol=1e-6)
-        # where the step is next to zero, two ways of summing may give it either sign
-        clear = (step.view(shape).abs() > 1e-6) | (ours == paper.theta)
-        assert clear.float().mean() > 0.999
-        assert torch.equal(ours[clear], paper.theta[clear])
-        ours = paper.theta.clone()
+            momentum.accumulate(gradients, RATE, 5)
+            sent = momentum.cut(k)
+        components, values = zip(*dumb.cut(k), strict=True)
+        assert sent.components.tolist() == list(components)
+        assert torch.allclose(sent.values, torch.tensor(values), rtol=1e-4, atol=1e-6)
+        expected = [dumb.transform(tile, forward).float().flatten() for tile in dumb.tiles]
+        assert torch.allclose(momentum.buffer, torch.cat(expected), atol=1e-5)
 
 
 @given(
     st.integers(1, 4096),
-    st.sampled_from(["vote", "float"]),
+    st.sampled_from(["sign", "clipped", "tile"]),
     st.sampled_from(["dct", "hadamard"]),
     st.sampled_from([0.2, 1.0]),
 )
 @settings(max_examples=25, deadline=None)
 def test_what_stays_and_what_was_sent_make_up_the_momentum(
-    k: int, values: Values, transform: str, alpha: float
+    k: int, magnitude: str, transform: str, alpha: float
 ) -> None:
-    momentum = Momentum(LAYOUT, spec_of(alpha=alpha, transform=transform), "cpu", values)
-    momentum.accumulate(gradients_of(1), 0.1)
+    momentum = Momentum(LAYOUT, spec_of(alpha=alpha, transform=transform, magnitude=magnitude), "cpu")
+    momentum.accumulate(gradients_of(1), RATE)
     before = momentum.buffer.clone()
     sent = momentum.cut(k)
-    taken = alpha * dense_inverse(sent.components, sent.values, transform)
-    assert torch.allclose(momentum.buffer + taken, before, atol=1e-6)
+    assert torch.allclose(momentum.buffer + alpha * dense(sent), before, atol=1e-6)
     assert len(sent.components) <= LAYOUT.kept_max(k)
 
 
@@ -137,27 +149,18 @@ def test_put_back_undoes_a_cut_decayed_for_the_cuts_between(k: int, between: int
     assert torch.allclose(momentum.buffer, before * 0.5**between, atol=1e-6)
 
 
-def test_the_largest_of_each_tile_are_kept_in_order() -> None:
-    momentum = Momentum(LAYOUT, spec_of(), "cpu", "float")
+@pytest.mark.parametrize("transform", ["dct", "hadamard"])
+def test_what_was_taken_is_what_the_components_stand_for(transform: str) -> None:
+    momentum = Momentum(LAYOUT, spec_of(transform=transform, magnitude="clipped"), "cpu")
     momentum.accumulate(gradients_of(2), 1.0)
-    coefficients = forward(LAYOUT.matrices(momentum.buffer), "dct").flatten(1).abs()
-    sent = momentum.cut(32)
-    components = sent.components.numpy()
-    assert (components[1:] > components[:-1]).all()
-    for tile in range(LAYOUT.matrix_tiles):
-        mine = components[(components >= tile * 4096) & (components < (tile + 1) * 4096)] - tile * 4096
-        assert set(mine.tolist()) == set(coefficients[tile].topk(32).indices.tolist())
-
-
-def test_votes_count_as_the_mean_magnitude_of_their_tile() -> None:
-    plain, voting = Momentum(LAYOUT, spec_of(), "cpu", "float"), Momentum(LAYOUT, spec_of(), "cpu", "vote")
-    for momentum in (plain, voting):
-        momentum.accumulate(gradients_of(3), 1.0)
-    real, vote = plain.cut(16), voting.cut(16)
-    assert torch.equal(real.components, vote.components)
-    assert torch.equal(real.values > 0, vote.values > 0)
-    assert vote.values[:16].abs().max() == vote.values[:16].abs().min()
-    assert vote.values[:16].abs().mean() == pytest.approx(real.values[:16].abs().mean().item(), rel=1e-5)
+    sent = momentum.cut(20)
+    flat = dense(sent)
+    expected = [inverse(part, transform).flatten(1) for part in (LAYOUT.matrices(flat), LAYOUT.vectors(flat))]
+    assert torch.allclose(momentum.taken(sent), torch.cat([part.flatten() for part in expected]), atol=1e-5)
+    steps = [(part / (1.25 * part.abs().mean(1, keepdim=True))).clamp(-1, 1).flatten() for part in expected]
+    direction = momentum.direction(sent)
+    assert direction.dtype == torch.int8
+    assert (direction - 127 * torch.cat(steps)).abs().max() < 0.51
 
 
 def test_zeros_are_never_sent() -> None:

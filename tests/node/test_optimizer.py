@@ -212,10 +212,10 @@ def test_without_any_gradient_momentum_goes_on_and_decay_works() -> None:
     assert torch.equal(parameters[0], parameters_of(((64, 64),))[0] * to_float32(1 - to_float32(RATE) * DECAY))
     give(parameters, gradients_of(((64, 64),), 0, 0))
     optimizer.step()
-    left = optimizer.state[parameters[0]]["momentum"].norm()
+    left = optimizer.state[parameters[0]]["coefficients"].norm()
     optimizer.zero_grad()
     optimizer.step()
-    assert 0 < optimizer.state[parameters[0]]["momentum"].norm() < 0.9 * left
+    assert 0 < optimizer.state[parameters[0]]["coefficients"].norm() < 0.9 * left
 
 
 @pytest.mark.parametrize("values", ["vote", "float"])
@@ -226,14 +226,15 @@ def test_a_gradient_that_is_not_finite_poisons_nothing(values: Any, bad: float) 
     optimizer = DeMo(parameters, values=values, precondition="adam")
     steps(optimizer, SHAPES, 0, 2)
     before = [parameter.detach().clone() for parameter in parameters]
-    momentum = optimizer.state[parameters[0]]["momentum"].clone()
+    name = "coefficients" if values == "vote" else "momentum"
+    momentum = optimizer.state[parameters[0]][name].clone()
     give(parameters, gradients_of(SHAPES, 2, 0))
     assert parameters[3].grad is not None
     parameters[3].grad[7] = bad
     optimizer.step()
     assert optimizer.dropped == 1
     assert all(torch.equal(a, b) for a, b in zip(parameters, before, strict=True))
-    assert torch.equal(optimizer.state[parameters[0]]["momentum"], momentum)
+    assert torch.equal(optimizer.state[parameters[0]][name], momentum)
 
 
 def test_a_closure_is_called_with_gradients_on_and_a_step_may_stand_under_autocast() -> None:
@@ -355,10 +356,10 @@ def test_settings_may_change_between_steps_but_not_what_is_trained() -> None:
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters, compression_decay=0.9)
     steps(optimizer, SHAPES, 0, 2)
-    momentum = optimizer.state[parameters[0]]["momentum"].clone()
+    momentum = optimizer.state[parameters[0]]["coefficients"].clone()
     optimizer.param_groups[0]["compression_topk"] = 4096
     steps(optimizer, SHAPES, 2, 3)
-    assert not torch.equal(optimizer.state[parameters[0]]["momentum"], momentum)
+    assert not torch.equal(optimizer.state[parameters[0]]["coefficients"], momentum)
     optimizer.add_param_group({"params": parameters_of(((5, 5),))})
     steps(optimizer, (*SHAPES, (5, 5)), 3, 4)
     assert [int(optimizer.state[p[0]]["step"]) for p in (parameters, optimizer.param_groups[1]["params"])] == [4, 1]

@@ -17,7 +17,7 @@ from thinwire_proto.magnitudes import TABLE, UNIT, merger_of
 from thinwire_proto.replica import Replica
 from thinwire_proto.schedule import learning_rate
 from thinwire_proto.tiles import TileLayout, layout_of
-from thinwire_proto.transform import inverse
+from thinwire_proto.transform import forward
 from thinwire_proto.votes import Votes
 
 CPU = torch.device("cpu")
@@ -52,11 +52,16 @@ def trained(rule: Rule, *seeds: int) -> None:
         rule.learn(parameters, tensors_of(seed), 2, RATE)
 
 
-def dense(layout: TileLayout, sent: Sent, transform: str = "dct") -> torch.Tensor:
-    """What sent components stand for, as a flat buffer in tile space."""
+def dense(layout: TileLayout, sent: Sent) -> torch.Tensor:
+    """What was sent, as a flat buffer in tile space."""
     flat = torch.zeros(layout.components)
     flat[sent.components] = sent.values
-    parts = (inverse(layout.matrices(flat), transform), inverse(layout.vectors(flat), transform))
+    return flat
+
+
+def transformed(layout: TileLayout, flat: torch.Tensor) -> torch.Tensor:
+    """Coefficients of a flat buffer in tile space, as another."""
+    parts = (forward(layout.matrices(flat), "dct"), forward(layout.vectors(flat), "dct"))
     return torch.cat([part.flatten() for part in parts])
 
 
@@ -111,7 +116,7 @@ def test_the_state_is_a_copy(contract: Contract) -> None:
     trained(rule, 2)
     rule.cut(4, RATE)
     assert all(torch.equal(state[name], before[name]) for name in state)
-    assert not torch.equal(rule.state()["momentum"], before["momentum"])
+    assert not torch.equal(rule.state()["coefficients"], before["coefficients"])
 
 
 def test_what_is_cleared_is_not_sent(contract: Contract) -> None:
@@ -189,9 +194,10 @@ def test_the_difference_feeds_the_error_feedback() -> None:
     for seed in (1, 2, 3):
         trained(rule, seed, seed + 10)
         assert rule.offset is not None
-        expected *= 0.9
+        difference = torch.zeros(layout.components)
         for tensor in layout.tensors:
-            layout.add_into(expected, tensor, rule.offset[tensor.name], -1.0)
+            layout.add_into(difference, tensor, rule.offset[tensor.name], -1.0)
+        expected = 0.9 * expected + transformed(layout, difference)
         sent = rule.cut(8, RATE)
         assert all(not tensor.any() for tensor in rule.offset.values())
         expected -= dense(layout, sent)

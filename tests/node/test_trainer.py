@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -160,13 +158,6 @@ def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(
     trainer.look_ahead(sent, share)
     assert looks_ahead(trainer, sent, share)
     assert not looks_ahead(trainer, sent, 1.5 - share)
-
-
-def test_a_contribution_from_disk_leads_where_it_led_before(looking: tuple[Trainer, Sent]) -> None:
-    trainer, sent = looking
-    assert sent.direction is not None
-    again = trainer.rule.momentum.direction(replace(sent, direction=None))
-    assert int((again != sent.direction).sum()) < 0.01 * len(again)
 
 
 def test_looking_ahead_never_touches_the_replica(looking: tuple[Trainer, Sent]) -> None:

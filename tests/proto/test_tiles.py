@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire_proto.contract import Parameter
-from thinwire_proto.tiles import TileLayout, band_of, untile
+from thinwire_proto.tiles import TileLayout
 
 shapes = st.lists(
     st.one_of(
@@ -25,10 +25,8 @@ def layout_of(found: list[tuple[int, ...]]) -> TileLayout:
     return TileLayout([Parameter(name=f"t{number}", shape=shape) for number, shape in enumerate(found)])
 
 
-@given(shapes, st.integers(1, 4))
-def test_tensors_come_back_from_tile_space_and_the_padding_is_zero(
-    found: list[tuple[int, ...]], tile_rows: int
-) -> None:
+@given(shapes)
+def test_tensors_come_back_from_tile_space_and_the_padding_is_zero(found: list[tuple[int, ...]]) -> None:
     layout = layout_of(found)
     flat = torch.zeros(layout.components)
     total = 0.0
@@ -36,12 +34,37 @@ def test_tensors_come_back_from_tile_space_and_the_padding_is_zero(
         values = torch.arange(1, 1 + int(np.prod(tensor.shape)), dtype=torch.float32).view(tensor.shape) + number
         layout.add_into(flat, tensor, values)
         total += float(values.double().sum())
-        kind = layout.matrices(flat) if tensor.is_matrix else layout.vectors(flat)
-        for band, tiles in layout.bands(tensor, tile_rows):
-            part = band_of(values, tensor, band)
-            assert torch.equal(untile(kind[tiles], tensor, part.shape[0]), part)
+        back = torch.ones(tensor.shape)
+        layout.add_from(flat, tensor, back, 2.0)
+        assert torch.equal(back, 1 + 2 * values)
     assert float(flat.double().sum()) == total
     assert layout.parameters == sum(int(np.prod(shape)) for shape in found)
+
+
+@given(shapes, st.integers(1, 9))
+def test_batches_are_small_and_have_every_number_once(found: list[tuple[int, ...]], tiles_max: int) -> None:
+    """Tile space is gone through in its order, tensors from one band to the next, and their values lie where `add_into`
+    puts them."""
+    layout = layout_of(found)
+    tensors = {tensor.name: torch.rand(tensor.shape) + 0.1 for tensor in layout.tensors}
+    flat, end = torch.zeros(layout.components), {True: 0, False: 0}
+    for tensor in layout.tensors:
+        layout.add_into(flat, tensor, tensors[tensor.name])
+    seen = {tensor.name: torch.zeros(tensor.shape) for tensor in layout.tensors}
+    for batch in layout.batches(tiles_max):
+        tiles = (layout.matrices if batch.is_matrix else layout.vectors)(flat)[batch.tiles]
+        assert tiles.numel() <= tiles_max * 4096
+        assert batch.tiles.start == end[batch.is_matrix]
+        end[batch.is_matrix] = batch.tiles.stop
+        for part in batch.parts:
+            rest = tiles[part.tiles].clone()
+            for of_band, of_tiles in part.pieces(part.band(tensors[part.tensor.name]), tiles):
+                assert torch.equal(of_band, of_tiles)
+            for of_band, _ in part.pieces(part.band(seen[part.tensor.name]), tiles):
+                of_band.add_(1)
+            assert part.is_padded == bool((rest == 0).any())
+    assert end == {True: layout.matrix_tiles, False: layout.vector_tiles}
+    assert all(bool((times == 1).all()) for times in seen.values())
 
 
 @given(shapes)

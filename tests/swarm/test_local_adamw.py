@@ -41,4 +41,4 @@ def test_two_nodes_train_by_local_steps_and_one_that_was_killed_goes_on(swarm: R
     assert status.loss_newest < status.loss_first - 0.3
     assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
     with safe_open(swarm.folder / "stays" / "momentum.safetensors", framework="pt") as kept:
-        assert {"momentum", "first", "second"} <= set(kept.keys())
+        assert {"coefficients", "first", "second"} <= set(kept.keys())

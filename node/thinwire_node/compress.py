@@ -1,0 +1,197 @@
+"""What a batch of tiles goes through: the transform of what is new, the choice of components, and what leaves.
+
+    C ← β·C + η·T(g)          accumulate: C are the momentum's coefficients, T the transform of a tile, in float
+    keep the k of largest |C| a tile, zeros never
+    C ← C − α·kept            what was sent leaves, the rest stays
+
+The problem: each of these is a pass over the whole momentum, and a pass costs what a copy of it costs. Operation after
+operation, as it was published, they come to two dozen copies, and the choice of 32 among 4,096 alone to several.
+
+The sketch: the transform is linear and orthonormal, so the momentum is kept as its coefficients, and never transformed
+back: what leaves is a subtraction at k places. Tiles are worked on in batches that fit a processor's cache, in buffers
+that are used again, so that each number comes from memory once. And the largest are found among few: in blocks of 16
+numbers, the k-th largest of the blocks' maxima is a bound that at least k numbers reach and hardly more do, whatever
+the numbers are; what reaches it is then looked at exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.decode import CLIP
+from thinwire_proto.magnitudes import coded
+from thinwire_proto.tiles import MATRIX_COMPONENTS
+from thinwire_proto.transform import float_basis
+
+TILES_CPU = 128
+"""Matrix tiles of a batch: 2 MiB a buffer, about what the cores' own caches hold."""
+TILES_OTHER = 1024
+"""On a device where starting an operation costs more than a cache saves."""
+BLOCKS = (256, 1024)
+"""How many blocks a tile is cut into to bound its k-th largest from below: the first of at least 2·k."""
+DIRECTION_MAX = 127
+SMALLEST = 2.0**-149  # the smallest float32 above 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a batch of n tiles sends.
+
+    components: int64 [m], flat within the batch, ascending. values: float32 [m], what each counts as, none of them 0.
+    codes: uint8, one for each tile that has votes, where magnitudes travel; else empty.
+    """
+
+    components: Tensor
+    values: Tensor
+    codes: Tensor
+
+
+class Compressor:
+    """For one momentum, on one device. Its buffers are made once: two of a batch of float32, and one of bool.
+
+    Tensors of tiles are contiguous float32, [n, 64, 64] of matrices or [n, 64] of vectors, of `batch_components`
+    numbers at most.
+    """
+
+    def __init__(self, spec: DemoSpec, device: torch.device | str) -> None:
+        self._spec = spec
+        self._device = torch.device(device)
+        self.batch_tiles = TILES_CPU if self._device.type == "cpu" else TILES_OTHER
+        self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def batch_components(self) -> int:
+        return self.batch_tiles * MATRIX_COMPONENTS
+
+    def room(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Two tensors of this shape to work in; what is in them lasts until the next call of `accumulate` or `cut`."""
+        first, second, _ = self._room()
+        size = prod(shape)
+        return first[:size].view(shape), second[:size].view(shape)
+
+    def _room(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._buffers is None:
+            first, second = (torch.empty(self.batch_components, device=self._device) for _ in range(2))
+            self._buffers = first, second, torch.empty_like(first, dtype=torch.bool)
+        return self._buffers
+
+    def accumulate(self, coefficients: Tensor, gradient: Tensor, rate: float) -> None:
+        """C ← β·C + rate·T(gradient), in place. gradient: tiles in the shape of the coefficients, which may be the
+        first of `room`."""
+        b, beta = float_basis(self._spec.transform, self._device), self._spec.beta
+        if coefficients.dim() == 2:
+            coefficients.addmm_(gradient, b.T, beta=beta, alpha=rate)
+            return
+        _, half = self.room(coefficients.shape)
+        torch.mm(gradient.view(-1, len(b)), b.T, out=half.view(-1, len(b)))
+        coefficients.baddbmm_(b.expand(len(half), -1, -1), half, beta=beta, alpha=rate)
+
+    def cut(self, coefficients: Tensor, k: int) -> Kept:
+        """Take the k largest of each tile out of the coefficients, in place."""
+        flat = coefficients.view(-1)
+        magnitudes, _ = self.room(coefficients.shape)
+        index = self.choose(torch.abs(coefficients, out=magnitudes).flatten(1), k)
+        values = flat[index]
+        values, codes = self._counting_as(values, index // magnitudes[0].numel(), len(coefficients))
+        if self._spec.magnitude == "tile":  # one that is too small for any code counts as 0
+            voted = values != 0
+            index, values = index[voted], values[voted]
+        flat.index_add_(0, index, values, alpha=-self._spec.alpha)
+        return Kept(index, values, codes)
+
+    def choose(self, magnitudes: Tensor, k: int) -> Tensor:
+        """Which of the magnitudes [n, c] are kept: int64, flat, ascending, at most k of each tile, and no zeros."""
+        return largest(magnitudes, k, self._room()[2])
+
+    def _counting_as(self, values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
+        """Sign times mean magnitude of the tile, or what its code stands for; and the codes. values, tile: [m]."""
+        count = torch.bincount(tile, minlength=tiles)
+        mean = torch.zeros(tiles, device=values.device).index_add_(0, tile, values.abs()).div_(count.clamp(min=1))
+        if self._spec.magnitude != "tile":
+            return torch.copysign(mean[tile], values), torch.empty(0, dtype=torch.uint8, device=values.device)
+        codes, mean = coded(mean)
+        return torch.copysign(mean[tile], values), codes[(count > 0) & (mean > 0)]
+
+    def expand(self, components: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+        """T⁻¹ of few components: tiles of `shape`, the first of `room`. components: int64 [m], flat within them."""
+        b = float_basis(self._spec.transform, self._device)
+        tiles, half = self.room(shape)
+        (half if tiles.dim() == 2 else tiles).zero_().view(-1)[components] = values
+        if tiles.dim() == 2:
+            return torch.mm(half, b, out=tiles)
+        torch.mm(tiles.view(-1, len(b)), b, out=half.view(-1, len(b)))
+        return torch.bmm(b.T.expand(len(half), -1, -1), half, out=tiles)
+
+    def direction(self, components: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+        """The step of an update of these votes alone, in DIRECTION_MAX-ths of the learning rate, as whole numbers: as
+        exact as looking ahead needs it. Arguments and room as for `expand`."""
+        taken = self.expand(components, values, shape)
+        if self._spec.magnitude == "sign":
+            return taken.sign_().mul_(DIRECTION_MAX)
+        mean = torch.linalg.vector_norm(taken.flatten(1), 1, dim=1).div_(taken[0].numel())
+        unit = CLIP * mean.clamp_(min=torch.finfo(torch.float32).tiny)
+        taken.mul_((DIRECTION_MAX / unit).view(-1, *[1] * (taken.dim() - 1)))
+        return taken.clamp_(-DIRECTION_MAX, DIRECTION_MAX).round_()
+
+
+def largest(magnitudes: Tensor, k: int, mask: Tensor) -> Tensor:
+    """Places of the k largest in each row of [n, c], in the flat tensor: int64 [m], ascending. Zeros are never among
+    them; of equals at the edge, those at the lowest places are. mask: bool, of n·c or more, to work in."""
+    rows, size = magnitudes.shape
+    if k >= size:
+        return _places(magnitudes > 0)
+    mask = mask[: rows * size].view(rows, size)
+    blocks = next((blocks for blocks in BLOCKS if 2 * k <= blocks <= size // 4), None)
+    if blocks is None:
+        return _places(_largest_of_rows(magnitudes, k, mask))
+    bound = _kth_largest(magnitudes.view(rows, -1, blocks).amax(1), k)
+    found = _places(torch.ge(magnitudes, bound.clamp_(min=SMALLEST), out=mask))
+    row = found // size
+    count = torch.bincount(row, minlength=rows)
+    width = int(count.max())
+    if width <= k:
+        return found
+    if width > size // 4:  # equals without end, or next to it
+        return _places(_largest_of_rows(magnitudes, k, mask))
+    place = torch.arange(len(found), device=row.device) - (count.cumsum(0) - count)[row] + row * width
+    few = torch.zeros(rows, width, device=row.device)
+    few.view(-1)[place] = magnitudes.view(-1)[found]
+    return found[_largest_of_rows(few, k, torch.empty_like(few, dtype=torch.bool)).view(-1)[place]]
+
+
+def _largest_of_rows(values: Tensor, k: int, out: Tensor) -> Tensor:
+    """Which are the k largest of their row, in `out`, bool [n, c]. values: 0 or more, [n, c] with k < c."""
+    bound = _kth_largest(values, k).clamp_(min=SMALLEST)
+    torch.ge(values, bound, out=out)
+    crowded = (out.sum(1) > k).nonzero().view(-1)  # where more than k reach the bound, some are equal to it
+    if len(crowded):
+        above = values[crowded] > bound[crowded]
+        level = values[crowded] == bound[crowded]
+        room = k - above.sum(1, keepdim=True)
+        out[crowded] = above | (level & (level.cumsum(1, dtype=torch.int16) <= room))
+    return out
+
+
+def _kth_largest(values: Tensor, k: int) -> Tensor:
+    """Of each row: [n, c] to [n, 1]."""
+    if values.device.type == "cpu":  # several times as fast as torch's
+        place = values.shape[1] - k
+        return torch.from_numpy(np.partition(values.numpy(), place, axis=1)[:, place : place + 1].copy())
+    return values.topk(k, dim=1).values[:, -1:].clone()
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Where a contiguous mask is true, in the flat tensor, ascending, int64 [m]. Few are, so eight are one look."""
+    flat = mask.view(-1)
+    if len(flat) % 8:
+        return flat.nonzero().view(-1)
+    eights = flat.view(torch.int64)
+    found = eights.nonzero().view(-1)
+    within = eights[found].view(torch.bool).nonzero().view(-1)
+    return (found[within >> 3] << 3) + (within & 7)
