@@ -8,14 +8,15 @@ them are best is measured. Where Triton is missing, or anything is wrong, torch 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import lru_cache
 from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from thinwire_node.compress import Kept
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.magnitudes import TABLE, UNIT, coded
 from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("thinwire.node")
 
 TF32_CAPABILITY = 8
-"""NVIDIA's cards since Ampere multiply in TF32."""
 COUNTS_TRIED = (1, 32, 4096)
 TRIED = TileLayout([Parameter(name=str(n), shape=shape) for n, shape in enumerate([(100, 70), (64, 128), (3, 5, 40)])])
 TIMED_TILES = 2048
 """Enough to fill a card; 96 MB for a moment, and as much again with preconditioning."""
-TIMED_RUNS = 5
+TIMED_RUNS = 7
+TIMED_K = 32
 FED_TOLERANCE = 4e-3
 """Of the largest coefficient: what TF32 may be off by, and no wrong index is."""
 
@@ -41,40 +42,45 @@ def make_fused(spec: DemoSpec, device: torch.device) -> FusedCompressor | None:
     """For a momentum on this device; None where torch is to do the work. What was decided is in the log, once."""
     if device.type != "cuda":  # ROCm says so too
         return None
-    made, why = _decided(spec.model_copy(update={"k": 1, "k_policy": "fixed"}).model_dump_json(), device)
-    if made is None:
-        return None
-    return type(made)(spec, device, made.launch)
+    plain = spec.model_copy(update={"k": 1, "k_policy": "fixed"})  # what else it says is the kernel's affair
+    made = _decided(plain.model_dump_json(), device)
+    return None if made is None else type(made)(spec, device, made.launch)
 
 
 @lru_cache(maxsize=16)
-def _decided(spec_json: str, device: torch.device) -> tuple[FusedCompressor | None, str]:
+def _decided(spec_json: str, device: torch.device) -> FusedCompressor | None:
     made, why = decide(DemoSpec.model_validate_json(spec_json), device)
     (log.warning if made is None else log.info)("compressor on %s: %s", device, why)
-    return made, why
+    return made
 
 
-def decide(spec: DemoSpec, device: torch.device) -> tuple[FusedCompressor | None, str]:
+def decide(spec: DemoSpec, device: torch.device, timed_tiles: int = TIMED_TILES) -> tuple[FusedCompressor | None, str]:
     """The fastest way to run the kernel of those that agree with torch, and why, in words."""
     try:
         from thinwire_node.triton_compress import ANYWHERE, LAUNCHES, FusedCompressor  # noqa: PLC0415
     except ImportError as error:
         return None, f"operation by operation in torch, since Triton is not there ({error})"
-    tf32 = torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= TF32_CAPABILITY
     found: list[tuple[float, FusedCompressor]] = []
-    wrong = ""
-    for launch in LAUNCHES if tf32 else (ANYWHERE,):
+    problem = ""
+    for launch in LAUNCHES if _has_tf32(device) else (ANYWHERE,):
         made = FusedCompressor(spec, device, launch)
         try:
-            wrong = disagreement(made, spec, device) or wrong
-            if not wrong:
-                found.append((_milliseconds(made, device), made))
+            problem = disagreement(made, spec, device)
+            if not problem:
+                found.append((_seconds(made, spec, device, timed_tiles), made))
         except Exception as error:  # noqa: BLE001 - a compiler may fail in any way, and torch does without it
-            wrong = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if not found:
-        return None, f"operation by operation in torch, since the fused kernel is not right here ({wrong})"
+        return None, f"operation by operation in torch, since the fused kernel is not right here ({problem})"
     best, made = min(found, key=lambda pair: pair[0])
-    return made, f"fused kernel, {made.launch}, {best * 1e6 / TIMED_TILES / MATRIX_COMPONENTS:.3f} ns a parameter"
+    return made, f"fused kernel, {made.launch}, {best * 1e9 / timed_tiles / MATRIX_COMPONENTS:.3f} ns a parameter"
+
+
+def _has_tf32(device: torch.device) -> bool:
+    """NVIDIA's cards since Ampere do."""
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= TF32_CAPABILITY
 
 
 def disagreement(made: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:
@@ -101,18 +107,22 @@ def hard_tiles() -> Tensor:
 
 
 def chosen(coefficients: Tensor, k: int) -> Tensor:
-    """Which are the k largest of each tile, as bool of the same shape [n, 64, 64]: the lowest places first among equals,
-    and no zeros. By sorting; on the CPU."""
+    """Which are the k largest of each tile: bool, of the same shape [n, 64, 64]. Of equals those at the lowest places,
+    and no zeros. By sorting, on the CPU."""
     flat = coefficients.flatten(1).abs()
     places = flat.sort(dim=1, descending=True, stable=True).indices[:, :k]
     return (torch.zeros_like(flat, dtype=torch.bool).scatter_(1, places, True) & (flat > 0)).view(coefficients.shape)
+
+
+def _on_cpu(kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
+    return kept.components.cpu(), kept.values.cpu(), kept.codes.cpu()
 
 
 def _disagreement_in_choice(
     made: FusedCompressor, spec: DemoSpec, device: torch.device, coefficients: Tensor, k: int
 ) -> str:
     after = coefficients.to(device, copy=True)
-    components, values, codes = (part.cpu() for part in made.cut(after, k))
+    components, values, codes = _on_cpu(made.cut(after, k))
     kept = chosen(coefficients, k)
     mean = (coefficients.double().abs() * kept).sum((1, 2)) / kept.sum((1, 2)).clamp(min=1)
     if spec.magnitude == "tile":
@@ -150,7 +160,7 @@ def _disagreement_in_feed(made: FusedCompressor, spec: DemoSpec, device: torch.d
     here = [v.to(device) for v in seconds] if spec.precondition == "adam" else []
     there = coefficients.to(device)
     feed = Feed(TRIED.tensors, [gradient.to(device) for gradient in gradients], rate, share, here, weight)
-    components, values, _ = (part.cpu() for part in made.cut(there, 8, feed))
+    components, values, _ = _on_cpu(made.cut(there, 8, feed))
     got = there.cpu()
     got.view(-1)[components] += spec.alpha * values
     if not (got - expected).abs().amax() < FED_TOLERANCE * expected.abs().amax():
@@ -159,14 +169,25 @@ def _disagreement_in_feed(made: FusedCompressor, spec: DemoSpec, device: torch.d
     return "" if same else "second moments come to something else"
 
 
-def _milliseconds(made: FusedCompressor, device: torch.device) -> float:
-    """Of a launch on TIMED_TILES tiles, fed by gradients: the median of a few."""
+def _seconds(made: FusedCompressor, spec: DemoSpec, device: torch.device, tiles: int) -> float:
+    """Of a launch on so many tiles, fed by gradients, listing what is kept included: the median of a few."""
     from thinwire_node.triton_compress import Feed  # noqa: PLC0415
 
-    layout = TileLayout([Parameter(name="w", shape=(TIMED_TILES, MATRIX_COMPONENTS))])
-    raise NotImplementedError
+    layout = TileLayout([Parameter(name="w", shape=(64 * tiles, 64))])
+    shape = layout.tensors[0].shape
+    coefficients, gradient = torch.randn(tiles, 64, 64, device=device), torch.randn(shape, device=device)
+    seconds = [torch.rand(shape, device=device)] if spec.precondition == "adam" else []
+    feed = Feed(layout.tensors, [gradient], 1.0, 1.0, seconds)
+    spans = []
+    for _ in range(TIMED_RUNS):
+        _wait_for(device)
+        began = perf_counter()
+        made.cut(coefficients, TIMED_K, feed)
+        _wait_for(device)
+        spans.append(perf_counter() - began)
+    return median(spans)
 
 
-def _spans(events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]) -> float:
-    torch.cuda.synchronize()
-    return median(start.elapsed_time(end) for start, end in events)
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

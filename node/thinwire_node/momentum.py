@@ -16,15 +16,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from thinwire_node.compress import Compressor, Kept
+from thinwire_node.fused import make_fused
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.tiles import Batch, TensorTiles, TileLayout
 from thinwire_proto.votes import Votes
+
+if TYPE_CHECKING:
+    from thinwire_node.triton_compress import Feed, FusedCompressor
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Momentum:
         self._cuts = 0
         self.buffer = torch.zeros(layout.components, device=device)
         self.compressor = Compressor(spec, device)
+        self.fused: FusedCompressor | None = make_fused(spec, self.buffer.device)
+        """What matrices go through in place of `compressor`, where there is a card for it."""
         self._second: SecondMoment | None = None
         if spec.precondition == "adam":
             self._second = SecondMoment(layout, spec.precondition_beta, device)
@@ -70,19 +77,39 @@ class Momentum:
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
-        return self._sent(
-            [(self.compressor.cut(coefficients, k), first) for _, coefficients, first in self._batches(self.buffer)]
-        )
+        kept = self._cut_fused(k, None)
+        kept += [(self.compressor.cut(coefficients, k), first) for _, coefficients, first in self._left_to_torch()]
+        return self._sent(kept)
 
     @torch.no_grad()
     def accumulate_and_cut(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int) -> Sent:
         """One and then the other, with each batch of tiles brought from memory once."""
         self._begin()
-        kept = []
-        for batch, coefficients, first in self._batches(self.buffer):
+        kept = self._cut_fused(k, (gradients, learning_rate, samples))
+        for batch, coefficients, first in self._left_to_torch():
             self._accumulate(batch, coefficients, gradients, learning_rate, samples)
             kept.append((self.compressor.cut(coefficients, k), first))
         return self._sent(kept)
+
+    def _cut_fused(self, k: int, fed: tuple[Mapping[str, Tensor], float, int] | None) -> list[tuple[Kept, int]]:
+        """All matrices at once, with the arguments of `accumulate` first; nothing where torch is to do them."""
+        if self.fused is None:
+            return []
+        feed = None if fed is None else self._feed_of(*fed)
+        return [(self.fused.cut(self._layout.matrices(self.buffer), k, feed), 0)]
+
+    def _feed_of(self, gradients: Mapping[str, Tensor], rate: float, samples: int) -> Feed:
+        from thinwire_node.triton_compress import Feed  # noqa: PLC0415 - Triton is not there on every machine
+
+        matrices = [tensor for tensor in self._layout.tensors if tensor.is_matrix]
+        of_matrices = [gradients[tensor.name] for tensor in matrices]
+        if self._second is None:
+            return Feed(matrices, of_matrices, rate, 1 / samples)
+        seconds = [self._second.of(tensor.name)["second"] for tensor in matrices]
+        return Feed(matrices, of_matrices, rate, 1 / samples, seconds, self._second.weight)
+
+    def _left_to_torch(self) -> Iterator[tuple[Batch, Tensor, int]]:
+        return (part for part in self._batches(self.buffer) if self.fused is None or not part[0].is_matrix)
 
     def _begin(self) -> None:
         if self._second is not None:

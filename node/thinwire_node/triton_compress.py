@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire_node.compress import Kept
 from thinwire_node.triton_kernel import FIELDS, compress
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.magnitudes import TABLE, UNIT
@@ -74,11 +75,11 @@ class FusedCompressor:
         self._tensor_of = torch.zeros(1, dtype=torch.int32, device=device)
         self._aligned = False
 
-    def cut(self, coefficients: Tensor, k: int, feed: Feed | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def cut(self, coefficients: Tensor, k: int, feed: Feed | None = None) -> Kept:
         """Feed the momentum, if there is something to, and take the k largest of each tile out of it.
 
-        coefficients: float32 [n, 64, 64], changed in place; with `feed`, all tiles of its tensors. Returns (components,
-        values, codes) as in `compress.Kept`.
+        coefficients: float32 [n, 64, 64], changed in place; with `feed`, all tiles of its tensors. Raises ValueError if
+        the kernel cannot read the feed.
         """
         n, k, device = len(coefficients), min(k, MATRIX_COMPONENTS), coefficients.device
         coded = self._spec.magnitude == "tile"
@@ -96,7 +97,7 @@ class FusedCompressor:
                 CODED=coded, PRECISION=self.launch.precision, **self.launch.options(),
             )  # fmt: skip
         components, values = _listed(positions, counts, magnitudes)
-        return components, values, codes[counts > 0] if coded else codes[:0]
+        return Kept(components, values, codes[counts > 0] if coded else codes[:0])
 
     def _scalars(self, feed: Feed | None) -> tuple[float, ...]:
         """β, η, share, β₂, weight, α."""
@@ -106,6 +107,9 @@ class FusedCompressor:
 
     def _tell(self, feed: Feed) -> None:
         """Bring the tables up to where the tensors lie now; nothing to do where none has moved."""
+        for of, *both in zip(feed.tensors, feed.gradients, *([feed.seconds] if feed.seconds else []), strict=True):
+            for tensor in both:
+                self._check(tensor, of)
         seconds = feed.seconds or feed.gradients
         addresses = tuple(tensor.data_ptr() for pair in zip(feed.gradients, seconds, strict=True) for tensor in pair)
         if addresses == self._addresses:
@@ -122,6 +126,12 @@ class FusedCompressor:
         lines = (of.columns * self._basis.element_size() for of in feed.tensors)
         self._aligned = all(size % ALIGNED_BYTES == 0 for size in (*addresses, *lines))
         self._addresses = addresses
+
+    def _check(self, tensor: Tensor, of: TensorTiles) -> None:
+        """The kernel is told an address, and believes it."""
+        right = tensor.dtype == torch.float32 and tensor.is_contiguous() and tensor.device == self._basis.device
+        if not right or tensor.numel() != of.rows * of.columns:
+            raise ValueError(f"{of.name} is not a contiguous float32 tensor of {of.rows} × {of.columns} on the card")
 
 
 def _listed(positions: Tensor, counts: Tensor, magnitudes: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ def threshold(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
         else:
             high = trial
             above = count
-            step = tl.minimum(step * 2, 1 << 30)
+            step = tl.where(step < 1 << 28, step * 2, step)  # beyond that, halves are smaller; and it must not overflow
     strict = tl.maximum(tl.where(found == k, low, high), 1)
     room = tl.where((found == k) | (low == 0), 0, k - above)
     return strict, low, room
@@ -87,7 +87,7 @@ def gradient_of(
     ADAM: tl.constexpr,
     ALIGNED: tl.constexpr,
 ) -> tl.tensor:
-    """P(share·g) of a tile, read in the parameter's own shape, where its second moment goes on too; 0 in the padding."""
+    """P(share·g) of a tile, read in the parameter's own shape; its second moment goes on there. 0 in the padding."""
     fields = table + tl.load(tensor_of + tile) * 6
     gradients = tl.load(fields).to(tl.pointer_type(tl.float32))
     rows = tl.load(fields + 2).to(tl.int32)
@@ -163,7 +163,9 @@ def compress(
         b = tl.load(basis + line[:, None] * 64 + line[None, :])
         half = tl.dot(g, tl.trans(b), input_precision=PRECISION)
         c = beta * c + rate * tl.dot(tl.trans(half), tl.trans(b), input_precision=PRECISION)
-    kept, slot = choose(c.to(tl.int32, bitcast=True) & 0x7FFFFFFF, k)
+    # what is not a number counts as large, and leaves room above it
+    bits = tl.minimum(c.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0x7FFFFFFE)
+    kept, slot = choose(bits, k)
     count = tl.sum(kept.to(tl.int32))
     mean = tl.sum(tl.where(kept, tl.abs(c), 0.0)) / tl.maximum(count, 1)
     if CODED:
