@@ -20,23 +20,24 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import CLIP
+from thinwire_proto.decode import CLIP, tile_batch
 from thinwire_proto.magnitudes import coded
 from thinwire_proto.tiles import MATRIX_COMPONENTS
 from thinwire_proto.transform import float_basis
 
-TILES_CPU = 128
-"""Matrix tiles of a batch: 2 MiB a buffer, about what the cores' own caches hold."""
-TILES_OTHER = 1024
-"""On a device where starting an operation costs more than a cache saves."""
 BLOCKS = (256, 1024)
 """How many blocks a tile is cut into to bound its k-th largest from below: the first of at least 2·k."""
 DIRECTION_MAX = 127
-SMALLEST = 2.0**-149  # the smallest float32 above 0
+SMALLEST = np.float32(2.0**-149)  # the smallest above 0
+
+Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Compressor:
     def __init__(self, spec: DemoSpec, device: torch.device | str) -> None:
         self._spec = spec
         self._device = torch.device(device)
-        self.batch_tiles = TILES_CPU if self._device.type == "cpu" else TILES_OTHER
+        self.batch_tiles = tile_batch(self._device)
         self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -144,54 +145,63 @@ def largest(magnitudes: Tensor, k: int, mask: Tensor) -> Tensor:
     """Places of the k largest in each row of [n, c], in the flat tensor: int64 [m], ascending. Zeros are never among
     them; of equals at the edge, those at the lowest places are. mask: bool, of n·c or more, to work in."""
     rows, size = magnitudes.shape
-    if k >= size:
-        return _places(magnitudes > 0)
     mask = mask[: rows * size].view(rows, size)
+    if k >= size:
+        return torch.gt(magnitudes, 0, out=mask).view(-1).nonzero().view(-1)
+    if magnitudes.device.type != "cpu":
+        return _largest_of_rows(magnitudes, k, mask).view(-1).nonzero().view(-1)
     blocks = next((blocks for blocks in BLOCKS if 2 * k <= blocks <= size // 4), None)
-    if blocks is None:
-        return _places(_largest_of_rows(magnitudes, k, mask))
-    bound = _kth_largest(magnitudes.view(rows, -1, blocks).amax(1), k)
-    found = _places(torch.ge(magnitudes, bound.clamp_(min=SMALLEST), out=mask))
-    row = found // size
-    count = torch.bincount(row, minlength=rows)
+    maxima = None if blocks is None else magnitudes.view(rows, -1, blocks).amax(1).numpy()
+    return torch.from_numpy(_largest_on_cpu(magnitudes.numpy(), k, mask.numpy(), maxima))
+
+
+def _largest_on_cpu(values: Floats, k: int, mask: Bools, maxima: Floats | None) -> Places:
+    """`largest` in numpy, whose partition, comparison and search for what is true are several times as fast as torch's.
+    maxima: of the blocks of each row, [n, blocks]."""
+    rows, size = values.shape
+    if maxima is None:
+        return np.flatnonzero(_largest_in(values, k, mask))
+    np.greater_equal(values, np.maximum(_kth_largest(maxima, k), SMALLEST), out=mask)
+    found = np.flatnonzero(mask)
+    ends = np.searchsorted(found, np.arange(1, rows + 1) * size)
+    count = np.diff(ends, prepend=0)
     width = int(count.max())
     if width <= k:
         return found
     if width > size // 4:  # equals without end, or next to it
-        return _places(_largest_of_rows(magnitudes, k, mask))
-    place = torch.arange(len(found), device=row.device) - (count.cumsum(0) - count)[row] + row * width
-    few = torch.zeros(rows, width, device=row.device)
-    few.view(-1)[place] = magnitudes.view(-1)[found]
-    return found[_largest_of_rows(few, k, torch.empty_like(few, dtype=torch.bool)).view(-1)[place]]
+        return np.flatnonzero(_largest_in(values, k, mask))
+    few = np.zeros((rows, width), np.float32)
+    place = np.arange(len(found)) + (np.arange(rows) * width - (ends - count)).repeat(count)
+    few.reshape(-1)[place] = values.reshape(-1)[found]
+    kept: Places = found[_largest_in(few, k, np.empty(few.shape, np.bool_)).reshape(-1)[place]]
+    return kept
 
 
-def _largest_of_rows(values: Tensor, k: int, out: Tensor) -> Tensor:
-    """Which are the k largest of their row, in `out`, bool [n, c]. values: 0 or more, [n, c] with k < c."""
-    bound = _kth_largest(values, k).clamp_(min=SMALLEST)
-    torch.ge(values, bound, out=out)
-    crowded = (out.sum(1) > k).nonzero().view(-1)  # where more than k reach the bound, some are equal to it
+def _largest_in(values: Floats, k: int, out: Bools) -> Bools:
+    """Which are the k largest of their row, in `out`. values: 0 or more, [n, c] with k < c."""
+    bound = np.maximum(_kth_largest(values, k), SMALLEST)
+    np.greater_equal(values, bound, out=out)
+    crowded = np.flatnonzero(np.count_nonzero(out, axis=1) > k)  # where some are equal to the bound
     if len(crowded):
-        above = values[crowded] > bound[crowded]
-        level = values[crowded] == bound[crowded]
-        room = k - above.sum(1, keepdim=True)
-        out[crowded] = above | (level & (level.cumsum(1, dtype=torch.int16) <= room))
+        above, level = values[crowded] > bound[crowded], values[crowded] == bound[crowded]
+        room = k - np.count_nonzero(above, axis=1, keepdims=True)
+        out[crowded] = above | (level & (np.cumsum(level, axis=1, dtype=np.int16) <= room))
     return out
 
 
-def _kth_largest(values: Tensor, k: int) -> Tensor:
+def _kth_largest(values: Floats, k: int) -> Floats:
     """Of each row: [n, c] to [n, 1]."""
-    if values.device.type == "cpu":  # several times as fast as torch's
-        place = values.shape[1] - k
-        return torch.from_numpy(np.partition(values.numpy(), place, axis=1)[:, place : place + 1].copy())
-    return values.topk(k, dim=1).values[:, -1:].clone()
+    place = values.shape[1] - k
+    return np.partition(values, place, axis=1)[:, place : place + 1]
 
 
-def _places(mask: Tensor) -> Tensor:
-    """Where a contiguous mask is true, in the flat tensor, ascending, int64 [m]. Few are, so eight are one look."""
-    flat = mask.view(-1)
-    if len(flat) % 8:
-        return flat.nonzero().view(-1)
-    eights = flat.view(torch.int64)
-    found = eights.nonzero().view(-1)
-    within = eights[found].view(torch.bool).nonzero().view(-1)
-    return (found[within >> 3] << 3) + (within & 7)
+def _largest_of_rows(values: Tensor, k: int, out: Tensor) -> Tensor:
+    """`_largest_in`, on any device."""
+    bound = values.topk(k, dim=1).values[:, -1:].clamp(min=float(SMALLEST))
+    torch.ge(values, bound, out=out)
+    crowded = (out.sum(1) > k).nonzero().view(-1)
+    if len(crowded):
+        above, level = values[crowded] > bound[crowded], values[crowded] == bound[crowded]
+        room = k - above.sum(1, keepdim=True)
+        out[crowded] = above | (level & (level.cumsum(1, dtype=torch.int16) <= room))
+    return out

@@ -77,26 +77,26 @@ class Momentum:
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
-        kept = self._cut_fused(k, None)
-        kept += [(self.compressor.cut(coefficients, k), first) for _, coefficients, first in self._left_to_torch()]
-        return self._sent(kept)
+        return self._sent(self._cut_parts(k, None), k)
 
     @torch.no_grad()
     def accumulate_and_cut(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int) -> Sent:
         """One and then the other, with each batch of tiles brought from memory once."""
         self._begin()
-        kept = self._cut_fused(k, (gradients, learning_rate, samples))
-        for batch, coefficients, first in self._left_to_torch():
-            self._accumulate(batch, coefficients, gradients, learning_rate, samples)
-            kept.append((self.compressor.cut(coefficients, k), first))
-        return self._sent(kept)
+        return self._sent(self._cut_parts(k, (gradients, learning_rate, samples)), k)
 
-    def _cut_fused(self, k: int, fed: tuple[Mapping[str, Tensor], float, int] | None) -> list[tuple[Kept, int]]:
-        """All matrices at once, with the arguments of `accumulate` first; nothing where torch is to do them."""
-        if self.fused is None:
-            return []
-        feed = None if fed is None else self._feed_of(*fed)
-        return [(self.fused.cut(self._layout.matrices(self.buffer), k, feed), 0)]
+    def _cut_parts(self, k: int, fed: tuple[Mapping[str, Tensor], float, int] | None) -> Iterator[tuple[Kept, int]]:
+        """What each part of the buffer sends, and its first component, in their order. fed: arguments of `accumulate`,
+        for the part to go through that first."""
+        if self.fused is not None:
+            feed = None if fed is None else self._feed_of(*fed)
+            yield self.fused.cut(self._layout.matrices(self.buffer), k, feed), 0
+        for batch, tiles, first in self._batches(self.buffer):
+            if self.fused is not None and batch.is_matrix:
+                continue
+            if fed is not None:
+                self._accumulate(batch, tiles, *fed)
+            yield self.compressor.cut(tiles, k), first
 
     def _feed_of(self, gradients: Mapping[str, Tensor], rate: float, samples: int) -> Feed:
         from thinwire_node.triton_compress import Feed  # noqa: PLC0415 - Triton is not there on every machine
@@ -107,9 +107,6 @@ class Momentum:
             return Feed(matrices, of_matrices, rate, 1 / samples)
         seconds = [self._second.of(tensor.name)["second"] for tensor in matrices]
         return Feed(matrices, of_matrices, rate, 1 / samples, seconds, self._second.weight)
-
-    def _left_to_torch(self) -> Iterator[tuple[Batch, Tensor, int]]:
-        return (part for part in self._batches(self.buffer) if self.fused is None or not part[0].is_matrix)
 
     def _begin(self) -> None:
         if self._second is not None:
@@ -136,12 +133,20 @@ class Momentum:
         scale = 1 / samples if self._second is None else self._second.scale / samples
         self.compressor.accumulate(coefficients, tiles, rate * scale)
 
-    def _sent(self, parts: list[tuple[Kept, int]]) -> Sent:
-        """parts: with the first component of each."""
-        components = torch.cat([kept.components + first for kept, first in parts])
-        values = torch.cat([kept.values for kept, _ in parts])
-        codes = torch.cat([kept.codes for kept, _ in parts]) if self._spec.magnitude == "tile" else None
-        return Sent(components, values, self._cuts, codes)
+    def _sent(self, parts: Iterator[tuple[Kept, int]], k: int) -> Sent:
+        """parts: see `_cut_parts`; each is put where it is to lie before the next is worked out."""
+        most, device = self._layout.kept_max(k), self.buffer.device
+        components = torch.empty(most, dtype=torch.int64, device=device)
+        values = torch.empty(most, device=device)
+        codes, end = [], 0
+        for part, first in parts:
+            start, end = end, end + len(part.components)
+            torch.add(part.components, first, out=components[start:end])
+            values[start:end] = part.values
+            codes.append(part.codes)
+        if end < most:  # where there were zeros
+            components, values = components[:end].clone(), values[:end].clone()
+        return Sent(components, values, self._cuts, torch.cat(codes) if self._spec.magnitude == "tile" else None)
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:

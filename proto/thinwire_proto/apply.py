@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import TILE_BATCH, clipped, directions, displacements, scale_votes
-from thinwire_proto.tiles import Part, TileLayout
+from thinwire_proto.contract import TILE_EDGE, DemoSpec
+from thinwire_proto.decode import clipped, directions, displacements, scale_votes, tile_batch
+from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, Part, TileLayout
 from thinwire_proto.votes import Merged
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
@@ -37,36 +38,50 @@ def apply_votes(
     if not layout.tensors:
         return
     device = tensors[layout.tensors[0].name].device
-    places = torch.from_numpy(merged.components)
     tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
     votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
-    scaled = torch.zeros(layout.components, dtype=torch.int8, device=device)
-    scaled[places.to(device)] = votes
-    for batch in layout.batches(TILE_BATCH):
-        if batch.is_matrix:
-            of_batch, rate = layout.matrices(scaled)[batch.tiles], rates[batch.tiles, None, None]
-        else:
-            of_batch, rate = layout.vectors(scaled)[batch.tiles], rates[layout.matrix_tiles :][batch.tiles, None]
+    batches = layout.batches(tile_batch(device))
+    places = torch.from_numpy(merged.components).to(device)
+    starts = np.searchsorted(merged.components, [_first_component(layout, batch) for batch in batches]).tolist()
+    size = max(_shape(batch).numel() for batch in batches)
+    room = torch.empty(2, size, device=device)
+    for batch, start, end in zip(batches, starts, [*starts[1:], len(places)], strict=True):
+        shape = _shape(batch)
+        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in room)
+        scaled.zero_().view(-1)[places[start:end] - _first_component(layout, batch)] = votes[start:end]
+        rate = rates[: layout.matrix_tiles] if batch.is_matrix else rates[layout.matrix_tiles :]
+        rate = rate[batch.tiles].view(-1, *[1] * (len(shape) - 1))
         if merged.scales is not None:
-            change = displacements(of_batch, demo.transform, rate)
+            change = displacements(scaled, demo.transform, rate, other)
         elif demo.magnitude == "clipped":
-            change = clipped(of_batch, demo.transform, learning_rate)
+            change = clipped(scaled, demo.transform, learning_rate, other)
         else:
-            change = torch.copysign(rate, directions(of_batch, demo.transform, step))
+            change = directions(scaled, demo.transform, step, other)
+            torch.copysign(rate, change, out=change)
         for part in batch.parts:
             _step_band(tensors[part.tensor.name], part, change, decay)
 
 
+def _shape(batch: Batch) -> torch.Size:
+    tiles = batch.tiles.stop - batch.tiles.start
+    return torch.Size((tiles, TILE_EDGE, TILE_EDGE) if batch.is_matrix else (tiles, TILE_EDGE))
+
+
+def _first_component(layout: TileLayout, batch: Batch) -> int:
+    first: int = batch.tiles.start
+    return first * MATRIX_COMPONENTS if batch.is_matrix else layout.matrix_components + first * VECTOR_COMPONENTS
+
+
 def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
-    """V' of the merged votes, int8 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
+    """V' of the merged votes, float32 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
     votes steps by zero, which changes no bit. tile: int64 [n], ascending, which of them each belongs to."""
     values = torch.from_numpy(merged.values).to(tile.device)
     if merged.scales is None:
         votes, stepped = scale_votes(values, tile, tiles)
-        return votes, torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
+        return votes.float(), torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
     rates = torch.zeros(tiles, device=tile.device)
     rates[torch.unique_consecutive(tile)] = torch.from_numpy(merged.scales).to(tile.device)
-    return values.to(torch.int8), rates
+    return values.float(), rates
 
 
 def _step_band(tensor: Tensor, part: Part, change: Tensor, decay: float) -> None:

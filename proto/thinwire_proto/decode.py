@@ -22,10 +22,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from thinwire_proto.contract import TILE_EDGE
 from thinwire_proto.errors import LocalError
 from thinwire_proto.transform import integer_basis
 
@@ -34,7 +36,9 @@ SHIFT = 512
 CLIP = 1.25
 """In mean magnitudes of the tile: about one standard deviation, if X were normal."""
 TILE_BATCH = 1024
-"""Matrix tiles decoded at a time: bounds the extra memory, not the result."""
+"""Matrix tiles worked on at a time: bounds the extra memory, 16 MiB a buffer, and has no say in the result."""
+TILE_BATCH_CPU = 256
+"""On a CPU, where the buffers are to stay in the caches: 4 MiB each."""
 
 _pin_lock = threading.Lock()
 _pin_depth = 0
@@ -84,52 +88,71 @@ def scale_votes(values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tenso
     return (votes.sign() * scaled).to(torch.int8), largest > 0
 
 
-def inverse_exact(scaled: Tensor, transform: str) -> Tensor:
-    """X = Aᵀ·V'·A of integers in float32: [n, 64, 64] or [n, 64] to the same shape. Call it with precision pinned."""
+def tile_batch(device: torch.device) -> int:
+    """How many matrix tiles are worked on at a time."""
+    return TILE_BATCH_CPU if device.type == "cpu" else TILE_BATCH
+
+
+@lru_cache(maxsize=16)
+def _first_basis(transform: str, device: torch.device) -> Tensor:
+    """Aᵀ of the first pass, which is shifted in passing: a power of two, so this is exact."""
+    a = integer_basis(transform, device).T
+    return a / SHIFT if transform == "dct" else a.contiguous()
+
+
+def inverse_exact(scaled: Tensor, transform: str, room: Tensor) -> Tensor:
+    """X = Aᵀ·V'·A of integers in float32: [n, 64, 64] or [n, 64] to the same shape, put in `scaled` or in `room`, which
+    is of that shape too. Call it with precision pinned."""
     a = integer_basis(transform, scaled.device)
     if scaled.dim() == 2:
-        return scaled @ a
-    many = a.expand(len(scaled), -1, -1)
-    first = torch.bmm(scaled.transpose(1, 2), many)  # (Aᵀ·V')ᵀ
+        return torch.mm(scaled, a, out=room)
+    torch.bmm(_first_basis(transform, scaled.device).expand(len(scaled), -1, -1), scaled, out=room)
     if transform == "dct":
-        first.mul_(1 / SHIFT).add_(0.5).floor_()  # exact: a power of two, and no more than 21 bits
-    return torch.bmm(first.transpose(1, 2), many)
+        room.add_(0.5).floor_()  # exact: no more than 21 bits, nine of them behind the point
+    torch.mm(room.view(-1, TILE_EDGE), a, out=scaled.view(-1, TILE_EDGE))
+    return scaled
 
 
-def directions(scaled: Tensor, transform: str, step: int) -> Tensor:
+def directions(scaled: Tensor, transform: str, step: int, room: Tensor | None = None) -> Tensor:
     """The sign of each parameter's step as the sign of a float32 that is never 0: X ± ½, with + where (position in the
     tile + step) is even. X is an integer below 2²³, so this is exact too.
 
-    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. Source: design section 3.5.
+    scaled: [n, 64, 64] or [n, 64], V' of whole tiles; int8, or float32, which is then worked in. room: float32 in the
+    same shape, to work in as well. Source: design section 3.5.
     """
-    with pinned_precision():
-        x = inverse_exact(scaled.to(torch.float32), transform)
+    x = _inverse_of(scaled, transform, room)[0]
     # 64 is even, so the parity of a row-major position is that of its column
     position = torch.arange(x.shape[-1], device=x.device) + step
     return x.add_(0.5 - (position % 2).to(torch.float32))
 
 
-def clipped(scaled: Tensor, transform: str, rate: float) -> Tensor:
+def clipped(scaled: Tensor, transform: str, rate: float, room: Tensor | None = None) -> Tensor:
     """η·clamp(X / (CLIP·mean|X|), −1, 1) of each parameter, float32; 0 in a tile without votes.
 
-    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. rate: η, a float32. Raises RuntimeError or TypeError on a
-    device without float64, and the self-test then sends the replica to the CPU.
+    scaled, room: as for `directions`. rate: η, a float32. Raises RuntimeError or TypeError on a device without float64,
+    and the self-test then sends the replica to the CPU.
     """
-    with pinned_precision():
-        x = inverse_exact(scaled.to(torch.float32), transform)
-    tiles = x.flatten(1)
-    total = tiles.abs().sum(1, dtype=torch.float64)
-    unit = (rate * tiles.shape[1] / (CLIP * total)).to(torch.float32)  # a tile's size is a power of two
+    x, other = _inverse_of(scaled, transform, room)
+    total = torch.abs(x, out=other).flatten(1).sum(1, dtype=torch.float64)
+    unit = (rate * x[0].numel() / (CLIP * total)).to(torch.float32)  # a tile's size is a power of two
     unit = torch.where(total > 0, unit, 0.0)
     return x.mul_(unit.view(-1, *[1] * (x.dim() - 1))).clamp_(-rate, rate)
 
 
-def displacements(scaled: Tensor, transform: str, scale: Tensor) -> Tensor:
+def displacements(scaled: Tensor, transform: str, scale: Tensor, room: Tensor | None = None) -> Tensor:
     """What a tile with a magnitude changes its parameters by: S·X, float32, in the shape of `scaled`.
 
-    scaled: int8 [n, 64, 64] or [n, 64], V' of whole tiles. scale: S of each, float32 [n, 1, 1] or [n, 1]. X is an
-    integer below 2²⁴, so float32 holds it exactly, whatever the device and the order of its sums; S·X is one IEEE
-    product, rounded once, and never subnormal (see `magnitudes.SCALE_MIN`). So this has the same bits everywhere.
+    scaled, room: as for `directions`. scale: S of each, float32 [n, 1, 1] or [n, 1]. X is an integer below 2²⁴, so
+    float32 holds it exactly, whatever the device and the order of its sums; S·X is one IEEE product, rounded once, and
+    never subnormal (see `magnitudes.SCALE_MIN`). So this has the same bits everywhere.
     """
+    return _inverse_of(scaled, transform, room)[0].mul_(scale)
+
+
+def _inverse_of(scaled: Tensor, transform: str, room: Tensor | None) -> tuple[Tensor, Tensor]:
+    """X, and a tensor of the same shape that is free again."""
+    scaled = scaled.to(torch.float32)
+    room = torch.empty_like(scaled) if room is None else room
     with pinned_precision():
-        return inverse_exact(scaled.to(torch.float32), transform).mul_(scale)
+        x = inverse_exact(scaled, transform, room)
+    return x, scaled if x is room else room

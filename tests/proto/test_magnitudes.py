@@ -198,7 +198,7 @@ def test_no_change_is_subnormal_at_the_smallest_scale() -> None:
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_the_self_test_tells_a_float_displacement_apart(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_float(scaled: torch.Tensor, transform: str, scale: torch.Tensor) -> torch.Tensor:
+    def in_float(scaled: torch.Tensor, transform: str, scale: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
         return 1000 * inverse(scaled.float(), transform) * scale
 
     monkeypatch.setattr(apply_module, "displacements", in_float)
@@ -209,7 +209,7 @@ def test_the_self_test_tells_a_float_displacement_apart(transform: str, monkeypa
 def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for size in (batch, 1024):
-        monkeypatch.setattr(apply_module, "TILE_BATCH", size)
+        monkeypatch.setattr(apply_module, "tile_batch", lambda device, size=size: size)
         replica = random_replica(SIZED)
         replica.apply(Update(0, 0.5, 1.0, merge_sized([(random_sized_votes(LAYOUT, 32, 1), 2)])), b"")
         states.append(replica.state_hash())
