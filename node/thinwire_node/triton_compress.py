@@ -90,12 +90,13 @@ class FusedCompressor:
         if feed is not None:
             self._tell(feed)
         if n:
-            compress[(n,)](
-                coefficients, self._table, self._tensor_of, self._basis, self._levels,
-                positions, counts, magnitudes, codes,
-                k, *self._scalars(feed), FED=feed is not None, ADAM=bool(feed and feed.seconds), ALIGNED=self._aligned,
-                CODED=coded, PRECISION=self.launch.precision, **self.launch.options(),
-            )  # fmt: skip
+            with torch.cuda.device_of(coefficients):  # a launch goes to the current card
+                compress[(n,)](
+                    coefficients, self._table, self._tensor_of, self._basis, self._levels,
+                    positions, counts, magnitudes, codes,
+                    k, *self._scalars(feed), FED=feed is not None, ADAM=bool(feed and feed.seconds),
+                    ALIGNED=self._aligned, CODED=coded, PRECISION=self.launch.precision, **self.launch.options(),
+                )  # fmt: skip
         components, values = _listed(positions, counts, magnitudes)
         return Kept(components, values, codes[counts > 0] if coded else codes[:0])
 
