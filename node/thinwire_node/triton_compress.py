@@ -90,7 +90,7 @@ class FusedCompressor:
         if feed is not None:
             self._tell(feed)
         if n:
-            with torch.cuda.device_of(coefficients):  # a launch goes to the current card
+            with torch.cuda.device_of(coefficients):  # type: ignore[no-untyped-call]  # a launch goes to the current card
                 compress[(n,)](
                     coefficients, self._table, self._tensor_of, self._basis, self._levels,
                     positions, counts, magnitudes, codes,
