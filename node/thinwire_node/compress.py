@@ -132,10 +132,10 @@ class Compressor:
     def direction(self, components: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
         """The step of an update of these votes alone, in DIRECTION_MAX-ths of the learning rate, as whole numbers: as
         exact as looking ahead needs it. Arguments and room as for `expand`."""
-        taken = self.expand(components, values, shape)
+        taken, other = self.expand(components, values, shape), self.room(shape)[1]
         if self._spec.magnitude == "sign":
             return taken.sign_().mul_(DIRECTION_MAX)
-        mean = torch.linalg.vector_norm(taken.flatten(1), 1, dim=1).div_(taken[0].numel())
+        mean = torch.abs(taken, out=other).flatten(1).mean(1)
         unit = CLIP * mean.clamp_(min=torch.finfo(torch.float32).tiny)
         taken.mul_((DIRECTION_MAX / unit).view(-1, *[1] * (taken.dim() - 1)))
         return taken.clamp_(-DIRECTION_MAX, DIRECTION_MAX).round_()
