@@ -110,6 +110,7 @@ class RandomVoting(Voting):
     def _node(self, contract: Contract, number: int) -> Momentum:
         momentum = super()._node(contract, number)
         momentum.compressor = RandomChoice(contract.demo, self._problem.device, number)
+        momentum.fused = None
         return momentum
 
 

@@ -16,15 +16,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from thinwire_node.compress import Compressor, Kept
+from thinwire_node.fused import make_fused
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.tiles import Batch, TensorTiles, TileLayout
 from thinwire_proto.votes import Votes
+
+if TYPE_CHECKING:
+    from thinwire_node.triton_compress import Feed, FusedCompressor
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Momentum:
         self._cuts = 0
         self.buffer = torch.zeros(layout.components, device=device)
         self.compressor = Compressor(spec, device)
+        self.fused: FusedCompressor | None = make_fused(spec, self.buffer.device)
+        """What matrices go through in place of `compressor`, where there is a card for it."""
         self._second: SecondMoment | None = None
         if spec.precondition == "adam":
             self._second = SecondMoment(layout, spec.precondition_beta, device)
@@ -70,20 +77,36 @@ class Momentum:
     @torch.no_grad()
     def cut(self, k: int) -> Sent:
         """Take the k largest components of each tile out of the momentum."""
-        kept = (self.compressor.cut(tiles, k) for _, tiles, _ in self._batches(self.buffer))
-        return self._sent(kept, k)
+        return self._sent(self._cut_parts(k, None), k)
 
     @torch.no_grad()
     def accumulate_and_cut(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int) -> Sent:
         """One and then the other, with each batch of tiles brought from memory once."""
-
-        def batch_by_batch() -> Iterator[Kept]:
-            for batch, tiles, _ in self._batches(self.buffer):
-                self._accumulate(batch, tiles, gradients, learning_rate, samples)
-                yield self.compressor.cut(tiles, k)
-
         self._begin()
-        return self._sent(batch_by_batch(), k)
+        return self._sent(self._cut_parts(k, (gradients, learning_rate, samples)), k)
+
+    def _cut_parts(self, k: int, fed: tuple[Mapping[str, Tensor], float, int] | None) -> Iterator[tuple[Kept, int]]:
+        """What each part of the buffer sends, and its first component, in their order. fed: arguments of `accumulate`,
+        for the part to go through that first."""
+        if self.fused is not None:
+            feed = None if fed is None else self._feed_of(*fed)
+            yield self.fused.cut(self._layout.matrices(self.buffer), k, feed), 0
+        for batch, tiles, first in self._batches(self.buffer):
+            if self.fused is not None and batch.is_matrix:
+                continue
+            if fed is not None:
+                self._accumulate(batch, tiles, *fed)
+            yield self.compressor.cut(tiles, k), first
+
+    def _feed_of(self, gradients: Mapping[str, Tensor], rate: float, samples: int) -> Feed:
+        from thinwire_node.triton_compress import Feed  # noqa: PLC0415 - Triton is not there on every machine
+
+        matrices = [tensor for tensor in self._layout.tensors if tensor.is_matrix]
+        of_matrices = [gradients[tensor.name] for tensor in matrices]
+        if self._second is None:
+            return Feed(matrices, of_matrices, rate, 1 / samples)
+        seconds = [self._second.of(tensor.name)["second"] for tensor in matrices]
+        return Feed(matrices, of_matrices, rate, 1 / samples, seconds, self._second.weight)
 
     def _begin(self) -> None:
         if self._second is not None:
@@ -110,13 +133,13 @@ class Momentum:
         scale = 1 / samples if self._second is None else self._second.scale / samples
         self.compressor.accumulate(coefficients, tiles, rate * scale)
 
-    def _sent(self, kept: Iterator[Kept], k: int) -> Sent:
-        """kept: of each batch, in their order; each is put where it is to lie before the next is worked out."""
+    def _sent(self, parts: Iterator[tuple[Kept, int]], k: int) -> Sent:
+        """parts: see `_cut_parts`; each is put where it is to lie before the next is worked out."""
         most, device = self._layout.kept_max(k), self.buffer.device
         components = torch.empty(most, dtype=torch.int64, device=device)
         values = torch.empty(most, device=device)
         codes, end = [], 0
-        for (_, _, first), part in zip(self._batches(self.buffer), kept, strict=True):
+        for part, first in parts:
             start, end = end, end + len(part.components)
             torch.add(part.components, first, out=components[start:end])
             values[start:end] = part.values

@@ -37,9 +37,14 @@ class SecondMoment:
         self._weight.mul_(self._beta).add_(1 - self._beta)
 
     @property
+    def weight(self) -> float:
+        """v̂ = v / weight."""
+        return self._weight.item()
+
+    @property
     def scale(self) -> float:
         """g / root_of(g) times this is g / (√v̂ + ε)."""
-        return math.sqrt(self._weight.item())
+        return math.sqrt(self.weight)
 
     def root_of(self, part: Part, gradient: Tensor, samples: int, out: Tensor) -> Tensor:
         """√v + ε·`scale` of a band, g included in v, in `out`. gradient, out: in the band's shape; the gradient is a

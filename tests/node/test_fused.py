@@ -1,0 +1,246 @@
+"""The fused kernel keeps what the compressor in torch keeps, and is not used where it does not.
+
+On a machine without a card the kernel runs in Triton's interpreter: the same code, in numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from support.small import SHAPES, shapes_contract
+from thinwire_node import fused
+from thinwire_node.compress import Compressor, Kept
+from thinwire_node.fused import chosen, decide, disagreement, hard_tiles, make_fused
+from thinwire_node.momentum import Momentum
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.tiles import TileLayout
+
+pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
+from thinwire_node.triton_compress import ANYWHERE, Feed, FusedCompressor
+
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+LAYOUT = TileLayout(shapes_contract().parameters)
+
+
+def spec_of(**fields: object) -> DemoSpec:
+    return DemoSpec.model_validate({"precondition": "none", "magnitude": "clipped"} | fields)
+
+
+def fused_for(spec: DemoSpec) -> FusedCompressor:
+    return FusedCompressor(spec, DEVICE, ANYWHERE)
+
+
+def gradients_of(seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {f"t{n}": torch.randn(shape, generator=generator).to(DEVICE) for n, shape in enumerate(SHAPES)}
+
+
+def assert_same_cut(coefficients: Tensor, k: int, spec: DemoSpec) -> None:
+    """Given identical coefficients: the same components, which count as the same, and the same left behind."""
+    here, there = coefficients.clone(), coefficients.to(DEVICE, copy=True)
+    plain = Compressor(spec, "cpu").cut(here, k)
+    kernel = fused_for(spec).cut(there, k)
+    assert torch.equal(kernel.components.cpu(), plain.components)
+    torch.testing.assert_close(kernel.values.cpu(), plain.values, rtol=1e-5, atol=0)
+    assert torch.equal(kernel.codes.cpu(), plain.codes)
+    scale = coefficients.abs().amax((1, 2), keepdim=True).clamp(min=1e-30)
+    torch.testing.assert_close(there.cpu() / scale, here / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 3, 176, 4095, 4096])
+@pytest.mark.parametrize("fields", [{}, {"magnitude": "tile", "alpha": 0.3}])
+def test_it_keeps_what_torch_keeps(k: int, fields: dict[str, object]) -> None:
+    """Of tiles that are hard to choose from; see `hard_tiles`."""
+    assert_same_cut(hard_tiles(), k, spec_of(**fields))
+
+
+@given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 4096))
+@settings(max_examples=25, deadline=None)
+def test_of_equals_those_at_the_lowest_places_are_kept(seed: int, largest: int, k: int) -> None:
+    """Few different magnitudes: nearly every k cuts through equals."""
+    coefficients = torch.randint(-largest, largest + 1, (1, 64, 64), generator=torch.Generator().manual_seed(seed))
+    assert_same_cut(coefficients.to(torch.float32), k, spec_of())
+
+
+def test_numbers_at_the_edges_of_float32() -> None:
+    """Subnormal, the largest there is, and zeros with a sign."""
+    tiles = torch.zeros(2, 64, 64)
+    tiles[0, 0, :4] = torch.tensor([1e-44, -3e-45, 1e-40, -0.0])
+    tiles[1, 5, :3] = torch.tensor([1e38, -1e38, 1e-3])
+    for k, expected in ((1, [2, 4096 + 5 * 64]), (8, [0, 1, 2, *(4096 + 5 * 64 + n for n in range(3))])):
+        components = fused_for(spec_of()).cut(tiles.to(DEVICE, copy=True), k).components.tolist()
+        # a card may take subnormal numbers for zeros
+        assert [c for c in components if c >= 4096] == [c for c in expected if c >= 4096]
+        assert set(components) <= set(expected)
+
+
+def test_what_is_not_a_number_is_kept_in_its_place() -> None:
+    """Gradients that are not finite are dropped before they come here. If one came, it would spoil its tile alone."""
+    tiles = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(1))
+    tiles[1, 7, 9:12] = torch.tensor([torch.inf, torch.nan, -torch.inf])
+    tiles[1, 8, :5] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+    kept = fused_for(spec_of()).cut(tiles.to(DEVICE, copy=True), 4)
+    plain = Compressor(spec_of(), "cpu").cut(tiles[::2].clone(), 4)
+    others = (kept.components < 4096) | (kept.components >= 8192)
+    assert (kept.components[others].cpu() % 4096).tolist() == (plain.components % 4096).tolist()
+    torch.testing.assert_close(kept.values[others].cpu(), plain.values, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("precondition", "transform", "magnitude"),
+    [("adam", "dct", "clipped"), ("none", "hadamard", "sign"), ("adam", "dct", "tile")],
+)
+def test_a_momentum_comes_to_the_same(precondition: str, transform: str, magnitude: str) -> None:
+    """Rounds of gradients in awkward shapes, matrices through the kernel and vectors through torch: the same is sent,
+    and the same stays at home. The gradients are tensors of their own each round, but for the last."""
+    spec = spec_of(precondition=precondition, transform=transform, magnitude=magnitude, beta=0.9, alpha=0.8)
+    plain, kernel = Momentum(LAYOUT, spec, DEVICE), Momentum(LAYOUT, spec, DEVICE)
+    plain.fused, kernel.fused = None, fused_for(spec)
+    gradients = gradients_of(0)
+    for seed in (1, 2, 2):
+        gradients = gradients_of(seed) if seed == 1 else gradients
+        one = plain.accumulate_and_cut(gradients, 0.1, 3, 16)
+        other = kernel.accumulate_and_cut(gradients, 0.1, 3, 16)
+        assert torch.equal(one.components, other.components)
+        torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-7)
+        assert (one.codes is None) == (other.codes is None)
+        assert one.codes is None or other.codes is None or torch.equal(one.codes, other.codes)
+    for name, tensor in plain.state().items():
+        torch.testing.assert_close(kernel.state()[name], tensor, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(plain.cut(4).components, kernel.cut(4).components)
+
+
+def test_nothing_is_sent_of_nothing() -> None:
+    momentum = Momentum(LAYOUT, spec_of(magnitude="tile"), DEVICE)
+    momentum.fused = fused_for(spec_of(magnitude="tile"))
+    nothing = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
+    sent = momentum.accumulate_and_cut(nothing, 0.1, 1, 32)
+    assert len(sent.components) == 0
+    assert sent.codes is not None
+    assert len(sent.codes) == 0
+
+
+def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
+    """It would read other memory: it is told an address, and believes it."""
+    momentum = Momentum(LAYOUT, spec_of(), DEVICE)
+    momentum.fused = fused_for(spec_of())
+    right = gradients_of(0)
+    for wrong in (right["t1"].double(), right["t1"].T.contiguous().T, right["t1"][:50], right["t1"].to("meta")):
+        with pytest.raises(ValueError, match="t1"):
+            momentum.accumulate_and_cut(right | {"t1": wrong}, 0.1, 1, 4)
+
+
+class Wrong(FusedCompressor):
+    """The kernel, and then one thing done wrong."""
+
+    what = ""
+
+    def cut(self, coefficients: Tensor, k: int, feed: Feed | None = None) -> Kept:
+        before = coefficients.clone()
+        seconds = [v.clone() for v in feed.seconds] if feed else []
+        kept = super().cut(coefficients, k, feed)
+        components, values, codes = kept.components, kept.values, kept.codes
+        if self.what == "component":
+            components = components + 1
+        elif self.what == "value":
+            values = values * 1.01
+        elif self.what == "left":
+            coefficients.add_(1e-3)
+        elif self.what == "code":
+            codes = codes + 2
+        elif self.what == "feed" and feed is not None:
+            coefficients.copy_(
+                before.view(-1).index_add_(0, components, values, alpha=-self._spec.alpha).view(-1, 64, 64)
+            )
+        elif self.what == "second":
+            for v, old in zip(feed.seconds if feed else [], seconds, strict=True):
+                v.copy_(old)
+        return Kept(components, values, codes)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("", ""),
+        ("component", "other components"),
+        ("value", "count as something else"),
+        ("left", "something else is left"),
+        ("code", "codes differ"),
+        ("feed", "gradients"),
+        ("second", "second moments"),
+    ],
+)
+def test_the_self_test_says_what_is_wrong(what: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "COUNTS_TRIED", (32,))
+    spec = spec_of(magnitude="tile", precondition="adam", alpha=0.5)
+    made = Wrong(spec, DEVICE, ANYWHERE)
+    made.what = what
+    found = disagreement(made, spec, DEVICE)
+    assert (says in found) if says else found == ""
+
+
+def test_the_reference_of_the_self_test_is_what_torch_keeps() -> None:
+    for k in (1, 32, 4096):
+        plain = Compressor(spec_of(), "cpu").cut(hard_tiles(), k)
+        assert torch.equal(chosen(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
+
+
+def test_a_kernel_that_is_right_is_chosen_and_one_that_is_wrong_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "COUNTS_TRIED", (32,))
+    spec = spec_of(precondition="adam")
+    made, why = decide(spec, DEVICE, timed_tiles=1)
+    assert made is not None
+    assert "fused kernel" in why
+    monkeypatch.setattr(fused, "FED_TOLERANCE", -1.0)
+    made, why = decide(spec, DEVICE, timed_tiles=1)
+    assert made is None
+    assert "in torch" in why
+    assert "gradients" in why
+
+
+def test_without_triton_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "thinwire_node.triton_compress", None)
+    made, why = decide(spec_of(), DEVICE)
+    assert made is None
+    assert "Triton is not there" in why
+
+
+def test_a_processor_has_no_kernel() -> None:
+    assert make_fused(spec_of(), torch.device("cpu")) is None
+
+
+COMPILE = """
+import sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from thinwire_node.triton_kernel import compress
+
+pointers = dict(coefficients="*fp32", table="*i64", tensor_of="*i32", basis="*fp32", levels="*fp32", positions="*i16",
+                counts="*i32", magnitudes="*fp32", codes="*u8")
+numbers = dict(k="i32") | {name: "fp32" for name in "beta rate share second_beta second_weight alpha".split()}
+chosen = dict(FED=True, ADAM=True, ALIGNED=True, CODED=True, PRECISION=sys.argv[1])
+source = ASTSource(compress, pointers | numbers | {name: "constexpr" for name in chosen}, chosen,
+                   {(place,): [["tt.divisibility", 16]] for place in range(len(pointers))})
+target = {"tf32": GPUTarget("cuda", 90, 32), "ieee": GPUTarget("hip", "gfx942", 64)}[sys.argv[1]]
+print(compile(source, target=target, options={"num_warps": 8}).asm[sys.argv[2]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "text", "instruction"), [("tf32", "ptx", "wgmma.mma_async"), ("ieee", "amdgcn", "mfma")]
+)
+def test_it_compiles_for_cards_that_are_not_here(precision: str, text: str, instruction: str) -> None:
+    """For Hopper and for CDNA 3, with the products in their matrix units."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE, precision, text]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert instruction in done.stdout
