@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from deploy.bench import broadcast, memory, report, rounds, sizes, speeds, update
+from deploy.bench import broadcast, gpu, memory, report, rounds, sizes, speeds, update
 from deploy.bench.row import Row
 
 RUNS = Path("runs")
@@ -21,6 +21,7 @@ TOPICS: dict[str, Topic] = {
     "sizes": lambda full: sizes.rows(),
     "speeds": speeds.rows,
     "update": update.rows,
+    "gpu": gpu.rows,
     "fan-out": broadcast.rows,
     "rounds": rounds.rows,
     "memory": memory.rows,

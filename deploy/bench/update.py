@@ -45,8 +45,7 @@ class Ours:
         self._gradient = {NAME: torch.randn(shape)}
 
     def compress(self) -> None:
-        self.momentum.accumulate(self._gradient, 1e-3)
-        self.momentum.cut(self._k)
+        self.momentum.accumulate_and_cut(self._gradient, 1e-3, 1, self._k)
 
     def apply(self) -> None:
         self.replica.step = 0
