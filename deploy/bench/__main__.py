@@ -58,6 +58,8 @@ def main() -> None:
     print(f"written to {RUNS / 'bench.json'} and {RUNS / 'bench.png'}")
     if arguments.into is not None:
         report.write_page(found, about, arguments.into / report.PAGE_NAME)
+        if set(arguments.only) == set(TOPICS):
+            report.write_summary(found, about, arguments.into.parent / report.SUMMARY_NAME)
         report.write_json(found, about, arguments.into / report.JSON_NAME)
         report.plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")

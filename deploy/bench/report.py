@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from deploy.bench.row import BITS, Row
+from deploy.bench.row import BITS, BYTES_BY_DEFAULT, Row
 
 TITLES = ("", "thinwire", "baseline", "", "times better", "to reach")
 WIDTH = 150
@@ -24,6 +24,8 @@ DRAWN = ("templar", "Psyche")
 RATIO_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
+SUMMARY_NAME = "README.md"
+FEW_NODES = 4
 
 
 def machine() -> dict[str, Any]:
@@ -112,12 +114,32 @@ def markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
 def write_page(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
     """Put the table between the markers of a page that is there; what is written around them stays. Raises ValueError
     if the page has no markers."""
+    _put_between_markers(path, markdown(rows, about))
+
+
+def write_summary(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
+    """The same for the README: what was set out to be reached, and what a swarm of a few nodes sends. Raises
+    ValueError."""
+    _put_between_markers(path, summary(rows, about))
+
+
+def summary(rows: Sequence[Row], about: dict[str, Any]) -> str:
+    """What stands between the markers of the README."""
+    chosen = [row for row in rows if row.wanted is not None or (row.series == BYTES_BY_DEFAULT and row.x == FEW_NODES)]
+    lines = [BEGIN, "", "| | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
+    for row in chosen:
+        what, *others = cells(row)
+        lines.append(f"| {row.topic}: {what} | " + " | ".join(others) + " |")
+    return "\n".join([*lines, "", f"On {in_words(about)}.", "", END])
+
+
+def _put_between_markers(path: Path, table: str) -> None:
     text = path.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{path} has no place for the table: {BEGIN} … {END}")
-    path.write_text(before + markdown(rows, about) + after)
+    path.write_text(before + table + after)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:

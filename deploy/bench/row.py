@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 BITS = "bits a component"
 """The topic that has a panel of its own in the plot."""
+BYTES_BY_DEFAULT = "bytes of a round, by default"
 Better = Literal["less", "more"]
 
 

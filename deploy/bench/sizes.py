@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from deploy.bench.made_up import MATRIX, contract_of, model_parameters, uniform_votes
-from deploy.bench.row import BITS, Row
+from deploy.bench.row import BITS, BYTES_BY_DEFAULT, Row
 from thinwire_proto import service_pb2 as pb
 from thinwire_proto.codec import Update, encode_votes
 from thinwire_proto.contract import Contract, DemoSpec, Parameter
@@ -39,7 +39,7 @@ OTHERS = (
 )
 """What other systems send for a component, in bits: an int64 and a float32; 12 bits and a byte; …"""
 POLICIES = {
-    "bytes of a round, by default": DemoSpec(),
+    BYTES_BY_DEFAULT: DemoSpec(),
     "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed"),
     "bytes of a round, k and k_down fixed": DemoSpec(k=K_FIXED, k_policy="fixed", k_down=2 * K_FIXED),
 }

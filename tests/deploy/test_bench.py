@@ -150,6 +150,16 @@ def test_the_page_in_docs_says_what_its_json_says_and_what_limits_each_topic() -
     assert report.markdown(found, about) in page
     for topic in {row.topic for row in found}:
         assert f"**{topic.partition(',')[0]}" in page.lower()
+    assert report.summary(found, about) in (DOCS.parent / report.SUMMARY_NAME).read_text()
+
+
+def test_the_readme_has_what_was_set_out_to_be_reached() -> None:
+    found, about = small_rows(), report.machine()
+    said = report.summary(found, about)
+    aims = [row for row in found if row.wanted is not None]
+    assert aims
+    assert all(f"{row.topic}: {row.what}" in said for row in aims)
+    assert said.count("×") - said.count("2048 ×") <= len(aims) + 1
 
 
 def test_the_time_to_seal_begins_at_the_deadline() -> None:
