@@ -1,9 +1,12 @@
 """A fuzz target for the payload codec: `make fuzz`. Whatever the bytes are, what comes out is votes or an update of
 the contract, or the one typed error; and no more memory is taken than the contract bounds.
 
-Inputs are valid payloads, damaged: bits flipped, cut off, made longer, or taken apart and put together again with
-fields of other payloads, other numbers, and frames of other contents, so that what lies behind the first check is
-reached too.
+Inputs are valid payloads, damaged: bytes changed, cut off, made longer, or taken apart and put together again with
+fields of other payloads, other numbers, arrays inside, more or fewer fields, and frames of other contents, so that what
+lies behind the first check is reached too. What is read is written again, and read again as the same.
+
+Memory is what Python and numpy take; what zstandard takes for itself is not seen. It is bounded by the size that each
+frame states, which is checked first.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -29,28 +33,30 @@ from thinwire_proto.codec import (
     encode_votes,
     update_bytes_max,
 )
-from thinwire_proto.contract import Magnitude, Parameter
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Magnitude, Parameter
+from thinwire_proto.decode import VOTE_MAX
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.magnitudes import TABLE, MagnitudeMerger, tiles_with
+from thinwire_proto.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, MagnitudeMerger, tiles_with
 from thinwire_proto.sign_form import signs_of
 from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.votes import Merged, Signs, Votes, merge
 
-LAYOUT = TileLayout([Parameter(name="m", shape=(100, 150)), Parameter(name="v", shape=(130,))])
+LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", shape=(130,))])
 K = 24
-BYTES_A_COMPONENT = 32
+BYTES_A_COMPONENT = 40
 """Memory that reading may take, for each component that the contract allows: components as int64, their copies on the
 way, and what a frame unpacks to."""
-BYTES_BESIDE = 1 << 16
+BYTES_BESIDE = 1 << 13
 SAID_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """One of the codec's readers, valid payloads for it, and how much memory it may take."""
+    """One of the codec's readers and its writer, valid payloads for it, and how much memory it may take."""
 
     what: str
     read: Callable[[bytes], object]
+    write: Callable[[Any], bytes]
     check: Callable[[object], None]
     valid: list[bytes]
     memory_max: int
@@ -122,6 +128,8 @@ def try_one(target: Target, data: bytes) -> Used:
     if read:
         try:
             target.check(found)
+            written = target.write(found)
+            assert target.write(target.read(written)) == written, "and is another when it is written and read again"
         except AssertionError as error:
             raise Broken(f"{target.what}: what was read is not of the contract {error}: {data.hex()}") from error
     return Used(read, used)
@@ -138,9 +146,9 @@ def try_one_traced(target: Target, data: bytes) -> Used:
 
 def damaged(rng: random.Random, valid: list[bytes], others: list[object]) -> bytes:
     data = rng.choice(valid)
-    kind = rng.randrange(8)
+    kind = rng.randrange(9)
     if kind == 0:
-        return rng.randbytes(rng.randrange(200))
+        return rng.choice([rng.randbytes(rng.randrange(200)), data + rng.randbytes(rng.randrange(1, 40)), _nested(rng)])
     if kind == 1:
         return data[: rng.randrange(len(data))]
     if kind <= 4:
@@ -150,9 +158,17 @@ def damaged(rng: random.Random, valid: list[bytes], others: list[object]) -> byt
         return bytes(changed)
     fields = msgpack.unpackb(data)
     for _ in range(rng.randrange(1, 3)):
-        place = rng.randrange(1, len(fields))
+        place = rng.randrange(len(fields))
         fields[place] = other_field(rng, fields[place], others)
+    if kind == 8:
+        place = rng.randrange(len(fields))
+        fields[place : place + 1] = rng.choice([[], [fields[place], rng.choice(others)], [[fields[place]]]])
     return bytes(msgpack.packb(fields))
+
+
+def _nested(rng: random.Random) -> bytes:
+    """Arrays in an array, thousands of them: a byte of input each."""
+    return b"\x9f" + b"\x9f".join(b"\x90" * 14 for _ in range(rng.randrange(1, 3000)))
 
 
 def other_field(rng: random.Random, field: object, others: list[object]) -> object:
@@ -179,9 +195,9 @@ def other_field(rng: random.Random, field: object, others: list[object]) -> obje
 def make_targets() -> list[Target]:
     """A reader for each kind of payload."""
     rng = np.random.default_rng(1)
-    both = (0, 1, 3, 19, K)
-    votes = [votes_of(k, rng) for k in both]
-    sized = [votes_of(k, rng, sized=True) for k in both]
+    numbers = (0, 1, 3, 19, K)
+    votes = [votes_of(k, rng) for k in numbers]
+    sized = [votes_of(k, rng, sized=True) for k in numbers]
     merged = [merge([(one, 1 + 300 * number), (votes[-1], 2)], LAYOUT.components) for number, one in enumerate(votes)]
     merged.append(merge([(votes_of(MATRIX_COMPONENTS, rng), 1)], LAYOUT.components))  # all that there can be
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
@@ -189,15 +205,23 @@ def make_targets() -> list[Target]:
     contribution = BYTES_A_COMPONENT * LAYOUT.kept_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_BESIDE
     update = BYTES_A_COMPONENT * LAYOUT.components + update_bytes_max(LAYOUT, "tile") + BYTES_BESIDE
     return [
-        Target("contribution", lambda data: decode_votes(data, LAYOUT, K), check_votes,
-               [encode_votes(one, LAYOUT) for one in votes], contribution),
-        Target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), check_votes,
-               [encode_votes(one, LAYOUT) for one in sized], contribution),
-        Target("update", lambda data: decode_update(data, LAYOUT), check_update("sign"),
-               [encode_update(one, LAYOUT) for one in updates + signs], update),
-        Target("update with magnitudes", lambda data: decode_update(data, LAYOUT, "tile"), check_update("tile"),
-               [encode_update(sized_update(one), LAYOUT) for one in sized], update),
+        Target("contribution", lambda data: decode_votes(data, LAYOUT, K), written_votes, check_votes,
+               [written_votes(one) for one in votes], contribution),
+        Target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), written_votes,
+               check_votes, [written_votes(one) for one in sized], contribution),
+        Target("update", lambda data: decode_update(data, LAYOUT), written_update, check_update("sign"),
+               [written_update(one) for one in updates + signs], update),
+        Target("update with magnitudes", lambda data: decode_update(data, LAYOUT, "tile"), written_update,
+               check_update("tile"), [written_update(sized_update(one)) for one in sized], update),
     ]  # fmt: skip
+
+
+def written_votes(votes: Votes) -> bytes:
+    return encode_votes(votes, LAYOUT)
+
+
+def written_update(update: Update) -> bytes:
+    return encode_update(update, LAYOUT)
 
 
 def votes_of(k: int, rng: np.random.Generator, *, sized: bool = False) -> Votes:
@@ -240,15 +264,24 @@ def check_update(magnitude: Magnitude) -> Callable[[object], None]:
     def check(found: object) -> None:
         assert isinstance(found, Update)
         merged = found.merged
+        assert 0 <= found.learning_rate <= 1, "rate"
+        assert 0 <= found.decay <= 1, "decay"
         if isinstance(merged, Signs):
             assert magnitude == "sign", "signs"
+            assert len(merged.stepped) == LAYOUT.tiles, "tiles"
             assert len(merged.positive) == LAYOUT.parameters_in(merged.stepped), "signs of parameters"
             return
         assert isinstance(merged, Merged)
         assert np.all(np.diff(merged.components) > 0), "not ascending"
+        assert merged.components.min(initial=0) >= 0, "below the tile space"
         assert merged.components.max(initial=0) < LAYOUT.components, "beyond the tile space"
-        assert np.all(merged.values != 0), "zero"
+        assert len(merged.values) == len(merged.components), "values"
+        sizes = np.abs(merged.values.astype(np.int64))
+        assert np.all((sizes >= 1) & (sizes <= (VOTE_MAX if magnitude == "tile" else WEIGHT_SUM_MAX))), "sizes"
         assert (merged.scales is None) == (magnitude != "tile"), "scales"
+        if merged.scales is not None:
+            assert len(merged.scales) == len(tiles_with(merged.components, LAYOUT)[0]), "scales of tiles"
+            assert np.all((merged.scales >= SCALE_MIN) & (merged.scales <= SCALE_MAX)), "range of scales"
 
     return check
 

@@ -30,7 +30,6 @@ NODES = (1, 2, 4, 8, 16, 32, 64)
 K_FIXED = 32
 MODEL = "byte-10m"
 STEP = 1000
-SIGNATURE_BYTES = 128
 OVER_THE_FLOOR = 1.03
 OTHERS = (
     ("reference DeMo", 96.0),
@@ -94,7 +93,7 @@ def _log2_binomial(size: int, k: int) -> float:
 def component_bits(parameters: tuple[Parameter, ...], k: int) -> float:
     layout = layout_of(parameters)
     votes = uniform_votes(layout, k, seed=k)
-    return 8 * (contribution_bytes(encode_votes(votes, layout)) - SIGNATURE_BYTES) / len(votes)
+    return 8 * contribution_bytes(encode_votes(votes, layout)) / len(votes)
 
 
 def bits_rows(

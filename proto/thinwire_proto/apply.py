@@ -16,6 +16,8 @@ from thinwire_proto.votes import Merged, Signs
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
+ROOM = 1 << 22
+"""Parameters whose signs become steps at a time: bounds the extra memory, not the result."""
 
 
 @torch.no_grad()
@@ -82,14 +84,18 @@ def _apply_signs(
     """The same step to the bit as by the merged votes that the signs come from."""
     start, rate = 0, np.float32(learning_rate)
     for tensor in layout.tensors:
-        steps = layout.in_tiles(tensor, signs.stepped)
-        end = start + int(np.count_nonzero(steps))
-        change = np.zeros(steps.shape, np.float32)
-        change[steps] = np.where(signs.positive[start:end], rate, -rate)
-        start, theta = end, tensors[tensor.name]
-        _decay(theta, decay)
-        theta.sub_(torch.from_numpy(change).view(theta.shape).to(theta.device))
-        flush_subnormals(theta)
+        whole = tensors[tensor.name].view(tensor.rows, tensor.columns)
+        rows = max(1, ROOM // (tensor.columns * TILE_EDGE)) * TILE_EDGE
+        steps_of = layout.in_tiles(tensor, signs.stepped)
+        for first in range(0, tensor.rows, rows):
+            steps, theta = steps_of[first : first + rows], whole[first : first + rows]
+            end = start + int(np.count_nonzero(steps))
+            change = np.zeros(steps.shape, np.float32)
+            change[steps] = np.where(signs.positive[start:end], rate, -rate)
+            start = end
+            _decay(theta, decay)
+            theta.sub_(torch.from_numpy(change).to(theta.device))
+            flush_subnormals(theta)
 
 
 def _shape(batch: Batch) -> torch.Size:

@@ -89,7 +89,9 @@ def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude =
     if len(data) > size_max:
         raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
     types = (*component_codec.FIELDS, bytes) + ((bytes,) if magnitude == "tile" else ())
-    form, count, head, body, signs, *more = _fields(data, "contribution", types, magnitude)
+    fields = unpack_array(data, "contribution", VERSION)
+    check_types(fields, types, _kind("contribution", magnitude))
+    form, count, head, body, signs, *more = fields
     components, in_tile = decode_components(form, count, head, body, layout, k, layout.kept_max(k))
     tiles = int(np.count_nonzero(in_tile))
     codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None
@@ -127,7 +129,7 @@ def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign"
 
 def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) -> Merged:
     types = (*component_codec.FIELDS, bytes, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
-    check_types(fields, types, _with("update", magnitude))
+    check_types(fields, types, _kind("update", magnitude))
     form, count, head, body, signs, width, sizes, large, *more = fields
     components, in_tile = decode_components(form, count, head, body, layout, MATRIX_COMPONENTS, layout.components)
     values = _decode_sizes(width, sizes, large, count, VOTE_MAX if more else WEIGHT_SUM_MAX)
@@ -181,7 +183,7 @@ def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: 
     highest = (1 << width) - 1
     above = np.flatnonzero(sizes == highest)
     rest = decompress_exactly(large, len(above), 2, "large merged votes")
-    sizes[above] += from_planes(rest, len(above))
+    sizes[above] += from_planes(rest)
     sizes += 1
     if sizes.max(initial=1) > largest:
         raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
@@ -190,20 +192,14 @@ def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: 
 
 def _scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:
     """The scales of so many tiles, from the upper halves of their float32."""
-    upper = from_planes(decompress_exactly(packed, tiles, 2, "scales of tiles"), tiles)
+    upper = from_planes(decompress_exactly(packed, tiles, 2, "scales of tiles"))
     scales = (upper.astype(np.uint32) << 16).view(np.float32)
     if not ((scales >= SCALE_MIN) & (scales <= SCALE_MAX)).all():
         raise PayloadError(f"the scale of a tile must lie between {SCALE_MIN:.1e} and {SCALE_MAX:g}")
     return scales
 
 
-def _fields(data: bytes, what: str, types: tuple[type, ...], magnitude: Magnitude) -> list[Any]:
-    fields = unpack_array(data, what, VERSION)
-    check_types(fields, types, _with(what, magnitude))
-    return fields
-
-
-def _with(what: str, magnitude: Magnitude) -> str:
+def _kind(what: str, magnitude: Magnitude) -> str:
     return f"{what} of version {VERSION} with demo.magnitude = {magnitude}"
 
 
@@ -214,6 +210,10 @@ def _float_bits(value: float) -> int:
 
 
 def _bits_float(bits: int) -> float:
+    """A float32 that is +0 or normal; what machines make of others differs."""
     if bits >> 32:
         raise PayloadError("a float32 has 32 bits")
-    return float(np.uint32(bits).view(np.float32))
+    value = float(np.uint32(bits).view(np.float32))
+    if abs(value) < np.finfo(np.float32).tiny and bits:
+        raise PayloadError("learning rate and decay must be 0 or normal numbers")
+    return value

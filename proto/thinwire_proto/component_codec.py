@@ -92,7 +92,7 @@ def decode_components(
     counts = decompress_exactly(head, layout.tiles, 1, "counts of components").astype(np.int64)
     if int(counts.sum()) != count:
         raise PayloadError(f"the tiles hold {int(counts.sum())} components; the payload announces {count}")
-    _check_counts(counts, min(per_tile, VECTOR_COMPONENTS), layout)
+    _check_counts(counts, per_tile, layout)
     if (counts[: layout.matrix_tiles] > MATRIX_PLACES_MAX).any():
         raise PayloadError(f"a matrix tile of more than {MATRIX_PLACES_MAX} components has no number")
     return _decode_places(body, counts, layout), counts

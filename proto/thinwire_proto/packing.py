@@ -18,6 +18,9 @@ from thinwire_proto.errors import PayloadError
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 ZSTD_LEVEL = 1
+EMPTY = bytes.fromhex("28b52ffd2000010000")
+"""The frame of nothing."""
+FIELDS_MAX = 16
 _WORD = 64
 _IN_A_BYTE = (1, 2, 4, 8)
 _AT_A_TIME = 1 << 16
@@ -90,10 +93,10 @@ def planes(numbers: npt.NDArray[Any]) -> bytes:
     return np.concatenate([numbers & 0xFF, numbers >> 8]).astype(np.uint8).tobytes()
 
 
-def from_planes(raw: Bytes, count: int) -> npt.NDArray[np.int32]:
-    """`count` numbers from their planes, of which there are one or two."""
-    numbers = raw[:count].astype(np.int32)
-    return numbers | (raw[count:].astype(np.int32) << 8) if len(raw) > count else numbers
+def from_planes(raw: Bytes) -> npt.NDArray[np.int32]:
+    """The reverse of `planes`."""
+    count = len(raw) // 2
+    return raw[:count].astype(np.int32) | (raw[count:].astype(np.int32) << 8)
 
 
 def compress(data: bytes) -> bytes:
@@ -102,7 +105,7 @@ def compress(data: bytes) -> bytes:
 
 
 def compressed_max(size: int) -> int:
-    """zstandard's own bound on what incompressible bytes become (ZSTD_COMPRESSBOUND)."""
+    """At least what incompressible bytes become (zstandard's ZSTD_COMPRESSBOUND)."""
     return size + (size >> 8) + 64
 
 
@@ -113,6 +116,8 @@ def decompress(data: bytes, size_max: int) -> Bytes:
         frame = zstandard.get_frame_parameters(data)
         if frame.content_size > size_max:  # also when the frame does not say: that reads as 2⁶⁴ − 1
             raise PayloadError(f"a part must say its size, and be at most {size_max} bytes; it is {frame.content_size}")
+        if frame.content_size == 0 and data != EMPTY:  # python-zstandard looks no further than the head of these
+            raise PayloadError(f"a part without content is {EMPTY.hex()}; this is {len(data)} bytes")
         raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size_max, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise PayloadError(f"a part does not decompress: {error}") from None
@@ -132,10 +137,26 @@ def pack_array(fields: list[Any]) -> bytes:
 
 
 def unpack_array(data: bytes, what: str, version: int) -> list[Any]:
-    """The fields behind the version. Raises PayloadError if this is not an array of integers and bytes."""
+    """The fields behind the version. Raises PayloadError if this is not one array, without arrays inside."""
+    found = 0
+
+    def one_alone(fields: list[Any]) -> list[Any]:
+        nonlocal found
+        found += 1
+        if found > 1:  # a byte that is an empty array would take sixty of memory
+            raise ValueError("an array inside an array")
+        return fields
+
     try:
         fields = msgpack.unpackb(
-            data, raw=False, max_array_len=16, max_bin_len=len(data), max_str_len=0, max_map_len=0, max_ext_len=0
+            data,
+            raw=False,
+            list_hook=one_alone,
+            max_array_len=FIELDS_MAX,
+            max_bin_len=len(data),
+            max_str_len=0,
+            max_map_len=0,
+            max_ext_len=0,
         )
     except (ValueError, msgpack.UnpackException) as error:
         raise PayloadError(f"this is not a {what}: {error or type(error).__name__}") from None
@@ -145,7 +166,7 @@ def unpack_array(data: bytes, what: str, version: int) -> list[Any]:
 
 
 def check_types(fields: list[Any], types: tuple[type, ...], what: str) -> None:
-    """Raises PayloadError unless the fields have these types, and integers are 0 or more and below 2⁶³."""
+    """Raises PayloadError unless the fields are so many of these types, and integers 0 or more and below 2⁶³."""
     numbers = [field for field in fields if type(field) is int]
     if [type(field) for field in fields] != list(types) or any(not 0 <= number < 1 << 63 for number in numbers):
-        raise PayloadError(f"the fields of this {what} have other types than they should")
+        raise PayloadError(f"the fields of this {what} have other types than they should, or there are more or fewer")

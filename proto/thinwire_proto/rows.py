@@ -82,10 +82,15 @@ def parse_row(data: bytes) -> Row:
         row = Row(step, round_number, epoch, nonce, fingerprint, body_hash, body_bytes, entries, previous)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"this is not a row: {error or type(error).__name__}") from None
-    numbers = (row.step, row.round, row.epoch, row.nonce, row.fingerprint, row.body_bytes)
+    numbers = [row.step, row.round, row.epoch, row.nonce, row.fingerprint, row.body_bytes]
     hashes = (row.body_hash, row.previous, *(entry.contribution for entry in row.counted))
-    if not all(type(number) is int and number >= 0 for number in numbers) or not all(
-        type(value) is bytes and len(value) == HASH_BYTES for value in hashes
+    numbers += [number for entry in row.counted for number in (entry.weight, entry.samples)]
+    if (
+        not all(type(number) is int and number >= 0 for number in numbers)
+        or not all(type(value) is bytes and len(value) == HASH_BYTES for value in hashes)
+        or not all(type(entry.node) is str for entry in row.counted)
     ):
         raise PayloadError("this is not a row: a field has another type or length than a row's")
+    if row.canonical() != data:
+        raise PayloadError("this is not a row as it is written: its hash would be another one")
     return row

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from thinwire_proto.apply import changes
 from thinwire_proto.codec import ENVELOPE_BYTES_MAX, Update, encode_update
+from thinwire_proto.component_codec import counts_of
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.tiles import TileLayout
 from thinwire_proto.votes import Merged, Signs
@@ -22,11 +24,12 @@ from thinwire_proto.votes import Merged, Signs
 def encode_smaller(update: Update, layout: TileLayout, demo: DemoSpec) -> tuple[bytes, str]:
     """An update as votes, or as signs where the contract can have them and they are smaller; and which: `votes` or
     `signs`. With k_down it stays votes, which say to nodes what was left out of theirs."""
-    votes = encode_update(update, layout)
-    size_max = layout.parameters // 8 + layout.tiles // 8 + ENVELOPE_BYTES_MAX
-    if demo.magnitude == "sign" and not demo.k_down and isinstance(update.merged, Merged) and len(votes) > size_max:
-        signs = signs_of(update.merged, layout, demo.transform, update.step)
-        return encode_update(replace(update, merged=signs), layout), "signs"
+    votes, merged = encode_update(update, layout), update.merged
+    if demo.magnitude == "sign" and not demo.k_down and isinstance(merged, Merged):
+        signs_bytes = (layout.parameters_in(_stepped(merged, layout)) + layout.tiles) // 8 + ENVELOPE_BYTES_MAX
+        if signs_bytes < len(votes):
+            signs = signs_of(merged, layout, demo.transform, update.step)
+            return encode_update(replace(update, merged=signs), layout), "signs"
     return votes, "votes"
 
 
@@ -39,9 +42,13 @@ def signs_of(merged: Merged, layout: TileLayout, transform: str, step: int) -> S
         for part in batch.parts:
             for of_tensor, of_tiles in part.pieces(part.band(ahead[part.tensor.name]), change):
                 of_tensor.copy_(of_tiles > 0)
-    stepped = np.zeros(layout.tiles, np.bool_)
-    stepped[layout.tile_of(merged.components)] = True
+    stepped = _stepped(merged, layout)
     chosen = [
         ahead[tensor.name].view(-1).numpy()[layout.in_tiles(tensor, stepped).reshape(-1)] for tensor in layout.tensors
     ]
     return Signs(stepped, np.concatenate(chosen))
+
+
+def _stepped(merged: Merged, layout: TileLayout) -> npt.NDArray[np.bool_]:
+    """Which tiles have votes, bool [tiles]."""
+    return counts_of(merged.components, layout) > 0

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from thinwire_proto.component_codec import counts_of
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
@@ -78,7 +79,7 @@ def check_kept(merged: Merged | Signs, layout: TileLayout, k_down: int) -> None:
         return
     if isinstance(merged, Signs):
         raise PayloadError("with k_down an update is votes, which say what was kept; this one is signs")
-    kept, bounds = _in_tiles(merged.components, layout), kept_bounds(layout, k_down)
+    kept, bounds = counts_of(merged.components, layout), kept_bounds(layout, k_down)
     if (kept > bounds).any():
         tile = int(np.argmax(kept > bounds))
         raise PayloadError(f"tile {tile} of the update has {kept[tile]} components; k_down allows {bounds[tile]}")
@@ -92,14 +93,10 @@ def left_out(components: Components, merged: Merged, layout: TileLayout, k_down:
     """
     if not k_down or not len(components):
         return np.zeros(len(components), bool)
-    full = _in_tiles(merged.components, layout) >= kept_bounds(layout, k_down)
+    full = counts_of(merged.components, layout) >= kept_bounds(layout, k_down)
     missing = np.isin(components, merged.components, assume_unique=True, invert=True)
     found: npt.NDArray[np.bool_] = missing & full[layout.tile_of(components)]
     return found
-
-
-def _in_tiles(components: Components, layout: TileLayout) -> npt.NDArray[np.int64]:
-    return np.bincount(layout.tile_of(components), minlength=layout.tiles)
 
 
 @lru_cache(maxsize=2)

@@ -151,11 +151,11 @@ class TileLayout:
 
     def in_tiles(self, tensor: TensorTiles, tiles: np.ndarray) -> np.ndarray:
         """Which elements of a tensor lie in the tiles that are meant: bool [tiles] of the whole space to bool [rows,
-        columns] of a matrix, [columns] of a vector."""
+        columns]; a vector is one row."""
         first = tensor.first_tile + (0 if tensor.is_matrix else self.matrix_tiles)
         grid = tiles[first : first + tensor.tiles].reshape(tensor.tile_rows, tensor.tile_columns)
         along = grid.repeat(TILE_EDGE, axis=1)[:, : tensor.columns]
-        return along.repeat(TILE_EDGE, axis=0)[: tensor.rows] if tensor.is_matrix else along[0]
+        return along.repeat(TILE_EDGE, axis=0)[: tensor.rows]
 
     def parameters_in(self, tiles: np.ndarray) -> int:
         """How many parameters, padding not included, lie in the tiles that are meant, bool [tiles]."""

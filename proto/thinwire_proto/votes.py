@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18
 """Components looked at a time: bounds the extra memory, not the result."""
 DENSE = 10
-"""Where one in so many is not 0, or more."""
+"""A part of the sum is dense where one in so many is not 0, or more of them; then numpy finds them fast by itself."""
 Kind = TypeVar("Kind", bound=np.generic)
 Components = npt.NDArray[np.int64]
 """Flat component numbers in tile space, strictly ascending."""

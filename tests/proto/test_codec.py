@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 
@@ -238,6 +239,28 @@ def test_a_bomb_is_not_unpacked() -> None:
         decode_votes(payload(GAPS, 100, unsized, b"", b"\0" * 13), LAYOUT, 32)
 
 
+def test_arrays_inside_are_refused_before_they_take_memory() -> None:
+    """A byte that is an empty array would take sixty."""
+    inside = b"\x9f" + b"\x9f".join(b"\x90" * 14 for _ in range(90))
+    tracemalloc.start()
+    with pytest.raises(PayloadError, match="an array inside an array"):
+        decode_votes(inside, LAYOUT, 32)
+    assert tracemalloc.get_traced_memory()[1] < 10 * len(inside)
+    tracemalloc.stop()
+    with pytest.raises(PayloadError, match="not a contribution"):
+        decode_votes(payload(GAPS, 1, packed(b"\x00"), [], b"\x01"), LAYOUT, 32)
+
+
+def test_nothing_lies_behind_a_part_without_content() -> None:
+    for behind in (b"", b"x"):
+        data = payload(GAPS, 0, packed(b"") + behind, b"", b"")
+        if behind:
+            with pytest.raises(PayloadError, match="a part without content"):
+                decode_votes(data, LAYOUT, 32)
+        else:
+            assert len(decode_votes(data, LAYOUT, 32)) == 0
+
+
 def test_a_component_beyond_the_tile_space_is_refused() -> None:
     gap = b"\xff" * (LAYOUT.components // 255) + bytes([LAYOUT.components % 255])
     with pytest.raises(PayloadError, match=f"component {LAYOUT.components} is beyond the tile space"):
@@ -314,7 +337,7 @@ def test_what_could_not_be_read_back_is_not_written() -> None:
 
 def test_rates_that_are_no_rates_are_refused() -> None:
     nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
-    for rate, decay in ((float("nan"), 1.0), (-0.5, 1.0), (0.5, 1.5)):
+    for rate, decay in ((float("nan"), 1.0), (-0.5, 1.0), (0.5, 1.5), (1e-40, 1.0), (-0.0, 1.0)):
         bits = [int(np.float32(value).view(np.uint32)) for value in (rate, decay)]
         with pytest.raises(PayloadError, match="learning rate and decay"):
             decode_update(payload(0, *bits, *ONE, b"\x01", 1, packed(b"\x00"), packed(b"")), LAYOUT)

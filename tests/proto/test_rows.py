@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +59,21 @@ def test_names_hang_on_all_that_they_name() -> None:
     }
     assert len(names) == 6
     assert len({genesis(a, b) for a in (b"1", b"2") for b in (b"3", b"4")}) == 4
+
+
+@pytest.mark.parametrize(
+    "entry", [["n" * 32, b"c" * 32, -3, 8], ["n" * 32, b"c" * 32, "8", 8], [7, b"c" * 32, 8, 8], [[1], b"c" * 32, 8, 8]]
+)
+def test_who_counted_is_checked_by_type(entry: list[object]) -> None:
+    fields = msgpack.unpackb(ROW.canonical())
+    fields[7] = [entry]
+    with pytest.raises(PayloadError, match="not a row"):
+        parse_row(msgpack.packb(fields))
+
+
+def test_a_row_has_one_way_of_being_written() -> None:
+    """Its hash is of the bytes that travel: step 3 in three bytes would be the same row under another hash."""
+    longer = ROW.canonical().replace(b"\x99\x03", b"\x99\xcd\x00\x03", 1)
+    assert msgpack.unpackb(longer) == msgpack.unpackb(ROW.canonical())
+    with pytest.raises(PayloadError, match="not a row as it is written"):
+        parse_row(longer)
