@@ -9,7 +9,7 @@ from deploy.bench.row import Row
 
 TOPIC = "fan-out"
 SHARE_WANTED = 0.7
-SUBSCRIBERS = ((10, 4 << 20, 8), (50, 2 << 20, 4), (200, 1 << 20, 4))
+SUBSCRIBERS = ((10, 4 << 20, 15), (50, 2 << 20, 8), (200, 1 << 20, 6))
 """How many, the bytes of an update, and how many updates."""
 
 

@@ -79,7 +79,7 @@ def write_gaps(components: Components) -> bytes:
 
 
 def read_gaps(data: bytes, count: int) -> Components:
-    return component_codec._from_gaps(data, count, LAYOUT)
+    return component_codec._from_gaps(data, count, LAYOUT.components)
 
 
 def write_places(components: Components) -> tuple[Numbers, bytes]:

@@ -28,7 +28,7 @@ from thinwire_proto.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
 
 CLIENT_PROCESSES = 2
-REPEATS = 3
+REPEATS = 9
 START_S = 60.0
 DONE_S = 300.0
 SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name

@@ -194,7 +194,8 @@ def packed(data: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(data)
 
 
-ONE = (GAPS, 1, packed(b"\x00"), b"")
+NONE = packed(b"")
+ONE = (GAPS, 1, packed(b"\x00"), NONE)
 """The first component of all."""
 
 
@@ -205,20 +206,20 @@ ONE = (GAPS, 1, packed(b"\x00"), b"")
         (msgpack.packb({"a": 1}), "not a contribution"),
         (msgpack.packb([1, 0, b"", b""]), "not a contribution of version 2"),
         (payload(*ONE), "other types"),
-        (payload(GAPS, 1.0, packed(b"\x00"), b"", b"\x01"), "other types"),
-        (payload(GAPS, -1, packed(b"\x00"), b"", b"\x01"), "other types"),
-        (payload(GAPS, True, packed(b"\x00"), b"", b"\x01"), "other types"),
-        (payload(2, 1, packed(b"\x00"), b"", b"\x01"), "this has form 2"),
-        (payload(GAPS, 2, packed(b"\x00"), b"", b"\x01"), "do not make up the 2 components"),
-        (payload(GAPS, 1, packed(b"\x00\xff"), b"", b"\x01"), "do not make up the 1 components"),
-        (payload(GAPS, 10**9, packed(b"\x00"), b"", b"\x01"), "the payload announces 1000000000"),
+        (payload(GAPS, 1.0, packed(b"\x00"), NONE, b"\x01"), "other types"),
+        (payload(GAPS, -1, packed(b"\x00"), NONE, b"\x01"), "other types"),
+        (payload(GAPS, True, packed(b"\x00"), NONE, b"\x01"), "other types"),
+        (payload(2, 1, packed(b"\x00"), NONE, b"\x01"), "this has form 2"),
+        (payload(GAPS, 2, packed(b"\x00"), NONE, b"\x01"), "do not make up the 2 components"),
+        (payload(GAPS, 1, packed(b"\x00\xff"), NONE, b"\x01"), "do not make up the 1 components"),
+        (payload(GAPS, 10**9, packed(b"\x00"), NONE, b"\x01"), "the payload announces 1000000000"),
         (payload(*ONE, b""), "1 signs need 1 bytes"),
         (payload(*ONE, b"\x03"), "sign bits beyond the last one"),
-        (payload(GAPS, 1, b"no frame", b"", b"\x01"), "does not decompress"),
-        (payload(GAPS, 1, packed(b"\x00") + b"x", b"", b"\x01"), "does not decompress"),
-        (payload(GAPS, 1, packed(b"\x00")[:-1], b"", b"\x01"), "does not decompress"),
-        (payload(GAPS, 1, packed(b"\xff" * 400 + b"\x00"), b"", b"\x01"), "must say its size, and be at most"),
-        (payload(GAPS, 33, packed(b"\x00" * 33), b"", b"\xff" * 4 + b"\x01"), "tile 0 has 33 votes; k allows 32"),
+        (payload(GAPS, 1, b"no frame", NONE, b"\x01"), "does not decompress"),
+        (payload(GAPS, 1, packed(b"\x00") + b"x", NONE, b"\x01"), "does not decompress"),
+        (payload(GAPS, 1, packed(b"\x00")[:-1], NONE, b"\x01"), "does not decompress"),
+        (payload(GAPS, 1, packed(b"\xff" * 400 + b"\x00"), NONE, b"\x01"), "must say its size, and be at most"),
+        (payload(GAPS, 33, packed(b"\x00" * 33), NONE, b"\xff" * 4 + b"\x01"), "tile 0 has 33 votes; k allows 32"),
         (b"\0" * 1_000_000, "a contribution has at most"),
     ],
 )
@@ -232,11 +233,11 @@ def test_a_bomb_is_not_unpacked() -> None:
     """A small payload that announces gigabytes is refused before memory is taken for them."""
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (1 << 28))
     with pytest.raises(PayloadError, match="must say its size"):
-        decode_votes(payload(GAPS, 100, bomb, b"", b"\0" * 13), LAYOUT, 4096)
+        decode_votes(payload(GAPS, 100, bomb, NONE, b"\0" * 13), LAYOUT, 4096)
     stream = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     unsized = stream.compress(b"\0" * 100) + stream.flush()
     with pytest.raises(PayloadError, match="must say its size"):
-        decode_votes(payload(GAPS, 100, unsized, b"", b"\0" * 13), LAYOUT, 32)
+        decode_votes(payload(GAPS, 100, unsized, NONE, b"\0" * 13), LAYOUT, 32)
 
 
 def test_arrays_inside_are_refused_before_they_take_memory() -> None:
@@ -253,7 +254,7 @@ def test_arrays_inside_are_refused_before_they_take_memory() -> None:
 
 def test_nothing_lies_behind_a_part_without_content() -> None:
     for behind in (b"", b"x"):
-        data = payload(GAPS, 0, packed(b"") + behind, b"", b"")
+        data = payload(GAPS, 0, packed(b"") + behind, NONE, b"")
         if behind:
             with pytest.raises(PayloadError, match="a part without content"):
                 decode_votes(data, LAYOUT, 32)
@@ -261,10 +262,12 @@ def test_nothing_lies_behind_a_part_without_content() -> None:
             assert len(decode_votes(data, LAYOUT, 32)) == 0
 
 
-def test_a_component_beyond_the_tile_space_is_refused() -> None:
-    gap = b"\xff" * (LAYOUT.components // 255) + bytes([LAYOUT.components % 255])
-    with pytest.raises(PayloadError, match=f"component {LAYOUT.components} is beyond the tile space"):
-        decode_votes(payload(GAPS, 1, packed(gap), b"", b"\x01"), LAYOUT, 32)
+def test_a_component_beyond_its_kind_s_space_is_refused() -> None:
+    for place, space in enumerate((LAYOUT.matrix_components, LAYOUT.components - LAYOUT.matrix_components)):
+        frames = [NONE, NONE]
+        frames[place] = packed(b"\xff" * (space // 255) + bytes([space % 255]))
+        with pytest.raises(PayloadError, match=f"component {space} is beyond the space of {space}"):
+            decode_votes(payload(GAPS, 1, *frames, b"\x01"), LAYOUT, 32)
 
 
 def test_merged_votes_outside_their_bounds_are_refused() -> None:

@@ -64,7 +64,10 @@ def test_the_hash_of_a_row_is_known() -> None:
 LAYOUT = TileLayout([Parameter(name="m", shape=(64, 128)), Parameter(name="v", shape=(64,))])
 COMPONENTS = [1, 2, 700, 4095, 4096, 5000, 6000, 8191, 8192, 8200, 8255]
 POSITIVE = [True, False, True, True, False, False, True, False, True, True, False]
-BY_GAPS = "9602000bc42628b52ffd2028ed0000a80100ffffbbff4f00ffffff8affffffeaff96000736020020f31c2802c400c4024d03"
+BY_GAPS = (
+    "9602000bc42828b52ffd2025fd0000c80100ffffbbff4f00ffffff8affffffeaffffffffffffffff9601001c2802"
+    "c40c28b52ffd2003190000000736c4024d03"
+)
 PLACES = "0bc40c28b52ffd2003190000040403c416bc17b09a3a0a1000040088f30fff9f8b3977a4100000c402"
 BY_PLACES = f"960201{PLACES}4d03"
 WITH_CODES = f"970201{PLACES}4d03c40c28b52ffd20031900000007ff"
