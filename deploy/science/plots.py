@@ -50,6 +50,7 @@ def _front(lines: Sequence[Line]) -> Figure:
                 line.arm, (line.bytes / 1e6, line.loss), fontsize=7, xytext=(4, 3), textcoords="offset points"
             )
     axes.set_xscale("log")
+    axes.margins(x=0.12)  # room for the last name
     axes.set_xlabel("bytes of one node, sent and received, MB")
     axes.set_ylabel("held-out loss, nats a byte")
     axes.grid(alpha=0.3, which="both")
