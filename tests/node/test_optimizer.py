@@ -182,8 +182,8 @@ def test_any_dimensions_step_by_the_rate_and_none_counts_as_zero(
         parameters = parameters_of(wanted)
         before = [parameter.detach().clone() for parameter in parameters]
         optimizer = DeMo(parameters, values=values, precondition=precondition, compression_decay=0.9, lr=0.25)
-        for step in range(2):
-            give(parameters, gradients_of(wanted, step, 0))
+        for _ in range(2):
+            give(parameters, gradients_of(wanted, 0, 0))  # the same again: two steps of one number do not cancel
             for place in missing & set(range(len(parameters))):
                 parameters[place].grad = None if blank is None else torch.zeros(wanted[place])
             optimizer.step()

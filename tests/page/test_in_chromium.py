@@ -184,6 +184,7 @@ def test_values_are_read_with_the_keyboard(light: Open) -> None:
     expect(plot).to_have_attribute("aria-valuetext", re.compile(r"^step 0: training \d\.\d+, held out \d\.\d+$"))
     light.page.locator("#loss-chart summary").click()
     rows = light.page.locator("#loss-chart tbody tr")
+    expect(rows.nth(1)).to_be_visible()  # they are made when the table is opened, a moment after the click
     assert rows.count() >= 2
     assert re.search(r"\d\.\d{3}", rows.first.inner_text())
     light.page.locator("#loss-chart summary").click()

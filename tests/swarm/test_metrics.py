@@ -21,7 +21,7 @@ from support.prometheus import Prometheus, parsed, read, value
 from support.real import ended, real_swarm, run_text, until
 from thinwire_proto.service_pb2 import StatusReply
 
-STEPS = 12
+STEPS = 40  # some seconds: each node is seen in the middle of a round
 PARAMETERS = 45_248
 MACHINE = look_at_machine()
 NOT_EVERYWHERE = {"thinwire_node_device_memory_limit_bytes"}  # a CPU has none
