@@ -42,6 +42,9 @@ from thinwire_proto.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayou
 from thinwire_proto.votes import Merged, Signs, Votes, merge
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", shape=(130,))])
+"""Of contributions: large enough that what they may take is well above what any call takes."""
+OF_UPDATES = TileLayout([Parameter(name="m", shape=(100, 150)), Parameter(name="v", shape=(130,))])
+"""Of updates, which may hold all that there is."""
 K = 24
 BYTES_A_COMPONENT = 40
 """Memory that reading may take, for each component that the contract allows: components as int64, their copies on the
@@ -196,23 +199,26 @@ def make_targets() -> list[Target]:
     """A reader for each kind of payload."""
     rng = np.random.default_rng(1)
     numbers = (0, 1, 3, 19, K)
-    votes = [votes_of(k, rng) for k in numbers]
-    sized = [votes_of(k, rng, sized=True) for k in numbers]
-    merged = [merge([(one, 1 + 300 * number), (votes[-1], 2)], LAYOUT.components) for number, one in enumerate(votes)]
-    merged.append(merge([(votes_of(MATRIX_COMPONENTS, rng), 1)], LAYOUT.components))  # all that there can be
+    votes = [votes_of(LAYOUT, k, rng) for k in numbers]
+    sized = [votes_of(LAYOUT, k, rng, sized=True) for k in numbers]
+    counted = [votes_of(OF_UPDATES, k, rng) for k in numbers]
+    everybody = [[(one, 1 + 300 * number), (counted[-1], 2)] for number, one in enumerate(counted)]
+    everybody.append([(votes_of(OF_UPDATES, MATRIX_COMPONENTS, rng), 1)])  # all that there can be
+    merged = [merge(of_round, OF_UPDATES.components) for of_round in everybody]
+    sized_updates = [sized_update(votes_of(OF_UPDATES, k, rng, sized=True)) for k in numbers]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
-    signs = [Update(7, 0.5, 1.0, signs_of(one, LAYOUT, "dct", 7)) for one in merged]
+    signs = [Update(7, 0.5, 1.0, signs_of(one, OF_UPDATES, "dct", 7)) for one in merged]
     contribution = BYTES_A_COMPONENT * LAYOUT.kept_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_BESIDE
-    update = BYTES_A_COMPONENT * LAYOUT.components + update_bytes_max(LAYOUT, "tile") + BYTES_BESIDE
+    update = BYTES_A_COMPONENT * OF_UPDATES.components + update_bytes_max(OF_UPDATES, "tile") + BYTES_BESIDE
     return [
         Target("contribution", lambda data: decode_votes(data, LAYOUT, K), written_votes, check_votes,
                [written_votes(one) for one in votes], contribution),
         Target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), written_votes,
                check_votes, [written_votes(one) for one in sized], contribution),
-        Target("update", lambda data: decode_update(data, LAYOUT), written_update, check_update("sign"),
+        Target("update", lambda data: decode_update(data, OF_UPDATES), written_update, check_update("sign"),
                [written_update(one) for one in updates + signs], update),
-        Target("update with magnitudes", lambda data: decode_update(data, LAYOUT, "tile"), written_update,
-               check_update("tile"), [written_update(sized_update(one)) for one in sized], update),
+        Target("update with magnitudes", lambda data: decode_update(data, OF_UPDATES, "tile"), written_update,
+               check_update("tile"), [written_update(one) for one in sized_updates], update),
     ]  # fmt: skip
 
 
@@ -221,27 +227,27 @@ def written_votes(votes: Votes) -> bytes:
 
 
 def written_update(update: Update) -> bytes:
-    return encode_update(update, LAYOUT)
+    return encode_update(update, OF_UPDATES)
 
 
-def votes_of(k: int, rng: np.random.Generator, *, sized: bool = False) -> Votes:
+def votes_of(layout: TileLayout, k: int, rng: np.random.Generator, *, sized: bool = False) -> Votes:
     """k uniform components in each tile."""
     parts = [
         np.sort(rng.permutation(MATRIX_COMPONENTS)[:k]) + MATRIX_COMPONENTS * tile
-        for tile in range(LAYOUT.matrix_tiles)
+        for tile in range(layout.matrix_tiles)
     ]
-    first = LAYOUT.matrix_components
+    first = layout.matrix_components
     parts += [
         np.sort(rng.permutation(VECTOR_COMPONENTS)[:k]) + first + VECTOR_COMPONENTS * tile
-        for tile in range(LAYOUT.vector_tiles)
+        for tile in range(layout.vector_tiles)
     ]
     components = np.concatenate(parts)
-    codes = rng.integers(0, len(TABLE), LAYOUT.tiles if k else 0).astype(np.uint8) if sized else None
+    codes = rng.integers(0, len(TABLE), layout.tiles if k else 0).astype(np.uint8) if sized else None
     return Votes(components, rng.random(len(components)) < 0.5, codes)
 
 
 def sized_update(votes: Votes) -> Update:
-    merger = MagnitudeMerger(LAYOUT, "dct", 1.0)
+    merger = MagnitudeMerger(OF_UPDATES, "dct", 1.0)
     merger.add(votes, 3)
     return Update(7, 0.5, 1.0, merger.merged())
 
@@ -268,19 +274,19 @@ def check_update(magnitude: Magnitude) -> Callable[[object], None]:
         assert 0 <= found.decay <= 1, "decay"
         if isinstance(merged, Signs):
             assert magnitude == "sign", "signs"
-            assert len(merged.stepped) == LAYOUT.tiles, "tiles"
-            assert len(merged.positive) == LAYOUT.parameters_in(merged.stepped), "signs of parameters"
+            assert len(merged.stepped) == OF_UPDATES.tiles, "tiles"
+            assert len(merged.positive) == OF_UPDATES.parameters_in(merged.stepped), "signs of parameters"
             return
         assert isinstance(merged, Merged)
         assert np.all(np.diff(merged.components) > 0), "not ascending"
         assert merged.components.min(initial=0) >= 0, "below the tile space"
-        assert merged.components.max(initial=0) < LAYOUT.components, "beyond the tile space"
+        assert merged.components.max(initial=0) < OF_UPDATES.components, "beyond the tile space"
         assert len(merged.values) == len(merged.components), "values"
         sizes = np.abs(merged.values.astype(np.int64))
         assert np.all((sizes >= 1) & (sizes <= (VOTE_MAX if magnitude == "tile" else WEIGHT_SUM_MAX))), "sizes"
         assert (merged.scales is None) == (magnitude != "tile"), "scales"
         if merged.scales is not None:
-            assert len(merged.scales) == len(tiles_with(merged.components, LAYOUT)[0]), "scales of tiles"
+            assert len(merged.scales) == len(tiles_with(merged.components, OF_UPDATES)[0]), "scales of tiles"
             assert np.all((merged.scales >= SCALE_MIN) & (merged.scales <= SCALE_MAX)), "range of scales"
 
     return check
