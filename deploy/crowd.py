@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from thinwire_proto import service_pb2 as pb
-from thinwire_proto.codec import decode_update, encode_votes
+from thinwire_proto.codec import PROTOCOL, decode_update, encode_votes
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.replica import Replica, load_replica
@@ -33,7 +33,6 @@ from thinwire_proto.service_pb2_grpc import SwarmStub
 from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.votes import Votes
 
-PROTOCOL = 1
 VOTES = 64
 BODIES = 16
 """Different contributions that are made up; each member sends one of them."""

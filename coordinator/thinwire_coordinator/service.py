@@ -17,12 +17,12 @@ from thinwire_coordinator.retention import NotKept
 from thinwire_coordinator.swarm import Swarm
 from thinwire_coordinator.traffic import SERVICE
 from thinwire_proto import service_pb2 as pb
+from thinwire_proto.codec import PROTOCOL
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.parts import PART_BYTES_MAX
 from thinwire_proto.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
-PROTOCOL = 1
 REFUSAL_LENGTH_MAX = 2000
 """gRPC carries an error's text in a header, and headers end at 8 kB."""
 

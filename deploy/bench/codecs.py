@@ -84,12 +84,12 @@ def read_gaps(data: bytes, count: int) -> Components:
 
 def write_places(components: Components) -> tuple[Numbers, bytes]:
     counts = component_codec.counts_of(components, LAYOUT)
-    groups = component_codec._groups(counts, LAYOUT)
+    groups = component_codec._groups(counts, LAYOUT) or []
     return counts, b"".join(component_codec._encode_group(components, group) for group in groups)
 
 
 def read_places(data: tuple[Numbers, bytes], count: int) -> Components:
-    return component_codec._decode_places(data[1], data[0], LAYOUT)
+    return component_codec._decode_places(data[1], component_codec._groups(data[0], LAYOUT) or [], count)
 
 
 def write_rice(components: Components) -> tuple[int, bytes, bytes]:

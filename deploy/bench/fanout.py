@@ -24,6 +24,7 @@ from typing import Any
 import grpc
 
 from thinwire_coordinator.feed import CACHE_BYTES_MAX, Feed, SealedUpdate, sealed_update
+from thinwire_proto.codec import PROTOCOL
 from thinwire_proto.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
 
@@ -209,7 +210,7 @@ async def subscription(port: int, *, joins: bool) -> Any:
             request_serializer=JoinRequest.SerializeToString,
             response_deserializer=JoinReply.FromString,
         )
-        reply = await join(JoinRequest(protocol=1, node_id=os.urandom(16).hex()))
+        reply = await join(JoinRequest(protocol=PROTOCOL, node_id=os.urandom(16).hex()))
         method, request = UPDATES, UpdatesRequest(session=reply.session).SerializeToString()
     call: Any = channel.unary_stream(method)
     stream: Any = call(request)

@@ -17,7 +17,7 @@ from thinwire_node.state import Head
 from thinwire_node.traffic import CountedChannel, Traffic
 from thinwire_proto import limits
 from thinwire_proto import service_pb2 as pb
-from thinwire_proto.codec import Update, decode_update, update_bytes_max
+from thinwire_proto.codec import PROTOCOL, Update, decode_update, update_bytes_max
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
 from thinwire_proto.corpus import packed_bytes_max
 from thinwire_proto.errors import RemoteError, ReplicaError
@@ -30,7 +30,6 @@ from thinwire_proto.tiles import TileLayout
 
 Reply = TypeVar("Reply")
 
-PROTOCOL = 1
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

@@ -44,6 +44,8 @@ from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.votes import Merged, Signs, Votes
 
 VERSION = 2
+PROTOCOL = 2
+"""What the two ends compare when a node joins: the calls, and what is in their payloads. It goes up with `VERSION`."""
 ENVELOPE_BYTES_MAX = 128
 """msgpack heads, frame heads, numbers."""
 WIDTHS = (1, 2, 4, 8)

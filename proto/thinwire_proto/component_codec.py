@@ -68,9 +68,9 @@ def encoded_max(count: int, layout: TileLayout) -> int:
 def encode_components(components: Components, layout: TileLayout) -> list[int | bytes]:
     """components: ascending, inside the tile space."""
     counts = counts_of(components, layout)
-    fewest = _places_bytes(counts, layout)
-    if fewest is not None and 8 * fewest <= _gap_bits(components):
-        numbers = b"".join(_encode_group(components, group) for group in _groups(counts, layout))
+    groups = _groups(counts, layout)
+    if groups is not None and 8 * sum(group.bytes for group in groups) <= _gap_bits(components):
+        numbers = b"".join(_encode_group(components, group) for group in groups)
         return [PLACES, len(components), compress(counts.astype(np.uint8).tobytes()), numbers]
     split = int(np.searchsorted(components, layout.matrix_components))
     matrices, vectors = components[:split], components[split:] - layout.matrix_components
@@ -99,9 +99,10 @@ def decode_components(
     if int(counts.sum()) != count:
         raise PayloadError(f"the tiles hold {int(counts.sum())} components; the payload announces {count}")
     _check_counts(counts, per_tile, layout)
-    if (counts[: layout.matrix_tiles] > MATRIX_PLACES_MAX).any():
+    groups = _groups(counts, layout)
+    if groups is None:
         raise PayloadError(f"a matrix tile of more than {MATRIX_PLACES_MAX} components has no number")
-    return _decode_places(body, counts, layout), counts
+    return _decode_places(body, groups, count), counts
 
 
 def counts_of(components: Components, layout: TileLayout) -> npt.NDArray[np.int64]:
@@ -184,11 +185,18 @@ class _Group(NamedTuple):
     def lower_bytes(self) -> int:
         return packed_bytes(len(self.starts) * self.each, LOWER_BITS) if self.is_matrix else 0
 
+    @property
+    def bytes(self) -> int:
+        return self.number_bytes + self.lower_bytes
+
 
 _GROUPS_MAX = MATRIX_PLACES_MAX + VECTOR_COMPONENTS
 
 
-def _groups(counts: Numbers, layout: TileLayout) -> list[_Group]:
+def _groups(counts: Numbers, layout: TileLayout) -> list[_Group] | None:
+    """In the order in which they are written; None where a tile has more components than there are numbers for."""
+    if counts[: layout.matrix_tiles].max(initial=0) > MATRIX_PLACES_MAX:
+        return None
     starts = np.cumsum(counts) - counts
     groups = []
     for is_matrix in (True, False):
@@ -214,13 +222,6 @@ def _number(each: int, is_matrix: bool) -> tuple[int, int, int]:
     return total, joined, (total**joined - 1).bit_length()
 
 
-def _places_bytes(counts: Numbers, layout: TileLayout) -> int | None:
-    """How long `PLACES` would be; None where it cannot be."""
-    if counts[: layout.matrix_tiles].max(initial=0) > MATRIX_PLACES_MAX:
-        return None
-    return sum(group.number_bytes + group.lower_bytes for group in _groups(counts, layout))
-
-
 @lru_cache(maxsize=1)
 def _binomials() -> Numbers:
     """C(c, i), int64 [i, c], i and c from 0; what does not fit is the largest int64, and is never asked for."""
@@ -244,15 +245,14 @@ def _encode_group(components: Components, group: _Group) -> bytes:
     return pack_bits(joined, group.width) + lower
 
 
-def _decode_places(body: bytes, counts: Numbers, layout: TileLayout) -> Components:
-    groups = _groups(counts, layout)
-    size = sum(group.number_bytes + group.lower_bytes for group in groups)
+def _decode_places(body: bytes, groups: list[_Group], count: int) -> Components:
+    size = sum(group.bytes for group in groups)
     if len(body) != size:
         raise PayloadError(f"the places of these components take {size} bytes; there are {len(body)}")
     raw, at = np.frombuffer(body, np.uint8), 0
-    components = np.empty(int(counts.sum()), np.int64)
+    components = np.empty(count, np.int64)
     for group in groups:
-        end = at + group.number_bytes + group.lower_bytes
+        end = at + group.bytes
         for i, inside in enumerate(_decode_group(raw[at:end], group)):
             components[group.starts + i] = inside + group.origins
         at = end

@@ -34,6 +34,7 @@ from thinwire_coordinator.text_format import Writer
 from thinwire_coordinator.traffic import SERVICE
 from thinwire_coordinator.web import Readiness
 from thinwire_coordinator.workers import Workers
+from thinwire_proto.codec import PROTOCOL
 from thinwire_proto.rows import Counted
 from thinwire_proto.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
 from thinwire_proto.service_pb2_grpc import SwarmStub
@@ -88,7 +89,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 async def test_every_message_is_counted_by_kind_and_direction(served: Served) -> None:
     async with grpc.aio.insecure_channel(await served.start()) as channel:
         stub = SwarmStub(channel)
-        join = JoinRequest(protocol=1, node_id=NODE, name="x")
+        join = JoinRequest(protocol=PROTOCOL, node_id=NODE, name="x")
         reply = await stub.Join(join)
         parts = [ContributionPart(data=b"x" * 1000)]  # of nobody's session: refused, but it has travelled
         with pytest.raises(grpc.aio.AioRpcError):

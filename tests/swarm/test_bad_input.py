@@ -14,7 +14,7 @@ import pytest
 from support.real import END_S, RealSwarm, ended, ends_in_s, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_proto import service_pb2 as pb
-from thinwire_proto.codec import contribution_bytes_max, encode_votes
+from thinwire_proto.codec import PROTOCOL, contribution_bytes_max, encode_votes
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.replica import Replica, load_replica
@@ -39,7 +39,7 @@ class RawNode:
         self.replica: Replica = load_replica(self.contract, swarm.folder / "raw")
 
     def join(self, **fields: object) -> pb.JoinReply:
-        request = {"protocol": 1, "node_id": self.node_id, "name": "raw"} | fields
+        request = {"protocol": PROTOCOL, "node_id": self.node_id, "name": "raw"} | fields
         return self.stub.Join(pb.JoinRequest(**request), timeout=10)  # type: ignore[arg-type]
 
     def attend(self) -> Iterator[pb.Announcement]:
@@ -126,7 +126,7 @@ def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, 
 
     stub = raw.stub
     assert code(stub.Join, pb.JoinRequest(protocol=99))[0] == grpc.StatusCode.FAILED_PRECONDITION
-    assert code(stub.Join, pb.JoinRequest(protocol=1, node_id="../x"))[0] == grpc.StatusCode.INVALID_ARGUMENT
+    assert code(stub.Join, pb.JoinRequest(protocol=PROTOCOL, node_id="../x"))[0] == grpc.StatusCode.INVALID_ARGUMENT
     assert code(stub.Attend, pb.AttendRequest(session="?"))[0] == grpc.StatusCode.NOT_FOUND
     assert code(stub.Contribute, iter([]))[0] == grpc.StatusCode.NOT_FOUND
     ahead = pb.UpdatesRequest(session=raw.session, from_step=9)
