@@ -16,7 +16,7 @@ from rich.console import Console
 
 from deploy.local_swarm.processes import ENDING, SwarmError
 from deploy.wan.baseline import measure_control, measure_dense
-from deploy.wan.figures import LeftOut, Outcome
+from deploy.wan.figures import WANTED_AT, LeftOut, Outcome
 from deploy.wan.hosts import Link, hosts_behind
 from deploy.wan.needs import Machine, look_at_machine
 from deploy.wan.report import write_cells, write_page
@@ -24,6 +24,8 @@ from deploy.wan.swarm import measure_swarm
 from deploy.wan.workload import MICRO_BATCH, NODES, PRESET, SEED
 from thinwire_proto.models import PRESETS
 
+Cell = tuple[Link, float]
+"""With how much time is dilated."""
 CONTROL_SHARE = 0.5
 """The control's window, as a share of the others': nothing in it waits for anything."""
 
@@ -41,30 +43,30 @@ def main() -> None:
     folder = Path("runs").absolute() / f"wan-{stamp}-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
-        failed = _measure(_links(arguments), machine, arguments, folder, console)
+        failed = _measure(_cells(arguments), machine, arguments, folder, console)
     except KeyboardInterrupt:
         console.print(f"\nstopped; everything that was started has ended. Logs, and the cells so far: {folder}")
         sys.exit(130)
     sys.exit(1 if failed else 0)
 
 
-def _measure(links: list[Link], machine: Machine, arguments: argparse.Namespace, folder: Path, console: Console) -> int:
+def _measure(cells: list[Cell], machine: Machine, arguments: argparse.Namespace, folder: Path, console: Console) -> int:
     """All cells, one after the other. One that fails is left out, with the reason; returns how many did."""
     failed = 0
     outcomes: list[Outcome] = []
     left_out: list[LeftOut] = []
     how = _how(machine, arguments)
     console.print(f"{how}\nlogs in {folder}")
-    for link in links:
-        name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%"
-        if reason := machine.cannot(link.rate_mbit):
+    for link, dilation in cells:
+        name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {dilation:g}×"
+        if reason := machine.cannot(link.rate_mbit / dilation):
             left_out.append(LeftOut(link, reason))
             console.print(f"{name}: {reason}")
             continue
-        cell = folder / f"{link.rate_mbit:g}-{link.round_trip_ms:g}-{100 * link.loss:g}"
+        cell = folder / f"{link.rate_mbit:g}-{link.round_trip_ms:g}-{100 * link.loss:g}-{dilation:g}"
         cell.mkdir()
         try:
-            outcome = _cell(link, machine, arguments, cell)
+            outcome = _cell(link, dilation, machine, arguments, cell)
         except SwarmError as error:
             failed += 1
             left_out.append(LeftOut(link, f"failed: {str(error).splitlines()[0]}"))
@@ -80,15 +82,16 @@ def _measure(links: list[Link], machine: Machine, arguments: argparse.Namespace,
     return failed
 
 
-def _cell(link: Link, machine: Machine, arguments: argparse.Namespace, folder: Path) -> Outcome:
+def _cell(link: Link, dilation: float, machine: Machine, arguments: argparse.Namespace, folder: Path) -> Outcome:
     """The swarm first: the baseline then exchanges after as many tokens as the swarm did."""
-    with hosts_behind(link, NODES, machine.netem, arguments.seed, folder) as hosts:
-        swarm = measure_swarm(hosts, arguments.seconds, folder)
+    seconds = arguments.seconds * dilation
+    with hosts_behind(link.dilated(dilation), NODES, machine.netem, arguments.seed, folder) as hosts:
+        swarm = measure_swarm(hosts, seconds, dilation, folder)
         samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
         samples = max(2 * MICRO_BATCH, samples)
-        control = measure_control(hosts, samples, CONTROL_SHARE * arguments.seconds, folder)
-        dense, exchange_s = measure_dense(hosts, samples, arguments.seconds, folder)
-    return Outcome(link, control, swarm, dense, exchange_s)
+        control = measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)
+        dense, exchange_s = measure_dense(hosts, samples, seconds, folder)
+    return Outcome(link, control, swarm, dense, exchange_s, os.cpu_count() or 1, dilation)
 
 
 def _say(name: str, outcome: Outcome, console: Console) -> None:
@@ -109,13 +112,15 @@ def _how(machine: Machine, arguments: argparse.Namespace) -> str:
     )
 
 
-def _links(arguments: argparse.Namespace) -> list[Link]:
+def _cells(arguments: argparse.Namespace) -> list[Cell]:
     if arguments.quick:
-        return [Link(10, 100, 0.0)]
-    return [
+        return [(Link(10, 100, 0.0), 1.0)]
+    links = [
         Link(rate, round_trip, percent / 100)
         for rate, round_trip, percent in product(arguments.rates, arguments.round_trips, arguments.losses)
     ]
+    deciding = [link for link in links if (link.rate_mbit, link.round_trip_ms) == WANTED_AT]
+    return [(link, 1.0) for link in links] + [(link, by) for by in arguments.dilations for link in deciding]
 
 
 def _arguments() -> argparse.Namespace:
@@ -124,7 +129,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rates", type=_positive, nargs="+", default=[10, 100, 1000], metavar="MBIT")
     parser.add_argument("--round-trips", type=_positive, nargs="+", default=[20, 100], metavar="MS")
     parser.add_argument("--losses", type=_percent, nargs="+", default=[0, 1], metavar="PERCENT")
-    parser.add_argument("--seconds", type=_positive, default=60, help="of a window; default 60")
+    parser.add_argument(
+        *("--dilations", "-d"),
+        type=_positive,
+        nargs="*",
+        default=[2, 4],
+        metavar="BY",
+        help="measure 10 Mbit/s and 100 ms in dilated time, too: nodes with more of the cores; default 2 4",
+    )
+    parser.add_argument("--seconds", type=_positive, default=60, help="of a window, in the emulated world; default 60")
     parser.add_argument("--seed", type=int, default=SEED, help="of the losses; default %(default)s")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="for page and plot; default the run's own")
     return parser.parse_args()

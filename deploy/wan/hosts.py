@@ -42,6 +42,10 @@ class Link:
     loss: float
     """Share of the packets, on the way from any host to any other."""
 
+    def dilated(self, dilation: float) -> Link:
+        """The same in a world whose second lasts `dilation` seconds of the machine's clock."""
+        return Link(self.rate_mbit / dilation, self.round_trip_ms * dilation, self.loss)
+
     def quality(self, *, limited: bool) -> Quality:
         """Of one of the two lines of a path. The queue holds what is under way in a round trip."""
         in_flight_bytes = self.rate_mbit * MEGA / BITS * self.round_trip_ms / 1000

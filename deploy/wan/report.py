@@ -48,6 +48,10 @@ Beside the swarm: PyTorch DistributedDataParallel over gloo with `no_sync` on th
 tokens an exchange. T is the time that the computing of a round takes where nothing is exchanged and X that of an
 all-reduce of all gradients in float32, so 1 + X/T is the most that anybody can gain. Any two hosts are one round trip
 and one loss apart; the rate is that of a node's own line, either way.
+
+{NODES} nodes on these cores are machines of half a core or so. Where a node has more, time is dilated: links are slower
+and longer by the machine's clock, and rounds hold more samples, all by the same factor. Figures are by the emulated
+world's clock.
 """
 
 
@@ -56,7 +60,7 @@ def _verdict(outcomes: list[Outcome]) -> str:
     if not deciding:
         return f"No cell at 10 Mbit/s and 100 ms with X ≥ {X_OVER_T_WANTED:g}·T was measured.\n"
     lines = [
-        f"* {_name(outcome.link)}, X/T {outcome.x_over_t:.1f}: **{outcome.gain_share:.0%}** of the most that can be "
+        f"* {_name(outcome)}, X/T {outcome.x_over_t:.1f}: **{outcome.gain_share:.0%}** of the most that can be "
         f"gained, forward and backward **{outcome.swarm_compute_share:.0%}** of the wall time that the cores leave: "
         f"{'reached' if outcome.reached else 'not reached'}."
         for outcome in deciding
@@ -72,25 +76,25 @@ def _speed(outcomes: list[Outcome], left_out: list[LeftOut]) -> str:
     titles = ["link", "T, s", "X, s", "swarm, tokens/s", "DDP, tokens/s", "gain", "1 + X/T", "of the most"]
     rows = [
         [
-            _name(one.link),
-            f"{one.compute_round_s:.2f}",
-            f"{one.dense_exchange_s:.2f}",
-            f"{one.swarm.tokens_s:,.0f}",
-            f"{one.dense.tokens_s:,.0f}",
+            _name(one),
+            f"{one.compute_round_s / one.dilation:.2f}",
+            f"{one.dense_exchange_s / one.dilation:.2f}",
+            f"{one.swarm.tokens_s * one.dilation:,.0f}",
+            f"{one.dense.tokens_s * one.dilation:,.0f}",
             f"{one.gain:.1f}×",
             f"{one.gain_most:.1f}×",
             f"{one.gain_share:.0%}",
         ]
         for one in outcomes
     ]
-    return _table(titles, rows) + "".join(f"\n* {_name(cell.link)}: {cell.reason}\n" for cell in left_out)
+    return _table(titles, rows) + "".join(f"\n* {_link(cell.link)}: {cell.reason}\n" for cell in left_out)
 
 
 def _wire(outcomes: list[Outcome]) -> str:
     titles = ["link", "system", "sent", "received", "sent a token", "tokens each"]
     rows = [
         [
-            _name(outcome.link),
+            _name(outcome),
             system,
             *(f"{value:,.0f} B" for value in measured.bytes_each()),
             f"{measured.sent_bytes / measured.tokens:,.1f} B",
@@ -108,8 +112,8 @@ def _computing(outcomes: list[Outcome]) -> str:
     titles += ["line's cores, swarm", "line's cores, DDP"]
     rows = [
         [
-            _name(one.link),
-            f"{one.control.tokens_s:,.0f}",
+            _name(one),
+            f"{one.control.tokens_s * one.dilation:,.0f}",
             *(f"{measured.compute_share:.0%}" for measured in (one.control, one.swarm, one.dense)),
             f"{one.swarm.tokens_s / one.control.tokens_s:.0%}",
             *(f"{measured.line_cores:.2f}" for measured in (one.swarm, one.dense)),
@@ -129,7 +133,11 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _name(link: Link) -> str:
+def _name(outcome: Outcome) -> str:
+    return f"{_link(outcome.link)}, {outcome.cores_each:g} core a node"
+
+
+def _link(link: Link) -> str:
     return f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%"
 
 
@@ -142,7 +150,7 @@ def plot(outcomes: list[Outcome], path: Path) -> None:
 
     def rates(name: str) -> list[float]:
         measured: list[Measured] = [getattr(outcome, name) for outcome in outcomes]
-        return [one.tokens_s for one in measured]
+        return [one.tokens_s * outcome.dilation for one, outcome in zip(measured, outcomes, strict=True)]
 
     figure, axes = pyplot.subplots(figsize=(1.5 + 1.3 * max(3, len(outcomes)), 4.5), layout="constrained")
     places = list(range(len(outcomes)))
@@ -157,7 +165,7 @@ def plot(outcomes: list[Outcome], path: Path) -> None:
         label="computing alone",
     )
     axes.bar_label(bars, [f"{outcome.gain:.1f}×" for outcome in outcomes], padding=2)
-    axes.set_xticks(places, [_name(outcome.link).replace(", ", "\n") for outcome in outcomes])
+    axes.set_xticks(places, [_name(outcome).replace(", ", "\n") for outcome in outcomes])
     axes.set_ylabel("tokens a second, all nodes")
     axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.12), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

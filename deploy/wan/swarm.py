@@ -19,7 +19,7 @@ from deploy.wan.figures import Measured
 from deploy.wan.hosts import Hosts, Traffic
 from deploy.wan.programs import POLL_S, Programs, cpu_s, module
 from deploy.wan.watch import Sample
-from deploy.wan.workload import MICRO_BATCH, RUN_TOML, THREADS
+from deploy.wan.workload import MICRO_BATCH, THREADS, run_toml
 
 PORT = 7700
 WARMUP_STEPS = 10
@@ -39,10 +39,10 @@ class Reading:
     line_cpu_s: float
 
 
-def measure_swarm(hosts: Hosts, seconds: float, folder: Path) -> Measured:
+def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -> Measured:
     """Let a swarm train for a while; what it did in the last `seconds` of it. Raises SwarmError."""
     with Programs(folder) as programs:
-        watch = _start(hosts, programs, folder)
+        watch = _start(hosts, dilation, programs, folder)
         sealed = _sealed(watch, programs)
         for sample in sealed:
             if sample.step >= WARMUP_STEPS and sample.active == len(hosts.nodes):
@@ -57,9 +57,9 @@ def measure_swarm(hosts: Hosts, seconds: float, folder: Path) -> Measured:
     return _difference(before, after)
 
 
-def _start(hosts: Hosts, programs: Programs, folder: Path) -> Process:
+def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> Process:
     """Coordinator, nodes, and the process that asks for the status; returns the last."""
-    (folder / "RUN.toml").write_text(RUN_TOML)
+    (folder / "RUN.toml").write_text(run_toml(dilation))
     address = f"{hosts.coordinator.address}:{PORT}"
     command = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(folder / "RUN.toml"), "--listen", address]
     command += ["--state-dir", str(folder / "coordinator"), "--wait-for", str(len(hosts.nodes))]

@@ -16,7 +16,14 @@ MICRO_BATCH = 5
 THREADS = 1
 SEED = 1
 
-RUN_TOML = f"""
+
+def samples(dilation: float) -> int:
+    """A node and round, where a second of the machine's clock stands for 1/dilation seconds."""
+    return round(SAMPLES * dilation)
+
+
+def run_toml(dilation: float) -> str:
+    return f"""
 [model]
 preset = "{PRESET}"
 
@@ -29,7 +36,7 @@ pace = "quorum"
 length_ms = 30000
 base_age_max = 1
 min_contributions = 1
-samples = {SAMPLES}
+samples = {samples(dilation)}
 weight_max = 8
 
 [data]

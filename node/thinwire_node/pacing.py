@@ -143,7 +143,7 @@ def cut_at(view: View, current: RoundView, spec: RoundSpec) -> float:
 
 def _due(view: View, current: RoundView, spec: RoundSpec) -> str:
     """Why to cut now; empty if there is time for more."""
-    if spec.pace == "quorum" and view.samples >= spec.samples:
+    if _share_is_trained(view, spec):
         return "the share is trained"
     if not view.leased:
         return "the lease is used up"
@@ -161,15 +161,21 @@ def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
         return Wait(f"the update to step {aims_at - spec.base_age_max} is under way")
     if not view.leased:
         return Wait("the lease is used up")
-    if spec.pace == "quorum" and view.samples >= spec.samples:
+    if _share_is_trained(view, spec) and spec.base_age_max == 0:
         return Wait("the share is trained")
     return Train(_size(view, current, spec), f"towards step {aims_at}")
+
+
+def _share_is_trained(view: View, spec: RoundSpec) -> bool:
+    """In a quorum, all that anybody waits for. Whoever waits for a round to open goes on as long as its lease lasts:
+    one node's packets that are sent again would otherwise leave all machines idle."""
+    return spec.pace == "quorum" and view.samples >= spec.samples
 
 
 def _size(view: View, current: RoundView, spec: RoundSpec) -> int:
     """Samples of the next micro-batch: as many as the volunteer allows, unless that would take too long."""
     size = min(view.micro_batch, view.leased)
-    if spec.pace == "quorum":
+    if spec.pace == "quorum" and not _share_is_trained(view, spec):
         size = min(size, spec.samples - view.samples)
     if view.sample_s > 0:
         size = min(size, int(spec.length_s / BATCHES_A_ROUND / view.sample_s))

@@ -149,8 +149,9 @@ class RoundSpec(Section):
 
     @property
     def lease_samples(self) -> int:
-        """What a node is given in advance: a round's samples, and the next one's if it does not wait for the update."""
-        return self.samples * (2 if self.base_age_max else 1)
+        """What a node is given in advance: a round's samples; if it does not wait for the update, the next one's, and
+        as many again for the time in which others are waited for."""
+        return self.samples * (3 if self.base_age_max else 1)
 
     @model_validator(mode="after")
     def _relations(self) -> RoundSpec:

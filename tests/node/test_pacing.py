@@ -96,7 +96,15 @@ def test_in_a_quorum_everybody_trains_a_share() -> None:
     assert kind(rules, samples=8) is Cut
     overlapped = spec("quorum", age=1)
     assert kind(overlapped, samples=7, contributed=True) is Train
-    assert kind(overlapped, samples=8, contributed=True) is Wait
+    assert kind(overlapped, samples=8) is Cut
+
+
+def test_who_waits_for_a_quorum_goes_on_as_long_as_the_lease_lasts() -> None:
+    """A packet that is sent again delays one node's contribution; it should not leave all machines idle."""
+    share_is_trained = replace(VIEW, samples=8, contributed=True)
+    assert decide(share_is_trained, spec("quorum", age=1)) == Train(4, "towards step 6")
+    assert isinstance(decide(replace(share_is_trained, leased=0), spec("quorum", age=1)), Wait)
+    assert isinstance(decide(share_is_trained, spec("quorum", age=0)), Wait)
 
 
 def test_a_lease_that_is_used_up_is_said() -> None:

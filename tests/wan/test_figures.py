@@ -38,6 +38,8 @@ def outcome() -> Outcome:
         swarm=measured(4 * 2000 * 190, 376.0, exchanges=190),
         dense=measured(4 * 2000 * 17, 34.0, exchanges=17),
         dense_exchange_s=5.5,
+        cores=2,
+        dilation=1,
     )
 
 
@@ -55,13 +57,22 @@ def test_the_gain_is_told_as_a_share_of_the_most_there_is() -> None:
     assert not dataclasses.replace(one, dense_exchange_s=4.9).decides
 
 
+def test_in_dilated_time_nodes_have_more_cores_and_shares_stay() -> None:
+    """Twice as long for everything, by the machine's clock: the same world, of machines that are twice as fast."""
+    one = dataclasses.replace(outcome(), dilation=2)
+    assert (one.cores_each, outcome().cores_each) == (1, 0.5)
+    assert one.gain_share == outcome().gain_share
+    assert "| 10 Mbit/s, 100 ms, 1%, 1 core a node | 0.25 | 2.75 | 30,400 | 2,720 |" in page([one], [], "")
+    assert Link(10, 100, 0.01).dilated(2) == Link(5, 200, 0.01)
+
+
 def test_the_page_holds_every_cell_and_what_was_left_out_and_comes_back_from_json(tmp_path: Path) -> None:
     left_out = [LeftOut(Link(1000, 20, 0), "left out: for a reason")]
     write_cells([outcome()], left_out, "some machine.", tmp_path)
     read = read_cells(tmp_path / "cells.json")
     assert read == ([outcome()], left_out, "some machine.")
     text = page(*read)
-    assert "| 10 Mbit/s, 100 ms, 1% | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
+    assert "| 10 Mbit/s, 100 ms, 1%, 0.5 core a node | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
     assert "**94%** of the wall time that the cores leave: reached" in text
     assert "* 1000 Mbit/s, 20 ms, 0%: left out: for a reason" in text
     assert json.loads((tmp_path / "cells.json").read_text())["cells"][0]["derived"]["gain_share"] == pytest.approx(
