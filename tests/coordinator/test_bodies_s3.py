@@ -1,7 +1,4 @@
-"""Bodies in an object store: real requests to an S3 server on loopback, where s3fs and moto are installed.
-
-pip install s3fs 'moto[s3,server]'
-"""
+"""Bodies in an object store: real requests to an S3 server on loopback."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from support.sealed_run import make_run
 from thinwire_coordinator.retention import Retention
@@ -24,11 +22,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # of botocore and moto, whic
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """The address of a place in a bucket, with what s3fs needs to find it in the environment."""
-    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
-    server_module: Any = pytest.importorskip(
-        "moto.server", reason="moto is not installed: pip install 'moto[s3,server]'"
-    )
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
