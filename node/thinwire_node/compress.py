@@ -32,7 +32,6 @@ from thinwire_proto.transform import float_basis
 
 BLOCKS = (256, 1024)
 """How many blocks a tile is cut into to bound its k-th largest from below: the first of at least 2·k."""
-DIRECTION_MAX = 127
 SMALLEST = np.float32(2.0**-149)  # the smallest above 0
 
 Floats = npt.NDArray[np.float32]
@@ -129,16 +128,18 @@ class Compressor:
         torch.mm(tiles.view(-1, len(b)), b, out=half.view(-1, len(b)))
         return torch.bmm(b.T.expand(len(half), -1, -1), half, out=tiles)
 
-    def direction(self, components: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
-        """The step of an update of these votes alone, in DIRECTION_MAX-ths of the learning rate, as whole numbers: as
-        exact as looking ahead needs it. Arguments and room as for `expand`."""
+    def step(self, components: Tensor, values: Tensor, shape: torch.Size, rate: float) -> Tensor:
+        """What an update of these votes alone would add to the parameters, as exact as looking ahead needs it. rate: of
+        learning, or with magnitudes what they are times. Else arguments and room as for `expand`."""
         taken, other = self.expand(components, values, shape), self.room(shape)[1]
+        if self._spec.magnitude == "tile":
+            return taken.mul_(-rate)
         if self._spec.magnitude == "sign":
-            return taken.sign_().mul_(DIRECTION_MAX)
+            return taken.sign_().mul_(-rate)
         mean = torch.abs(taken, out=other).flatten(1).mean(1)
         unit = CLIP * mean.clamp_(min=torch.finfo(torch.float32).tiny)
-        taken.mul_((DIRECTION_MAX / unit).view(-1, *[1] * (taken.dim() - 1)))
-        return taken.clamp_(-DIRECTION_MAX, DIRECTION_MAX).round_()
+        taken.mul_((-rate / unit).view(-1, *[1] * (taken.dim() - 1)))
+        return taken.clamp_(-rate, rate)
 
 
 def largest(magnitudes: Tensor, k: int, mask: Tensor) -> Tensor:

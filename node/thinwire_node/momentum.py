@@ -13,9 +13,9 @@ the momentum.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -155,35 +155,19 @@ class Momentum:
         components, values = self._here(sent)
         self.buffer.index_add_(0, components, values, alpha=share)
 
-    @torch.no_grad()
-    def direction(self, sent: Sent) -> Tensor:
-        """The step of an update of these votes alone: int8, flat in tile space, in DIRECTION_MAX-ths of the learning
-        rate."""
-        direction = torch.empty_like(self.buffer, dtype=torch.int8)
-        for tiles, components, values in self._sent_batches(direction, sent):
-            tiles.copy_(self.compressor.direction(components, values, tiles.shape))
-        return direction
-
-    @torch.no_grad()
-    def taken(self, sent: Sent) -> Tensor:
-        """T⁻¹ of what was sent, float32, a flat buffer in tile space."""
-        taken = torch.empty_like(self.buffer)
-        for tiles, components, values in self._sent_batches(taken, sent):
-            tiles.copy_(self.compressor.expand(components, values, tiles.shape))
-        return taken
+    def steps(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
+        """What an update of these votes alone would add to the parameters, a batch of tiles at a time: float32
+        [n, 64, 64] or [n, 64], which lasts until the next batch. rate: see `Compressor.step`."""
+        components, values = self._here(sent)
+        batches = [(batch, tiles.shape, first) for batch, tiles, first in self._batches(self.buffer)]
+        ends = torch.tensor([first + prod(shape) for _, shape, first in batches], device=components.device)
+        start = 0
+        for (batch, shape, first), end in zip(batches, torch.searchsorted(components, ends).tolist(), strict=True):
+            yield batch, self.compressor.step(components[start:end] - first, values[start:end], shape, rate)
+            start = end
 
     def _here(self, sent: Sent) -> tuple[Tensor, Tensor]:
         return sent.components.to(self.buffer.device), sent.values.to(self.buffer.device)
-
-    def _sent_batches(self, flat: Tensor, sent: Sent) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Views of a flat buffer as tiles, and what was sent of them: components within them, and values."""
-        components, values = self._here(sent)
-        batches = list(self._batches(flat))
-        ends = torch.tensor([first + tiles.numel() for _, tiles, first in batches], device=components.device)
-        start = 0
-        for (_, tiles, first), end in zip(batches, torch.searchsorted(components, ends).tolist(), strict=True):
-            yield tiles, components[start:end] - first, values[start:end]
-            start = end
 
     # what a node keeps on disk, so that a restart costs nothing that was learned
 
@@ -213,4 +197,4 @@ class Momentum:
         for batch in self._layout.batches(self.compressor.batch_tiles):
             tiles = (self._layout.matrices if batch.is_matrix else self._layout.vectors)(flat)[batch.tiles]
             yield batch, tiles, first
-            first += math.prod(tiles.shape)
+            first += prod(tiles.shape)

@@ -14,18 +14,17 @@ What both share, the buffer and the cut, is `Momentum`. docs/local-rules.md says
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from thinwire_node.compress import DIRECTION_MAX
 from thinwire_node.momentum import Momentum, Sent
 from thinwire_node.precondition import SecondMoment
 from thinwire_proto.contract import Contract, RuleSpec
-from thinwire_proto.tiles import TileLayout, layout_of
+from thinwire_proto.tiles import Batch, TileLayout, layout_of
 
 Tensors = Mapping[str, Tensor]
 """By the parameter's name, float32, in its shape."""
@@ -52,8 +51,8 @@ class Rule(Protocol):
     def put_back(self, sent: Sent) -> None:
         """It was not counted: see `Momentum.put_back`."""
 
-    def step_of(self, sent: Sent, rate: float) -> tuple[Tensor, float]:
-        """(T, r): an update that held `sent` alone would step by −r·T. T is flat in tile space, int8 or float32."""
+    def step_of(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
+        """What an update that held `sent` alone would add to the parameters: see `Momentum.steps`."""
 
     def clear(self) -> None:
         """Forget what was learned since the last cut. Moments keep it: they are means over many rounds."""
@@ -78,10 +77,9 @@ class _Compressed:
     def put_back(self, sent: Sent) -> None:
         self.momentum.put_back(sent)
 
-    def step_of(self, sent: Sent, rate: float) -> tuple[Tensor, float]:
-        if self._contract.demo.magnitude == "tile":
-            return self.momentum.taken(sent), self._contract.rule.outer_rate
-        return self.momentum.direction(sent), rate / DIRECTION_MAX
+    def step_of(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
+        carries_magnitude = self._contract.demo.magnitude == "tile"
+        return self.momentum.steps(sent, self._contract.rule.outer_rate if carries_magnitude else rate)
 
 
 class DemoRule(_Compressed):

@@ -83,17 +83,20 @@ class Trainer:
         """Until the next `refresh`, train on the parameters as the next update would leave them if it held `out` alone,
         the node's own contribution that is under way. Nobody else sees these, so any arithmetic will do. A `share`
         other than 1 scales the step and not the decay. The replica is read and never written."""
-        replica, layout = self.replica, self.replica.layout
+        replica = self.replica
         if self._ahead is None:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
         schedule, step = self._contract.schedule, replica.step
         shrink = decay(schedule, step)
-        direction, rate = self.rule.step_of(out, learning_rate(schedule, step))
-        direction = direction.to(replica.device)
-        for tensor in layout.tensors:
-            theta, ahead = replica.tensors[tensor.name], self._ahead[tensor.name]
-            torch.mul(theta, shrink, out=ahead)
-            layout.add_from(direction, tensor, ahead, -share * rate)
+        for batch, change in self.rule.step_of(out, learning_rate(schedule, step)):
+            if share != 1:
+                change.mul_(share)
+            tiles = change.to(replica.device)
+            for part in batch.parts:
+                name = part.tensor.name
+                theta, ahead = part.pieces(part.band(replica.tensors[name]), tiles), part.band(self._ahead[name])
+                for (of_theta, of_tiles), (of_ahead, _) in zip(theta, part.pieces(ahead, tiles), strict=True):
+                    torch.add(of_tiles, of_theta, alpha=shrink, out=of_ahead)
         self._stand_on(self._ahead)
 
     @torch.no_grad()

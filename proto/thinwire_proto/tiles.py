@@ -179,18 +179,10 @@ class TileLayout:
     def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
         """Add `scale` times a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left
         alone."""
-        for of_tensor, of_tiles in self._pieces(flat, tensor, values):
-            of_tiles.add_(of_tensor, alpha=scale)
-
-    def add_from(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
-        """Add `scale` times its tiles in a flat buffer [components] to a tensor of `tensor.shape`."""
-        for of_tensor, of_tiles in self._pieces(flat, tensor, values):
-            of_tensor.add_(of_tiles, alpha=scale)
-
-    def _pieces(self, flat: Tensor, tensor: TensorTiles, values: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         kind = self.matrices(flat) if tensor.is_matrix else self.vectors(flat)
         for part in self._bands(tensor, tensor.tiles):
-            yield from part.pieces(part.band(values), kind)
+            for of_tensor, of_tiles in part.pieces(part.band(values), kind):
+                of_tiles.add_(of_tensor, alpha=scale)
 
     def batches(self, tiles_max: int) -> tuple[Batch, ...]:
         """All tiles in batches of at most `tiles_max` matrix tiles, or of vector tiles with as many components: what is
