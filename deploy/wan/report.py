@@ -49,9 +49,9 @@ tokens an exchange. T is the time that the computing of a round takes where noth
 all-reduce of all gradients in float32, so 1 + X/T is the most that anybody can gain. Any two hosts are one round trip
 and one loss apart; the rate is that of a node's own line, either way.
 
-{NODES} nodes on these cores are machines of half a core or so. Where a node has more, time is dilated: links are slower
-and longer by the machine's clock, and rounds hold more samples, all by the same factor. Figures are by the emulated
-world's clock.
+Nodes share these cores, so each is a machine of a part of one, which nobody has. Where a node has more, time is dilated:
+links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor. Times and rates
+are by the clock of the emulated world.
 """
 
 
@@ -134,7 +134,8 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 
 def _name(outcome: Outcome) -> str:
-    return f"{_link(outcome.link)}, {outcome.cores_each:g} core a node"
+    cores = outcome.cores_each
+    return f"{_link(outcome.link)}, {cores:g} {'core' if cores <= 1 else 'cores'} a node"
 
 
 def _link(link: Link) -> str:
@@ -164,7 +165,7 @@ def plot(outcomes: list[Outcome], path: Path) -> None:
         linestyles="dotted",
         label="computing alone",
     )
-    axes.bar_label(bars, [f"{outcome.gain:.1f}×" for outcome in outcomes], padding=2)
+    axes.bar_label(bars, [f"{outcome.gain:.1f}×" for outcome in outcomes], label_type="center", color="white")
     axes.set_xticks(places, [_name(outcome).replace(", ", "\n") for outcome in outcomes])
     axes.set_ylabel("tokens a second, all nodes")
     axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.12), frameon=False)
