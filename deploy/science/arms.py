@@ -78,7 +78,7 @@ _TABLE = (
     _local(4, 704),
     _local(16, 1408),
     Arm(
-        "diloco-4", "DiLoCo: 4 local AdamW steps a round, all of it exchanged", "diloco", 3e-3, local_steps=4, beta=0.99
+        "diloco-4", "DiLoCo: 4 local AdamW steps a round, all of it exchanged", "diloco", 3e-4, local_steps=4, beta=0.99
     ),
     Arm("diloco-16", "the same with 16", "diloco", 3e-3, local_steps=16, beta=0.99),
 )
