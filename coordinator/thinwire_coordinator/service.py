@@ -119,10 +119,14 @@ class Service(SwarmServicer):
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
         step = self._swarm.state.snapshot_steps()[-1]
-        offset = request.offset if request.step == step else 0
+        path, offset = self._swarm.state.snapshot_path(step), request.offset if request.step == step else 0
+        size = (await asyncio.to_thread(path.stat)).st_size
+        if offset > size:  # `==` is fine: a node may have died between the last byte and the file's own name
+            text = f"the snapshot of step {step} has {size} bytes, so nothing begins at byte {offset}: fetch it anew"
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, text)
         self._swarm.books.events.tell(Fetched(member.node_id, "snapshot"))
         async with _one_at_a_time(member, "Snapshot", context):
-            async for part in self._file(member, self._swarm.state.snapshot_path(step), step, offset):
+            async for part in self._file(member, path, step, offset):
                 yield part
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:

@@ -51,7 +51,14 @@ async def fetch_snapshot(link: Link, state: NodeState, contract: Contract) -> Re
     """The coordinator's newest snapshot; what came of it before the link was lost is not fetched again."""
     begun = state.partial_snapshot()
     log.info("fetching a snapshot%s", f", {begun[2]:,} bytes of which are here" if begun else "")
-    passing = await link.snapshot(state.path(""), contract, begun)
+    try:
+        passing = await link.snapshot(state.path(""), contract, begun)
+    except Refused as error:
+        if begun is None:
+            raise
+        log.warning("%s", error)  # what is here does not fit the snapshot that is there, and would not the next time
+        begun[0].unlink()
+        passing = await link.snapshot(state.path(""), contract, None)
     try:
         replica = await asyncio.to_thread(load_replica, contract, passing)
     except Exception:

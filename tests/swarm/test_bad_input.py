@@ -142,6 +142,27 @@ def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, 
     assert swarm.status().step == 0
 
 
+def test_a_snapshot_is_gone_on_with_from_any_byte_of_it_and_from_none_beyond(swarm: RealSwarm, raw: RawNode) -> None:
+    whole = (swarm.state / "snapshots" / "0.safetensors").read_bytes()
+
+    def snapshot(step: int, offset: int) -> tuple[pb.FilePart, bytes]:
+        request = pb.SnapshotRequest(session=raw.session, step=step, offset=offset)
+        parts = list(raw.stub.Snapshot(request, timeout=10))
+        return parts[0], b"".join(part.data for part in parts)
+
+    for offset in (0, 1, 100_000, len(whole)):
+        first, data = snapshot(0, offset)
+        assert (first.size, first.step, first.offset) == (len(whole), 0, offset)
+        assert data == whole[offset:]
+    first, data = snapshot(3, 1 << 63)  # of another step: the newest comes, from its beginning
+    assert (first.step, first.offset, data) == (0, 0, whole)
+    for offset in (len(whole) + 1, (1 << 64) - 1):
+        with pytest.raises(grpc.RpcError) as error:
+            snapshot(0, offset)
+        assert error.value.code() == grpc.StatusCode.OUT_OF_RANGE
+        assert f"has {len(whole)} bytes, so nothing begins at byte {offset}" in (error.value.details() or "")
+
+
 def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:
     other = raw.contract.model_copy(update={"demo": raw.contract.demo.model_copy(update={"k": 31})})
     with pytest.raises(grpc.RpcError) as error:

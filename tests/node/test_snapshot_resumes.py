@@ -1,0 +1,134 @@
+"""A snapshot that broke off on its way is gone on with where it broke off: a real link, and a server that drops it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc.aio import ServicerContext as Context
+
+from support.small import random_replica, small_contract
+from thinwire_node.joining import fetch_snapshot
+from thinwire_node.link import Link, LinkLost, connect
+from thinwire_node.state import NodeState
+from thinwire_node.traffic import Traffic
+from thinwire_proto import service_pb2 as pb
+from thinwire_proto.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
+
+PARTS = 10
+PARTS_BEFORE_A_BREAK = 4
+CONTRACT = small_contract()
+
+
+@dataclass
+class Store(SwarmServicer):
+    """Serves one snapshot as the coordinator does, in parts small enough that a small one has several. breaks: how
+    often a stream ends after a few parts."""
+
+    step: int
+    data: bytes
+    breaks: int = 0
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def part_bytes(self) -> int:
+        return len(self.data) // PARTS
+
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        self.asked.append((request.step, request.offset))
+        offset = request.offset if request.step == self.step else 0
+        if offset > len(self.data):
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "beyond the end")
+        breaks, self.breaks = self.breaks > 0, max(0, self.breaks - 1)
+        part = pb.FilePart(size=len(self.data), step=self.step, offset=offset)
+        for sent, start in enumerate(range(offset, max(len(self.data), offset + 1), self.part_bytes)):
+            if breaks and sent == PARTS_BEFORE_A_BREAK:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the line is cut")
+            part.data = self.data[start : start + self.part_bytes]
+            yield part
+            part = pb.FilePart()
+
+
+def holding(step: int, data: bytes, breaks: int = 0) -> Store:
+    return Store(step, data, breaks)  # type: ignore[abstract]  # nothing else is called
+
+
+@asynccontextmanager
+async def served(store: Store) -> AsyncIterator[Link]:
+    server = grpc.aio.server()
+    add_SwarmServicer_to_server(store, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    link = connect(f"127.0.0.1:{port}", Traffic())
+    try:
+        yield link
+    finally:
+        await link.close()
+        await server.stop(None)
+
+
+def snapshot(folder: Path, step: int) -> tuple[bytes, bytes]:
+    """A snapshot's bytes, and the hash of the parameters in it."""
+    replica = random_replica(CONTRACT, seed=step, step=step)
+    replica.save(folder / "made")
+    return (folder / "made").read_bytes(), replica.state_hash()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> NodeState:
+    return NodeState(tmp_path / "node")
+
+
+async def test_one_that_broke_off_twice_is_gone_on_with_and_is_the_same_bit_for_bit(
+    tmp_path: Path, state: NodeState
+) -> None:
+    data, state_hash = snapshot(tmp_path, 7)
+    store = holding(7, data, breaks=2)
+    async with served(store) as link:
+        for broken in (1, 2):
+            with pytest.raises(LinkLost, match="the line is cut"):
+                await fetch_snapshot(link, state, CONTRACT)
+            here = broken * PARTS_BEFORE_A_BREAK * store.part_bytes
+            assert state.partial_snapshot() == (state.path("snapshot-7.part"), 7, here)
+            assert state.path("snapshot-7.part").read_bytes() == data[:here]
+            state.close()
+            state = NodeState(tmp_path / "node")  # a node that is started anew goes on with it, too
+        replica = await fetch_snapshot(link, state, CONTRACT)
+    step = PARTS_BEFORE_A_BREAK * store.part_bytes
+    assert store.asked == [(0, 0), (7, step), (7, 2 * step)]
+    assert (replica.step, replica.state_hash()) == (7, state_hash)
+    assert state.path("replica.safetensors").read_bytes() == data
+    assert state.partial_snapshot() is None
+
+
+async def test_a_newer_snapshot_is_fetched_from_its_beginning(tmp_path: Path, state: NodeState) -> None:
+    old, _ = snapshot(tmp_path, 7)
+    new, state_hash = snapshot(tmp_path, 9)
+    state.path("snapshot-7.part").write_bytes(old[: len(old) // 2])
+    store = holding(9, new, breaks=1)
+    async with served(store) as link:
+        with pytest.raises(LinkLost, match="the line is cut"):
+            await fetch_snapshot(link, state, CONTRACT)
+        assert not state.path("snapshot-7.part").exists()
+        replica = await fetch_snapshot(link, state, CONTRACT)
+    assert store.asked == [(7, len(old) // 2), (9, PARTS_BEFORE_A_BREAK * store.part_bytes)]
+    assert (replica.step, replica.state_hash()) == (9, state_hash)
+
+
+@pytest.mark.parametrize("more", [b"", b"and more"])
+async def test_one_that_is_there_whole_or_longer_than_whole_does_not_stop_the_node(
+    tmp_path: Path, state: NodeState, more: bytes
+) -> None:
+    """A node may die between the last byte and the file's own name; a file that is too long is fetched anew."""
+    data, state_hash = snapshot(tmp_path, 7)
+    state.path("snapshot-7.part").write_bytes(data + more)
+    store = holding(7, data)
+    async with served(store) as link:
+        replica = await fetch_snapshot(link, state, CONTRACT)
+    assert store.asked == [(7, len(data + more))] + ([(0, 0)] if more else [])
+    assert replica.state_hash() == state_hash
