@@ -6,6 +6,7 @@ happens, and what it hits, is up to the machine. At the end everybody leaves, an
 
 * steps went on: never longer than STANDSTILL_S without one while somebody could train;
 * no two replicas differed, in any comparison, and those that left at the same step left with the same fingerprint;
+  neither did a node find that out by itself: logs are read, of every life, since a tally ends with its coordinator;
 * the ledger verifies, and each contribution is in one update at most;
 * nobody ended but by a signal of ours.
 """
@@ -59,9 +60,27 @@ samples = 64
 weight_max = 16
 """
 
+TROUBLE = re.compile(
+    r"Traceback|Segmentation|Fatal Python error"
+    r"|its replica differs|the parameters differ|are not those of step|resyncing"
+)
+"""What the log of no process may hold. The second line: a replica that differs, as the coordinator found, and as a node
+found, by itself and by its receipt; and a node that gave its replica up for whatever reason."""
+SHOWN_LINES = 20
+
 
 class Failed(Exception):
     """A promise did not hold."""
+
+
+def check_logs(folder: Path) -> None:
+    """Raise Failed with the file, the line and what follows it, if a log tells of trouble."""
+    for path in sorted(folder.glob("*.log")):
+        lines = path.read_text(errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            if TROUBLE.search(line):
+                told = "\n".join(lines[number - 1 : number - 1 + SHOWN_LINES])
+                raise Failed(f"{path}:{number}: {told}")
 
 
 @dataclass
@@ -169,7 +188,7 @@ class Chaos:
             return reply
 
     def finish(self) -> None:
-        """Everybody leaves in good order; then the books are looked at."""
+        """Everybody leaves in good order; then the logs and the books are looked at."""
         for victim in self.victims:
             if victim.process is not None:
                 victim.process.tell(signal.SIGCONT)
@@ -180,6 +199,7 @@ class Chaos:
         self.look()
         assert self.coordinator is not None
         self.coordinator.end(END_S)
+        check_logs(self.folder)
         try:
             verify(self.folder / "coordinator", lambda said: None)
         except LedgerError as error:
@@ -190,8 +210,6 @@ class Chaos:
                 step, fingerprint = found
                 if left.setdefault(step, fingerprint) != fingerprint:
                     raise Failed(f"{process.name} left step {step} with another fingerprint than somebody else")
-            if re.search(r"Traceback|Segmentation", process.text()):
-                raise Failed(f"{process.name} told of an error:\n{process.tail(30)}")
 
     def kill_all(self) -> None:
         for process in [victim.process for victim in self.victims] + [self.coordinator]:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import torch
 
+from deploy.chaos import Failed, check_logs
 from support.real import RealSwarm, run_text, until
 from thinwire_node.daemon import Node, Settings
 from thinwire_node.session import Habits
@@ -43,6 +44,8 @@ async def test_one_flipped_bit_is_found_not_merged_and_healed(
     assert node.record.resyncs == 1
     assert node.record.not_counted == 1
     assert f"its replica differs at step {flipped_at[0]}; its votes are not merged" in coordinator.text()
+    with pytest.raises(Failed, match=r"coordinator\.0\.log:\d+: .*its replica differs"):
+        check_logs(swarm.folder)  # as `make chaos` looks
     assert f"the parameters that this was computed on are not those of step {flipped_at[0]}" in caplog.text
     coordinator.end(10)
     swarm.verify()
