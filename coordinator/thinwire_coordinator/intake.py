@@ -160,8 +160,8 @@ class Intake:
         """Compare the base, decode the votes, and take them into the round if it is still open."""
         over = admission.Refusal(Receipt.REASON_LATE, f"round {current.number} ended before this was checked")
         base = self._books.bases.at(header.step)
-        if base is None:
-            return over  # rounds stand on later steps by now
+        if base is None or current is not self.round:
+            return over  # rounds stand on later steps by now, or, after a void one, on this step under another nonce
         if not await self._replica_is_equal(member, header, base):
             log.warning("%s: its replica differs at step %d; its votes are not merged", member.name, header.step)
             text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"

@@ -183,6 +183,25 @@ async def test_a_contribution_that_trickles_in_is_late_and_holds_nobody_up(tmp_p
     await bench.close()
 
 
+async def test_one_that_comes_after_a_void_round_is_late_and_its_replica_does_not_differ(tmp_path: Path) -> None:
+    """The next round stands on the same step, and under another nonce than this fingerprint was taken with."""
+    bench = Bench(tmp_path, length_ms=300)
+    member = bench.join("a")
+    await bench.attend(member)
+    payload, gate, current = bench.payload(1), asyncio.Event(), bench.swarm.intake.round
+    header = bench.header(member, payload)
+    sending = asyncio.ensure_future(bench.swarm.intake.contribute(member, header, parts_of(payload, gate)))
+    while bench.swarm.intake.round is current:
+        await asyncio.sleep(0.01)
+    assert bench.swarm.intake.round is not None
+    assert bench.swarm.intake.round.step == header.step
+    gate.set()  # soon enough that it is still read
+    receipt = await asyncio.wait_for(sending, PATIENCE_S)
+    assert receipt.reason == Receipt.REASON_LATE
+    assert bench.swarm.books.tally.fingerprints_different == 0
+    await bench.close()
+
+
 async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: Path) -> None:
     """It delivered, left, and made place for another in a full swarm, before the round was found void."""
     bench = Bench(tmp_path, length_ms=400, min_contributions=2, nodes_max=2)
