@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 from pathlib import Path
 
 import pytest
 
-from deploy.local_swarm.processes import BIN
+from deploy.local_swarm.processes import BIN, Process
 from deploy.wan.hosts import Host, Link, hosts_behind
 from deploy.wan.needs import look_at_machine
 from deploy.wan.programs import Programs
 from support.real import run_text, until
 
 MACHINE = look_at_machine()
+BEHIND = 40
+"""Updates that the newcomer has to catch up with, at least."""
 ASK = """
-import json, sys, grpc
+import json, sys, time, grpc
 from thinwire_proto.service_pb2 import StatusRequest
 from thinwire_proto.service_pb2_grpc import SwarmStub
-status = SwarmStub(grpc.insecure_channel(sys.argv[1])).Status(StatusRequest(), timeout=10)
-print(json.dumps({"step": status.step, "different": status.fingerprints_different,
-                  "counted": {node.name: node.counted for node in status.nodes}}))
+address, name, counted, step = sys.argv[1:]
+while True:
+    status = SwarmStub(grpc.insecure_channel(address)).Status(StatusRequest(), timeout=10)
+    if status.step >= int(step) and any(n.name == name and n.counted >= int(counted) for n in status.nodes):
+        break
+    time.sleep(0.1)
+print(json.dumps({"step": status.step, "different": status.fingerprints_different}))
 """
 
 
-def status(host: Host, address: str) -> dict[str, object]:
-    command = host.inside(str(BIN / "python"), "-c", ASK, address)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    found: dict[str, object] = json.loads(done.stdout)
+def when(programs: Programs, host: Host, address: str, name: str, *, counted: int = 0, step: int = 0) -> dict[str, int]:
+    """The status as soon as a node was counted so often, and so many steps are sealed. One process looks all the time:
+    to start one for each look would cost more than the swarm does."""
+    command = host.inside(str(BIN / "python"), "-c", ASK, address, name, str(counted), str(step))
+    asking = programs.start(f"ask-{name}-{counted}-{step}", command)
+    until(lambda: not asking.running, f"{name} is counted {counted} times, and step {step}", asking, *programs.all)
+    found: dict[str, int] = json.loads(asking.text())
     return found
 
 
@@ -42,11 +51,19 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
         serve += ["--state-dir", str(tmp_path / "coordinator")]
         coordinator = programs.start("coordinator", hosts.coordinator.inside(*serve))
         programs.wait_for(coordinator, "listening on")
-        nodes = []
-        for name, host in zip(("old", "new"), hosts.nodes, strict=True):
-            start = [str(BIN / "thinwire-node"), "start", address, "--name", name, "--threads", "1"]
-            nodes.append(programs.start(name, host.inside(*start, "--state-dir", str(tmp_path / name))))
-            until(lambda: status(hosts.coordinator, address)["counted"].get(name, 0) >= 6, name, *nodes)  # type: ignore[attr-defined]  # noqa: B023 - called at once
-        found = status(hosts.coordinator, address)
-        assert found["different"] == 0
-        assert "catch up" not in nodes[1].text()
+
+        def start(name: str, host: Host) -> Process:
+            command = [str(BIN / "thinwire-node"), "start", address, "--name", name, "--threads", "1"]
+            return programs.start(name, host.inside(*command, "--state-dir", str(tmp_path / name)))
+
+        start("old", hosts.nodes[0])
+        begun = when(programs, hosts.coordinator, address, "old", counted=6, step=BEHIND)
+        newcomer = start("new", hosts.nodes[1])
+        first = when(programs, hosts.coordinator, address, "new", counted=1)
+        assert first["step"] > begun["step"]  # the swarm has not waited for it
+        last = when(programs, hosts.coordinator, address, "new", counted=6)
+        assert last["different"] == 0
+        fetched = re.search(r"snapshot of step (\d+)", newcomer.text())
+        assert fetched, newcomer.text()
+        assert begun["step"] - int(fetched[1]) >= BEHIND
+        assert "catch up" not in newcomer.text()  # as who cannot is told
