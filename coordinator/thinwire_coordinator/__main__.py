@@ -20,7 +20,7 @@ from thinwire_coordinator.retention import KEEP_MIN
 from thinwire_coordinator.state import open_state, replay, replica_at_head
 from thinwire_coordinator.table import table
 from thinwire_coordinator.verify import verify
-from thinwire_proto.errors import ConfigError, ThinwireError
+from thinwire_proto.errors import MEND_DISK, ConfigError, ThinwireError
 from thinwire_proto.replica import Replica
 
 DEFAULT_LISTEN = "127.0.0.1:7700"
@@ -38,7 +38,7 @@ def main() -> None:
         print(f"thinwire-coordinator: {error}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
-        print(f"thinwire-coordinator: the disk fails: {error}", file=sys.stderr)
+        print(f"thinwire-coordinator: the disk fails: {error}; {MEND_DISK}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.errors import ConfigError, Damaged
 
 NAME = re.compile(r"[0-9a-f]{64}")
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
@@ -55,16 +55,16 @@ class Bodies:
         return body_hash
 
     def get(self, body_hash: bytes, size: int) -> bytes:
-        """Raises LedgerError if the body is not there, or is not what its name says."""
+        """Raises Damaged if the body is not there, or is not what its name says."""
         name = body_hash.hex()
         try:
             with self._failing():
                 body = bytes(self._fs.cat_file(self._path(name), start=0, end=size + 1))
         except FileNotFoundError:
-            raise LedgerError(f"body {name} is missing") from None
+            raise Damaged(f"body {name} is missing", restore="it") from None
         if hashlib.sha256(body).digest() != body_hash:
             torn = f": it has {len(body)} of {size} bytes" if len(body) < size else ""
-            raise LedgerError(f"body {name} does not have the hash that its name says{torn}")
+            raise Damaged(f"body {name} does not have the hash that its name says{torn}", restore="it")
         return body
 
     def names(self) -> set[str]:

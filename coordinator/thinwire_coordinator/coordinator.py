@@ -35,7 +35,7 @@ from thinwire_coordinator.web import Readiness, Web
 from thinwire_coordinator.workers import Workers
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import ConfigError, LedgerError, LocalError, ThinwireError
+from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
 from thinwire_proto.replica import Replica
 
 log = logging.getLogger("thinwire.coordinator")
@@ -80,15 +80,17 @@ class Coordinator:
             await self._startup()
             await self._main_loop(stop)
         except LedgerError as error:
-            if self._server is None or error.step is not None:
+            if error.step is not None or isinstance(error, Damaged):
                 raise
-            # what was opened and replayed cannot be read or written any more: a full disk, or one that fails
-            raise LedgerError(f"{error}; nothing that was sealed is lost") from error
+            # it cannot be read or written: a full disk, or one that fails
+            raise LedgerError(f"{error}; nothing that was sealed is lost; {MEND_DISK}") from error
         except ThinwireError:
             raise
         except OSError as error:
             folder = self._settings.state_dir
-            raise LocalError(f"{folder}: the disk fails: {error}; nothing that was sealed is lost") from error
+            raise LocalError(
+                f"{folder}: the disk fails: {error}; nothing that was sealed is lost; {MEND_DISK}"
+            ) from error
         except Exception as error:
             log.exception("this is a bug, or the machine fails")
             raise LocalError(f"the coordinator cannot go on: {error!r}; nothing that was sealed is lost") from error
@@ -235,6 +237,7 @@ class Coordinator:
         if self._server is not None:
             self._held_out.stop()
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
+            self._swarm.clockwork.stop()  # or a round could open when nobody works any more
         if self._web is not None:
             self._page.close()
             await self._web.stop()
@@ -268,8 +271,9 @@ def _sealed_update(state: State, step: int) -> SealedUpdate:
     row = state.reading_ledger.row(step)
     try:
         return sealed_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
-    except LedgerError as error:
+    except LedgerError:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:
             raise
-        raise NotKept(f"{error}: updates are kept since step {oldest}; join again, and take a snapshot", step) from None
+        text = f"step {step}: updates are kept since step {oldest}; join again, and take a snapshot"
+        raise NotKept(text, step) from None

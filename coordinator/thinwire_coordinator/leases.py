@@ -22,7 +22,7 @@ from typing import Any
 
 import msgpack
 
-from thinwire_proto.errors import LedgerError
+from thinwire_proto.errors import Damaged
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Leases:
 
     @classmethod
     def from_plain(cls, plain: Any) -> Leases:
-        """Raises LedgerError if this is not what `plain` gave."""
+        """Raises Damaged if this is not what `plain` gave."""
         leases = cls()
         try:
             leases.cursor, free, held = plain
@@ -160,7 +160,7 @@ class Leases:
             for node, seen_step, granted, trained in held:
                 leases._held[node] = _Held([Run(*run) for run in granted], [Run(*run) for run in trained], seen_step)
         except (TypeError, ValueError) as error:
-            raise LedgerError(f"the leases on disk cannot be read: {error}") from None
+            raise Damaged(f"the leases on disk cannot be read: {error}") from None
         return leases
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgpack
 
 from thinwire_coordinator.leases import Leases
-from thinwire_proto.errors import LedgerError
+from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.rows import Counted, Row
 
 SCHEMA = """
@@ -54,7 +54,7 @@ class Ledger:
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
         except sqlite3.DatabaseError as error:
-            raise LedgerError(f"{path} cannot be opened as a ledger: {error}") from None
+            raise _failure(f"{path} cannot be opened as a ledger", error) from None
 
     def _execute(self, sql: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
@@ -62,7 +62,7 @@ class Ledger:
         except sqlite3.IntegrityError as error:
             raise LedgerError(f"{self._path}: {error}: what was to be written is there already") from None
         except sqlite3.Error as error:
-            raise LedgerError(f"{self._path} cannot be read or written: {error}") from None
+            raise _failure(f"{self._path} cannot be read or written", error) from None
 
     def close(self) -> None:
         self._db.close()
@@ -126,7 +126,7 @@ class Ledger:
         try:
             return Leases.from_plain(msgpack.unpackb(found[0], raw=False)) if found else Leases()
         except (ValueError, msgpack.UnpackException) as error:
-            raise LedgerError(f"{self._path}: the leases on disk cannot be read: {error}") from None
+            raise Damaged(f"{self._path}: the leases on disk cannot be read: {error}") from None
 
     @property
     def rounds_void(self) -> int:
@@ -183,7 +183,7 @@ class Ledger:
         """Raises LedgerError if it is not there or does not have the hash that was sealed."""
         for row in self.rows(step, step + 1):
             return row
-        raise LedgerError(f"step {step}: its row is missing", step)
+        raise Damaged(f"step {step}: its row is missing", step)
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         """Rows in order, each checked against its own hash; the chain between them is the caller's to check."""
@@ -192,7 +192,7 @@ class Ledger:
             for fields in self._execute(query, (start, stop if stop is not None else 1 << 62)):
                 yield _row(fields)
         except sqlite3.DatabaseError as error:
-            raise LedgerError(f"{self._path} cannot be read: {error}") from None
+            raise _failure(f"{self._path} cannot be read", error) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -204,6 +204,13 @@ class Ledger:
             self._execute("ROLLBACK")
             raise
         self._execute("COMMIT")
+
+
+def _failure(what: str, error: sqlite3.Error) -> LedgerError:
+    """What sqlite3 has no kind of its own for is a file that is damaged, or none of its own; the rest is the disk's."""
+    if type(error) is sqlite3.DatabaseError:
+        return Damaged(f"{what}: {error}", restore="it")
+    return LedgerError(f"{what}: {error}")
 
 
 def _row(fields: tuple[int, int, int, bytes, bytes, bytes, int, bytes, bytes, bytes]) -> Row:
@@ -222,7 +229,7 @@ def _row(fields: tuple[int, int, int, bytes, bytes, bytes, int, bytes, bytes, by
         )
         found = row.hash
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise LedgerError(f"step {step}: its row cannot be read: {error}", step) from None
+        raise Damaged(f"step {step}: its row cannot be read: {error}", step) from None
     if found != sealed_hash:
-        raise LedgerError(f"step {step}: its row does not have the hash that was sealed", step)
+        raise Damaged(f"step {step}: its row does not have the hash that was sealed", step)
     return row

@@ -47,9 +47,9 @@ class Service(SwarmServicer):
 
     async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
         if request.protocol != PROTOCOL:
-            await _refuse(
-                context, f"this coordinator speaks protocol {PROTOCOL}, the node {request.protocol}: update it"
-            )
+            older = "node" if request.protocol < PROTOCOL else "coordinator"
+            spoken = f"this coordinator speaks protocol {PROTOCOL}, the node {request.protocol}"
+            await _refuse(context, f"{spoken}: the {older} is the older one, so update the {older}")
         if not NODE_ID.fullmatch(request.node_id):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
         await self._compare_contracts(request, context)
@@ -213,7 +213,7 @@ class Service(SwarmServicer):
         try:
             row = await self._swarm.workers.disk.submit(self._swarm.state.ledger.row, request.head_step - 1)
         except LedgerError as error:
-            await _refuse(context, str(error))
+            await _refuse(context, f"the coordinator cannot read its own ledger: {error}")
         if row.hash != request.head_hash:
             await _refuse(
                 context,

@@ -26,7 +26,7 @@ from thinwire_coordinator.stdlib_corpus import make_corpus
 from thinwire_proto.codec import Update, decode_update
 from thinwire_proto.contract import Contract, RunSpec, differences, parse_contract
 from thinwire_proto.corpus import Corpus, unpack_corpus
-from thinwire_proto.errors import ConfigError, LedgerError, PayloadError, ReplicaError
+from thinwire_proto.errors import ConfigError, Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.models import build, check_manifest, initial_state, manifest
 from thinwire_proto.replica import Replica, load_replica
 from thinwire_proto.rows import Row, genesis
@@ -107,10 +107,13 @@ def lock_state(folder: Path) -> FileLock:
         lock.acquire(blocking=False)
     except Timeout:
         raise ConfigError(
-            f"{folder}: another coordinator runs on this state directory; end it, or give another"
+            f"{folder}: another coordinator runs on this state directory; end it, or give another --state-dir"
         ) from None
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be used as a state directory: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise ConfigError(
+            f"{folder}: cannot be used as a state directory: {reason}; give another --state-dir"
+        ) from None
     return lock
 
 
@@ -167,10 +170,10 @@ def open_state(folder: Path) -> State:
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
     except PayloadError as error:
-        raise LedgerError(f"{folder / 'corpus.zst'}: {error}") from None
+        raise Damaged(f"{folder / 'corpus.zst'}: {error}", restore="it") from None
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
     if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
-        raise LedgerError(f"{path} is missing: restore it from the newest copy that you have")
+        raise Damaged(f"{path} is missing", restore="it")
     return State(folder, contract, corpus, Ledger(path), Ledger(path), Bodies(url))
 
 
@@ -222,13 +225,16 @@ def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[
     """
     for row in state.ledger.rows(replica.step, stop):
         if row.step != replica.step:
-            raise LedgerError(
-                f"step {replica.step}: its row is missing; the next is that of step {row.step}", replica.step
-            )
+            raise Damaged(f"step {replica.step}: its row is missing; the next is that of step {row.step}", replica.step)
         if row.previous != replica.head:
-            raise LedgerError(f"step {row.step}: its row does not follow the row before", row.step)
+            raise Damaged(f"step {row.step}: its row does not follow the row before", row.step)
         if replica.fingerprint(row.nonce) != row.fingerprint:
-            raise LedgerError(f"step {row.step}: the parameters do not have the fingerprint that was sealed", row.step)
+            # rows, bodies and snapshots have hashes of their own, so what is left is what this machine made of them
+            raise LedgerError(
+                f"step {row.step}: the parameters do not have the fingerprint that was sealed; if they have it on "
+                "another machine, this one's memory or processor is faulty",
+                row.step,
+            )
         replica.apply(state.update(row), row.hash)
         yield row
 
@@ -252,15 +258,15 @@ def replica_at_head(state: State, *, set_aside: bool = False) -> Replica:
         for _ in replay(state, replica):
             pass
         return replica
-    raise LedgerError(f"{state.folder}: no snapshot can be used: {'; '.join(problems) or 'there is none'}")
+    why = "; ".join(problems) or "there is none"
+    raise Damaged(f"{state.folder}: no snapshot can be used: {why}", restore="one")
 
 
 def check_length(state: State) -> None:
     """Raise LedgerError if the ledger has lost its last rows, as far as the snapshots beside it can tell."""
     step, newest = state.ledger.step, max(state.snapshot_steps(), default=0)
     if newest > step:
-        raise LedgerError(
-            f"step {step}: the ledger ends here, but there is a snapshot of step {newest}: its last rows were lost; "
-            "restore ledger.sqlite from the newest copy that you have",
+        raise Damaged(
+            f"step {step}: the ledger ends here, but there is a snapshot of step {newest}: its last rows were lost",
             step,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from thinwire_coordinator.state import State, check_length, open_state, replay
-from thinwire_proto.errors import LedgerError, ReplicaError
+from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.replica import Replica
 from thinwire_proto.rows import genesis
 
@@ -61,7 +61,7 @@ def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, st
     """What the replay starts from, and that in words."""
     steps = state.snapshot_steps()
     if not steps:
-        raise LedgerError(f"{state.folder}: there is no snapshot, not even of the first state")
+        raise Damaged(f"{state.folder}: there is no snapshot, not even of the first state", restore="one")
     if steps[0] == 0:
         return _first_state(state, say), "the first state"
     step = steps[0]
@@ -69,7 +69,7 @@ def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, st
     try:
         replica = state.load_own_snapshot(step)
     except ReplicaError as error:
-        raise LedgerError(f"step {step}: {error}", step) from None
+        raise Damaged(f"step {step}: {error}", step, restore="the snapshot") from None
     say(
         f"the first state is not kept any more: of the {step} updates before step {step} only the rows are checked, "
         "each row's hash and the chain"
@@ -81,9 +81,9 @@ def _first_state(state: State, say: Callable[[str], None]) -> Replica:
     try:
         replica = state.load_snapshot(0)
     except ReplicaError as error:
-        raise LedgerError(f"step 0: {error}", 0) from None
+        raise Damaged(f"step 0: {error}", 0, restore="the snapshot") from None
     if replica.head != genesis(state.contract.hash, replica.state_hash()):
-        raise LedgerError("step 0: the first state is not the one that the ledger began with", 0)
+        raise Damaged("step 0: the first state is not the one that the ledger began with", 0, restore="its snapshot")
     say(f"first state: {replica.layout.parameters:,} parameters, genesis {replica.head.hex()}")
     return replica
 
@@ -93,9 +93,9 @@ def _check_chain(state: State, stop: int) -> None:
     step, head = 0, None
     for row in state.ledger.rows(0, stop):
         if row.step != step:
-            raise LedgerError(f"step {step}: its row is missing; the next is that of step {row.step}", step)
+            raise Damaged(f"step {step}: its row is missing; the next is that of step {row.step}", step)
         if head is not None and row.previous != head:
-            raise LedgerError(f"step {row.step}: its row does not follow the row before", row.step)
+            raise Damaged(f"step {row.step}: its row does not follow the row before", row.step)
         step, head = step + 1, row.hash
 
 
@@ -106,7 +106,8 @@ def _check_snapshot(state: State, replica: Replica) -> bool:
     try:
         snapshot = state.load_snapshot(replica.step)
     except ReplicaError as error:
-        raise LedgerError(f"step {replica.step}: {error}", replica.step) from None
+        raise Damaged(f"step {replica.step}: {error}", replica.step, restore="the snapshot") from None
     if snapshot.head != replica.head or snapshot.state_hash() != replica.state_hash():
-        raise LedgerError(f"step {replica.step}: the snapshot is not what the updates lead to", replica.step)
+        text = f"step {replica.step}: the snapshot is not what the updates lead to"
+        raise Damaged(text, replica.step, restore="the snapshot")
     return True

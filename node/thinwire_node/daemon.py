@@ -22,7 +22,7 @@ from thinwire_node.trainer import Interrupted
 from thinwire_node.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.corpus import Corpus
-from thinwire_proto.errors import LocalError, PayloadError, ReplicaError, ThinwireError
+from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
 from thinwire_proto.replica import Replica
 from thinwire_proto.service_pb2 import KeptMomentum as KeptMomentumMessage
@@ -88,7 +88,7 @@ class Node:
             finally:
                 await self._shutdown()
         except OSError as error:
-            raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}") from None
+            raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}; {MEND_DISK}") from None
         except RuntimeError as error:  # what CUDA, MPS and the CPU raise has nothing else in common
             if not OUT_OF_MEMORY.search(str(error)):
                 raise

@@ -32,7 +32,10 @@ async def join(
         check_manifest(theirs)
         state.write("contract.json", theirs.canonical())
     elif theirs.hash != contract.hash:
-        raise Refused("the coordinator took our contract and then named another")
+        raise Refused(
+            "the coordinator took this node's contract and then named another; give another --state-dir to take part "
+            "in the run that it names"
+        )
     return theirs, reply
 
 

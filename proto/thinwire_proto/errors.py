@@ -1,5 +1,8 @@
 """Errors, by whose fault they are. Anything else that escapes from this package is a bug of ours."""
 
+MEND_DISK = "make room or mend the disk, then start it again"
+"""What to do where a disk fails, on either side."""
+
 
 class ThinwireError(Exception):
     """Base of every error that thinwire raises on purpose; its text says what was wrong and what to do."""
@@ -19,6 +22,13 @@ class LedgerError(LocalError):
     def __init__(self, message: str, step: int | None = None) -> None:
         super().__init__(message)
         self.step = step
+
+
+class Damaged(LedgerError):
+    """What is on disk is not what was written, or is gone. Says what to do; `restore`: with what."""
+
+    def __init__(self, message: str, step: int | None = None, *, restore: str = "ledger.sqlite") -> None:
+        super().__init__(f"{message}; restore {restore} from the newest copy that you have", step)
 
 
 class RemoteError(ThinwireError):

@@ -125,7 +125,10 @@ def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, 
         return error.value.code(), error.value.details() or ""
 
     stub = raw.stub
-    assert code(stub.Join, pb.JoinRequest(protocol=99))[0] == grpc.StatusCode.FAILED_PRECONDITION
+    for protocol, older in ((PROTOCOL - 1, "node"), (PROTOCOL + 1, "coordinator")):
+        refused, text = code(stub.Join, pb.JoinRequest(protocol=protocol))
+        assert refused == grpc.StatusCode.FAILED_PRECONDITION
+        assert f"the {older} is the older one, so update the {older}" in text
     assert code(stub.Join, pb.JoinRequest(protocol=PROTOCOL, node_id="../x"))[0] == grpc.StatusCode.INVALID_ARGUMENT
     assert code(stub.Attend, pb.AttendRequest(session="?"))[0] == grpc.StatusCode.NOT_FOUND
     assert code(stub.Contribute, iter([]))[0] == grpc.StatusCode.NOT_FOUND

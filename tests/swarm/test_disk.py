@@ -19,7 +19,7 @@ from support.sealed_run import make_run
 from thinwire_coordinator.retention import Retention
 from thinwire_coordinator.state import open_state
 from thinwire_coordinator.verify import verify
-from thinwire_proto.errors import LedgerError
+from thinwire_proto.errors import MEND_DISK, LedgerError
 
 LONG = run_text(100_000)
 DISK_MB = 24
@@ -64,7 +64,8 @@ def test_a_full_disk_ends_the_coordinator_and_room_lets_it_go_on(swarm: RealSwar
         fill(swarm.state)
         text = failed_in_words(coordinator)
         reasons = ("No space left on device", "database or disk is full")  # for a body, or for what is in the ledger
-        assert any(f"{reason}; nothing that was sealed is lost" in text for reason in reasons), text
+        assert any(f"{reason}; nothing that was sealed is lost; {MEND_DISK}" in text for reason in reasons), text
+        assert "restore" not in text  # nothing is damaged
         make_room(swarm.state)
         coordinator = swarm.coordinator()
         assert swarm.status().step >= seen
@@ -109,6 +110,7 @@ def test_a_node_whose_disk_is_full_or_read_only_says_so(swarm: RealSwarm) -> Non
         text = failed_in_words(node)
         assert f"{folder}: the disk fails: " in text
         assert "No space left on device" in text
+        assert MEND_DISK in text
         make_room(folder)
         with read_only(folder):
             text = failed_in_words(swarm.node("a"))
@@ -131,6 +133,7 @@ def test_a_read_only_folder_ends_the_coordinator_with_words(swarm: RealSwarm) ->
     with read_only(swarm.state):
         text = failed_in_words(serve(swarm))
         assert f"{swarm.state}: cannot be used as a state directory: Read-only file system" in text
+        assert "give another --state-dir" in text
     coordinator = swarm.coordinator(LONG)
     swarm.node("a")
     swarm.reached(3)
@@ -138,7 +141,7 @@ def test_a_read_only_folder_ends_the_coordinator_with_words(swarm: RealSwarm) ->
     with read_only(swarm.state / "updates"):
         text = failed_in_words(coordinator)
         assert f"{swarm.state}: the disk fails: [Errno 30] Read-only file system" in text
-        assert "nothing that was sealed is lost" in text
+        assert f"nothing that was sealed is lost; {MEND_DISK}" in text
         state = open_state(swarm.state)
         with pytest.raises(OSError, match="Read-only file system"):  # which ends the next start, too
             Retention(state, None).sweep()
