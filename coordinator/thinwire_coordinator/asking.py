@@ -10,14 +10,12 @@ from thinwire_proto.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.service_pb2_grpc import SwarmStub
 
-PATIENCE_S = 5 * limits.ROUND_TRIP_MAX_S
-
 
 def ask_status(address: str) -> StatusReply:
     """`address`: HOST:PORT. Raises RemoteError if no coordinator answers there."""
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]) as channel:
         try:
-            return SwarmStub(channel).Status(StatusRequest(), timeout=PATIENCE_S)
+            return SwarmStub(channel).Status(StatusRequest(), timeout=limits.STATUS_ANSWER_S)
         except grpc.RpcError as error:
             raise RemoteError(f"{address}: {_in_words(error)}") from None
 
@@ -27,5 +25,5 @@ def _in_words(error: grpc.RpcError) -> str:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return "what answers there is no coordinator of thinwire"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {PATIENCE_S:.0f} s"
+        return f"no answer within {limits.STATUS_ANSWER_S:.0f} s"
     return "no coordinator answers there; one that replays its ledger does not either, until it is through"

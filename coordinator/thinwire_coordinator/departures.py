@@ -7,7 +7,7 @@ import asyncio
 
 from thinwire_coordinator.events import Events, NodeWent
 from thinwire_coordinator.members import Member
-from thinwire_proto.limits import ROUND_TRIP_MAX_S
+from thinwire_proto.limits import LAST_WORD_S
 
 
 class Departures:
@@ -23,7 +23,7 @@ class Departures:
             self._events.tell(NodeWent(member.node_id, lost=False))
         else:
             loop = asyncio.get_running_loop()
-            self._silent[member.node_id] = loop.call_later(ROUND_TRIP_MAX_S, self.back, member)
+            self._silent[member.node_id] = loop.call_later(LAST_WORD_S, self.back, member)
 
     def left(self, member: Member) -> None:
         """It says that it leaves."""

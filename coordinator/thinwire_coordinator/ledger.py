@@ -14,6 +14,7 @@ from pathlib import Path
 import msgpack
 
 from thinwire_coordinator.leases import Leases
+from thinwire_proto import limits
 from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.rows import Counted, Row
 
@@ -49,7 +50,9 @@ class Ledger:
         self._path = path
         try:
             # one thread at a time uses it, but not always the thread that opened it
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, timeout=limits.LEDGER_BUSY_S, isolation_level=None, check_same_thread=False
+            )
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import socket
 from collections.abc import Iterator, Sequence
 
@@ -83,10 +84,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-SILENT_MAX_S = limits.CALL_S
-"""A browser that acknowledges nothing for so long is gone."""
-
-
 class Web:
     """`listen`: HOST:PORT. Raises ConfigError if it cannot listen there; with `may_move` it takes another port then."""
 
@@ -94,10 +91,17 @@ class Web:
         host, _, port = listen.rpartition(":")
         self._socket = _bound(host.strip("[]"), int(port), listen, may_move)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # each connection inherits it
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(SILENT_MAX_S * 1000))
+            silent_ms = round(limits.BROWSER_SILENT_S * 1000)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
         app = Starlette(routes=[Route("/healthz", readiness.healthz), *routes])
         config = uvicorn.Config(
-            app, access_log=False, log_config=None, lifespan="off", http="h11", ws="none", timeout_graceful_shutdown=1
+            app,
+            access_log=False,
+            log_config=None,
+            lifespan="off",
+            http="h11",
+            ws="none",
+            timeout_graceful_shutdown=math.ceil(limits.HTTP_SHUTDOWN_S),  # uvicorn takes whole seconds
         )
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None

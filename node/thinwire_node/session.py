@@ -20,7 +20,7 @@ from thinwire_node.record import Record
 from thinwire_node.trainer import Interrupted
 from thinwire_node.work import Contribution, ParametersDiffer, Work
 from thinwire_proto.errors import LocalError
-from thinwire_proto.limits import ROUND_TRIP_MAX_S, SUSPENDED_S, probe_every_s
+from thinwire_proto.limits import LOOK_AGAIN_S, SUSPENDED_S, probe_every_s
 from thinwire_proto.service_pb2 import Announcement, ContributionHeader, Receipt
 
 log = logging.getLogger("thinwire.node")
@@ -279,7 +279,7 @@ class Session:
             log.info("%s", newest.text)
         log.debug("waiting: %s", why)
         began = self._clocks.now()
-        await _set_or_after(self._changed, ROUND_TRIP_MAX_S)
+        await _set_or_after(self._changed, LOOK_AGAIN_S)
         self._record.phases["wait"].add(self._clocks.now() - began)
 
     async def _drop(self, why: str) -> None:

@@ -37,8 +37,6 @@ from thinwire_proto.replica import Replica, load_replica, save_tensors
 
 PENDING = "pending."  # in the name of a tensor: of what is out
 AWAITED = "awaited."  # of what is counted, and whose update is out
-LOCK_WAIT_S = limits.ROUND_TRIP_MAX_S / 8
-"""`thinwire-node status` holds the lock for a moment, to see whether somebody else does."""
 NODE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -80,7 +78,7 @@ class NodeState:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "lock")
-            self._lock.acquire(timeout=LOCK_WAIT_S)
+            self._lock.acquire(timeout=limits.LOCK_WAIT_S)
             self._sweep()
             self.node_id = self._identity()
             self.head = self._read_head()

@@ -20,8 +20,6 @@ from thinwire_proto.errors import ConfigError
 FILE = "status.json"
 LOCK = "lock"
 WRITE_EVERY_S = 2.0
-SILENT_AFTER_S = limits.LOST_AFTER_S
-"""A node that runs and has not written for so long does not come to it."""
 REPORT = TypeAdapter(Report)
 
 
@@ -61,8 +59,8 @@ def condition(report: Report, running: bool | None, now_s: float) -> str:
     age_s = max(0.0, now_s - report.at_s)
     ago = human_seconds(age_s)
     if running is None:
-        running = age_s < SILENT_AFTER_S
-    if running and age_s < SILENT_AFTER_S:
+        running = age_s < limits.SILENT_AFTER_S
+    if running and age_s < limits.SILENT_AFTER_S:
         return "it runs"
     if running:
         return f"it runs, but has not been heard of for {ago}: stopped, or too busy"

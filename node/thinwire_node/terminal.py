@@ -27,7 +27,6 @@ LOG_LINES_MAX = 1000
 """Kept while the terminal stands still; then the oldest go."""
 RECENT_LINES = 50
 """Of the log: written once more when the screen is begun anew."""
-CLOSE_S = limits.ROUND_TRIP_MAX_S
 SIZE_WITHOUT_TERMINAL = (80, 24)
 CLEAR = "\x1b[H\x1b[2J"
 ERASE_BELOW = "\x1b[J"
@@ -74,7 +73,7 @@ class Terminal(logging.Handler):
         self._ended = True
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(CLOSE_S)
+            self._thread.join(limits.TERMINAL_CLOSE_S)
 
     def _draw_on(self) -> None:
         try:

@@ -15,7 +15,6 @@ from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
 REQUEST_BYTES_MAX = 16 << 10
-REQUEST_S = 2.5 * limits.ROUND_TRIP_MAX_S
 CONNECTIONS_MAX = 16
 """A scraper needs one at a time."""
 
@@ -53,9 +52,9 @@ class Web:
         self._connections += 1
         try:
             if self._connections <= CONNECTIONS_MAX:
-                asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
+                asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limits.HTTP_REQUEST_S)
                 writer.write(self._answer(asked))
-                await asyncio.wait_for(writer.drain(), REQUEST_S)
+                await asyncio.wait_for(writer.drain(), limits.HTTP_REQUEST_S)
         except (OSError, EOFError, asyncio.LimitOverrunError, asyncio.TimeoutError):
             pass  # whoever asked has gone, or asks for nothing that is here
         finally:

@@ -39,10 +39,33 @@ SUSPENDED_S = ROUND_TRIP_MAX_S / 2
 """Asleep for longer, a machine has to look at its clocks anew."""
 KEEPING_UP_S = HEARTBEAT_S
 """Whoever catches up for so long without getting nearer is on a link that cannot."""
+LOOK_AGAIN_S = ROUND_TRIP_MAX_S
+"""A node that waits for something to change looks again by then."""
+LAST_WORD_S = ROUND_TRIP_MAX_S
+"""A node whose stream has ended may still say that it leaves; after this it is lost."""
+SILENT_AFTER_S = LOST_AFTER_S
+"""A node that has not written its status for so long is not heard of any more."""
+STATUS_ANSWER_S = 5 * ROUND_TRIP_MAX_S
+"""The answer to `thinwire-coordinator status`."""
+LOCK_WAIT_S = ROUND_TRIP_MAX_S / 8
+"""For a state directory: `thinwire-node status` holds its lock for a moment, to see whether somebody else does."""
+LEDGER_BUSY_S = 2.5 * ROUND_TRIP_MAX_S
+"""For another connection to the same ledger to end what it writes."""
+TERMINAL_CLOSE_S = ROUND_TRIP_MAX_S
+"""For a terminal to take what is still to be shown, when the node ends."""
+HTTP_REQUEST_S = 2.5 * ROUND_TRIP_MAX_S
+"""For whoever asks a node for its metrics to say what, and again to take the answer."""
+HTTP_SHUTDOWN_S = ROUND_TRIP_MAX_S / 2
+"""HTTP requests that run when the coordinator ends may go on for so long."""
+STREAM_HEARTBEAT_S = LOST_AFTER_S
+"""Between two messages to a browser that watches, where nothing happens."""
+BROWSER_SILENT_S = CALL_S
+"""A browser that acknowledges nothing for so long is gone."""
 
 assert RECEIPT_WAIT_S + ROUND_TRIP_MAX_S < LEAVE_S < LOST_AFTER_S, "a node leaves before it is called lost"
 assert HEARTBEAT_LEAST_S < HEARTBEAT_S, "a node may ping as often as it does"
 assert LOST_AFTER_S < CALL_S, "a lost link is noticed before a call is given up"
+assert STREAM_HEARTBEAT_S < BROWSER_SILENT_S, "a browser is not given up before it was sent something to acknowledge"
 assert READ_GRACE_S < ROUND_TRIP_MAX_S, "a round that is over does not delay the next"
 
 

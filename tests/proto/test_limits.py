@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from thinwire_proto import limits
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(?P<name>[A-Z_]+)` \| (?P<rule>[^|]+) \| (?P<value>[\d.]+) s \|", re.MULTILINE)
-FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25}
-NOT_LIMITS = re.compile(r"TICK_S|KEPT_S|RATE_OVER_S|([A-Z]+_)?EVERY_S")
-"""Lengths that nobody waits for: how far the timer fires behind a deadline, and how often something is looked at."""
+FUNCTION_ROW = re.compile(r"^\| `([a-z_]+)` \|", re.MULTILINE)
+FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25, "R/8": 0.125}
+NOT_LIMITS = re.compile(r"TICK_S|KEPT_S|RATE_OVER_S|([A-Z]+_)?EVERY_S|BUCKETS_S|BOUNDS_S")
+"""Lengths that nobody waits for: how far the timer fires behind a deadline, how often something is looked at, and the
+bounds of histograms."""
 
 
 def test_the_page_says_what_the_code_does() -> None:
@@ -27,22 +30,39 @@ def test_the_page_says_what_the_code_does() -> None:
         assert value == getattr(limits, name) == factor * limits.ROUND_TRIP_MAX_S, name
 
 
-def test_no_time_limit_stands_alone_in_the_code() -> None:
-    """A named number of seconds or milliseconds anywhere else would be one."""
+def test_the_page_names_every_limit_that_follows_from_the_round() -> None:
+    rows = FUNCTION_ROW.findall((ROOT / "docs" / "time.md").read_text())
+    assert sorted(rows) == sorted(name for name, found in vars(limits).items() if isfunction(found))
+
+
+def alone(module: ast.Module) -> list[str]:
+    """What would be a limit of a module's own: a named length, whatever it is derived from, and a number in a call."""
     found = []
-    for room in ("proto", "coordinator", "node"):
-        for path in (ROOT / room).rglob("*.py"):
-            if path.name == "limits.py" or "_pb2" in path.name:
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                    names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-                    found += [name for name in names if name.endswith(("_S", "_MS")) and not NOT_LIMITS.fullmatch(name)]
-                elif isinstance(node, ast.Call) and any(
-                    keyword.arg == "timeout" and isinstance(keyword.value, ast.Constant) for keyword in node.keywords
-                ):
-                    found.append(f"{path.name}:{node.lineno}: timeout")
-    assert found == []
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            found += [name for name in names if name.endswith(("_S", "_MS")) and not NOT_LIMITS.fullmatch(name)]
+    for call in ast.walk(module):
+        for keyword in call.keywords if isinstance(call, ast.Call) else ():
+            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+            if "timeout" in (keyword.arg or "") and value is not None:
+                found.append(f"line {keyword.lineno}: {keyword.arg}={value!r}")
+    return found
+
+
+def test_no_time_limit_stands_alone_in_the_code() -> None:
+    paths = [path for room in ("proto", "coordinator", "node") for path in (ROOT / room).rglob("*.py")]
+    own = [path for path in paths if path.name != "limits.py" and "_pb2" not in path.name]
+    assert [f"{path.name}: {found}" for path in own for found in alone(ast.parse(path.read_text()))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["WAIT_S = 3", "WAIT_S: float = 2 * limits.R", "WAIT_MS = limits.R", "f(a, timeout=5)", "f(timeout_graceful=1)"],
+)
+def test_one_that_stands_alone_is_found(text: str) -> None:
+    assert len(alone(ast.parse(text))) == 1
 
 
 @pytest.mark.parametrize("round_s", [0.05, 1.0, 30.0, 86_400.0])

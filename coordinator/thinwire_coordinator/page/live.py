@@ -19,7 +19,6 @@ from thinwire_proto import limits
 
 STREAMS_MAX = 256
 EVERY_S = 1.0
-HEARTBEAT_S = limits.LOST_AFTER_S
 HEARTBEAT = b"event: heartbeat\ndata: 1\n\n"
 """An event, not a comment, so that the page, too, notices when it hears nothing any more."""
 HEADERS = [
@@ -45,7 +44,7 @@ class _Stream:
     async def get(self) -> bytes | None:
         """The next message, or a heartbeat if there is none for a while; None at the end."""
         try:
-            await asyncio.wait_for(self._changed.wait(), HEARTBEAT_S)
+            await asyncio.wait_for(self._changed.wait(), limits.STREAM_HEARTBEAT_S)
         except asyncio.TimeoutError:
             return HEARTBEAT
         self._changed.clear()
