@@ -1,10 +1,14 @@
 """A coordinator that dies, by kill -9 from within, at a named point of sealing its n-th update.
 
 python dying_coordinator.py POINT N serve …
+
+What is sent is on its way when gRPC says so, not when it is given to gRPC: that is when the last two points are. So the
+first node has it then, and the others perhaps.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -13,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_coordinator import __main__, bodies
+from thinwire_coordinator.events import Event, Events, UpdateSent
 from thinwire_coordinator.feed import Feed
 from thinwire_coordinator.intake import Intake
 from thinwire_coordinator.ledger import Ledger
+from thinwire_coordinator.service import Service
 
+BROADCAST, RECEIPTS = "first broadcast", "receipts"
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "body written": (bodies, "rename_synced", False),  # under its passing name, and not synced
     "body renamed": (bodies, "rename_synced", True),
     "row in": (Ledger, "append", True),
-    "first broadcast": (Feed, "publish", True),
-    "receipts": (Intake, "close", True),
+    BROADCAST: (Feed, "publish", True),
+    RECEIPTS: (Intake, "close", True),
 }
 
 
@@ -34,6 +41,7 @@ def arm(point: str, number: int) -> None:
     place, name, behind = POINTS[point]
     real: Callable[..., Any] = getattr(place, name)
     calls = 0
+    once_out = SENT[point]() if point in SENT else die
 
     def counts(*arguments: Any, **named: Any) -> bool:
         nonlocal calls
@@ -47,17 +55,49 @@ def arm(point: str, number: int) -> None:
             die()
         result = real(*arguments, **named)
         if now:
-            die()
+            once_out()
         return result
 
     async def dies_later(*arguments: Any) -> None:
         now = counts(*arguments)
         await real(*arguments)
         if now:
+            once_out()
+            await asyncio.Event().wait()  # no receipt goes out meanwhile
+
+    setattr(place, name, dies_later if point == BROADCAST else dies)
+
+
+def when_an_update_is_out() -> Callable[[], None]:
+    """From the call of what this returns on: die when the next update has been sent to a node."""
+    real = Events.tell
+    due = asyncio.Event()
+
+    def tell(events: Events, event: Event) -> None:
+        real(events, event)
+        if due.is_set() and isinstance(event, UpdateSent):
             die()
 
-    setattr(place, name, dies_later if name == "publish" else dies)
+    Events.tell = tell  # type: ignore[assignment,method-assign]
+    return due.set
 
+
+def when_a_receipt_is_out() -> Callable[[], None]:
+    """The same for a receipt: a call is done when gRPC has sent what answers it."""
+    real: Callable[..., Any] = Service.Contribute
+    due = asyncio.Event()
+
+    async def contribute(service: Service, parts: Any, context: Any) -> Any:
+        receipt = await real(service, parts, context)
+        if due.is_set():
+            context.add_done_callback(lambda _: die())
+        return receipt
+
+    Service.Contribute = contribute  # type: ignore[assignment,method-assign]
+    return due.set
+
+
+SENT = {BROADCAST: when_an_update_is_out, RECEIPTS: when_a_receipt_is_out}
 
 if __name__ == "__main__":
     point, number = sys.argv[1], int(sys.argv[2])

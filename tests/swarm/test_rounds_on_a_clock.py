@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -16,7 +17,7 @@ import pytest
 from safetensors import safe_open
 
 from deploy.local_swarm.processes import Process
-from support.dying_coordinator import POINTS
+from support.dying_coordinator import POINTS, SENT
 from support.real import RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_coordinator.verify import verify
 from thinwire_proto.limits import LOST_AFTER_S
@@ -107,6 +108,18 @@ def pending_on_disk(folder: Path) -> bytes:
         return bytes.fromhex((file.metadata() or {}).get("pending", ""))
 
 
+def rows(swarm: RealSwarm) -> int:
+    with sqlite3.connect(swarm.state / "ledger.sqlite") as db:
+        (count,) = db.execute("SELECT count(*) FROM rows").fetchone()
+    db.close()
+    return int(count)
+
+
+def heads_on_disk(folder: Path) -> set[int]:
+    """Of all nodes: the newest step that each has seen sealed."""
+    return {json.loads(path.read_text())["step"] for path in folder.glob("*/head.json")}
+
+
 def test_a_coordinator_killed_at_any_point_of_sealing_counts_everybody_once_or_not_at_all(swarm: RealSwarm) -> None:
     """Scenario 16: at every step, in one swarm whose nodes live through all of it.
 
@@ -119,6 +132,8 @@ def test_a_coordinator_killed_at_any_point_of_sealing_counts_everybody_once_or_n
         nodes = nodes or [swarm.node("a"), swarm.node("b")]
         assert ended(dying) == -signal.SIGKILL, point
         verify(swarm.state, lambda said: None)  # here, since nodes pause longer and longer while nobody is there
+        if point in SENT:
+            until(lambda: rows(swarm) in heads_on_disk(swarm.folder), "somebody has the update of the last row", *nodes)
     last = swarm.coordinator(*both)
     until(lambda: min(swarm.counted("a"), swarm.counted("b")) > 2, "both are back, and have asked", *nodes)
     assert swarm.status().fingerprints_different == 0
