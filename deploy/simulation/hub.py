@@ -105,8 +105,11 @@ class Hub:
             return await self.workers.reading.submit(self._read, step)
 
         self.feed = Feed(read, replica.step)
-        now = asyncio.get_running_loop().time
-        self.swarm = Swarm(self.state, replica, epoch, self.workers, self.feed, wait_for, now, randomness)
+        time = asyncio.get_running_loop().time
+        born = time()  # its machine was started anew, and a monotonic clock begins then
+        self.swarm = Swarm(
+            self.state, replica, epoch, self.workers, self.feed, wait_for, lambda: time() - born, randomness
+        )
         self.service: Service | None = Service(self.swarm)
 
     def _read(self, step: int) -> SealedUpdate:

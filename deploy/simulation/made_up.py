@@ -97,7 +97,8 @@ class MadeUpMomentum:
 
 
 class MadeUpTrainer:
-    """See `thinwire_node.work.Computes`. `finite`: whether a micro-batch comes to something."""
+    """See `thinwire_node.work.Computes`. `finite`: whether a micro-batch comes to something. `raises`: the next one
+    does not even end."""
 
     def __init__(self, replica: Replica, randomness: random.Random) -> None:
         self.replica = replica
@@ -108,6 +109,7 @@ class MadeUpTrainer:
         self.base_step: int | None = None
         self.compute_s = 0.0
         self.finite = True
+        self.raises = False
         self._gradient: set[int] = set()
         self._rng = np.random.default_rng(randomness.getrandbits(32))
         self.trained: set[int] = set()
@@ -126,6 +128,8 @@ class MadeUpTrainer:
         pass
 
     def micro_batch(self, positions: Sequence[int]) -> None:
+        if self.raises:
+            raise RuntimeError("the device fell off the bus")
         if not self.finite:
             self.dropped += 1
             return

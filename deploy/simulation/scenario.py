@@ -6,7 +6,7 @@ line delay=50ms loss=1% rate=10Mbit               of nodes that are named from h
 nodes a b c speed=4 micro_batch=2                 name machines; samples a second, samples at a time
 start coordinator / start a b
 until step 5                                      let time pass
-expect counted a >= 4                             or the scenario fails here
+expect counted of a >= 4                          or the scenario fails here
 """
 
 from __future__ import annotations
@@ -185,15 +185,26 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
             "active": lambda: sum(m.announcements is not None for m in hub.swarm.books.members.by_id.values()),
         }
         return figures[what]()
+    return _of_node(world, volunteer, what)
+
+
+def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
+    """Also any number of its record, and how many receipts said a certain reason."""
     record = volunteer.node.record if volunteer.node else None
     work = volunteer.node.work if volunteer.node else None
-    if what == "momentum":
-        return len(volunteer.machine.trainer.holds()) if volunteer.machine and volunteer.machine.trainer else 0
-    if what in ("failures", "lives"):
-        return int(getattr(volunteer, what))
-    if what == "at":
-        return work.replica.step if work and work.replica else 0
-    return int(getattr(record, what)) if record else 0
+    figures: dict[str, Callable[[], float]] = {
+        "failures": lambda: volunteer.failures,
+        "lives": lambda: volunteer.lives,
+        "lost": lambda: world.living_hub().swarm.books.members.by_id[volunteer.state.node_id].lost,
+        "nowhere": lambda: len(world.nowhere(volunteer)),
+        "momentum": lambda: len(world.trainer(volunteer).holds()),
+        "at": lambda: work.replica.step if work and work.replica else 0,
+    }
+    if what in figures:
+        return figures[what]()
+    if record is None:
+        return 0
+    return int(getattr(record, what)) if hasattr(record, what) else record.outcomes[what]
 
 
 Verb = Callable[..., Awaitable[None] | None]
@@ -219,6 +230,7 @@ VERBS: list[tuple[str, Verb]] = [
     (rf"the clock of {NODES} jumps by (\S+)", lambda s, n, by: s.each(lambda w, v: v.clock.jump(number(by)), n)),
     (rf"suspend {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.suspend(v, number(span)), n)),
     (rf"stall {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.stall(v, number(span)), n)),
+    (rf"{NODES} raises?", lambda s, names: s.each(World.fail, names)),
     (rf"the loss of {NODES} is not finite", lambda s, n: s.each(lambda w, v: w.poison(v), n)),
     (r"churn (\S+) of (\d+) nodes a round for (\d+) rounds", lambda s, *given: churn(s.world, *given)),
     (r"until step (\d+)", Scenario.until_step),

@@ -11,15 +11,16 @@ import random
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from deploy.simulation.hub import Hub, make_state
 from deploy.simulation.machine import DriftingClock, Hardware, SimulatedMachine
-from deploy.simulation.made_up import MadeUpSent, MemoryState, scratch_folder
+from deploy.simulation.made_up import MadeUpSent, MadeUpTrainer, MemoryState, scratch_folder
 from deploy.simulation.network import Line, Network
 from deploy.simulation.replicas import Shared, SharedReplica
 from deploy.simulation.virtual_time import Killed
@@ -27,8 +28,10 @@ from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node, Settings
 from thinwire_node.session import Habits
 from thinwire_proto.errors import ThinwireError
+from thinwire_proto.rows import Row
+from thinwire_proto.sign_form import signs_of
 from thinwire_proto.strongest import left_out
-from thinwire_proto.votes import Merged
+from thinwire_proto.votes import Merged, merge
 
 PATIENCE_S = 100_000.0
 """Virtual seconds after which something that does not come to hold never will."""
@@ -53,6 +56,8 @@ class Volunteer:
     task: asyncio.Task[None] | None = None
     stop: asyncio.Event | None = None
     failures: int = 0
+    sent: set[int] = field(default_factory=set)
+    """Positions that contributions of it stood for, whatever became of them."""
     error: BaseException | None = None
 
     @property
@@ -204,9 +209,16 @@ class World:
         asyncio.get_running_loop().call_later(seconds, self.network.reconnect, volunteer.name)
 
     def poison(self, volunteer: Volunteer) -> None:
+        self.trainer(volunteer).finite = False
+
+    def fail(self, volunteer: Volunteer) -> None:
+        """Its next micro-batch raises."""
+        self.trainer(volunteer).raises = True
+
+    def trainer(self, volunteer: Volunteer) -> MadeUpTrainer:
         assert volunteer.machine is not None
         assert volunteer.machine.trainer is not None
-        volunteer.machine.trainer.finite = False
+        return volunteer.machine.trainer
 
     # waiting
 
@@ -232,6 +244,7 @@ class World:
         if pending is not None and isinstance(pending.sent, MadeUpSent):
             self.sent[pending.hash] = pending.sent.positions
             self.cuts[pending.hash] = pending.sent
+            volunteer.sent |= pending.sent.positions
 
     # what holds whatever happens
 
@@ -239,6 +252,7 @@ class World:
         """Everything that must hold at any time; returns a name for all that happened: equal names, equal histories."""
         hub = self.living_hub()
         self._check_counted_once(hub)
+        self._check_merged(hub)
         self._check_left_out(hub)
         self._check_leases(hub)
         await self._check_replicas(hub)
@@ -267,6 +281,32 @@ class World:
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
             if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
                 raise Broken(f"{volunteer.name} has trained on what is nowhere: {sorted(neither)[:5]}")
+
+    def nowhere(self, volunteer: Volunteer) -> set[int]:
+        """Positions that it has sent and that are in no update, nor with it any more."""
+        settled = {at for row in self.living_hub().state.ledger.rows() for at in self._stands_for(row)}
+        work = volunteer.node.work if volunteer.node else None
+        out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
+        return volunteer.sent - settled - self.trainer(volunteer).holds() - out
+
+    def _stands_for(self, row: Row) -> list[int]:
+        return [position for entry in row.counted for position in self.sent.get(entry.contribution, ())]
+
+    def _check_merged(self, hub: Hub) -> None:
+        """Without k_down: each update is the merge of what its row names, all of it and nothing else."""
+        demo, layout = hub.state.contract.demo, hub.swarm.layout
+        if demo.k_down:
+            return
+        for row in hub.state.ledger.rows():
+            named = [(self.cuts[entry.contribution].votes(), entry.weight) for entry in row.counted]
+            found, due = hub.state.update(row).merged, merge(named, layout.components)
+            if isinstance(found, Merged):
+                pairs: list[tuple[Any, Any]] = [(found.components, due.components), (found.values, due.values)]
+            else:
+                signs = signs_of(due, layout, demo.transform, row.step)
+                pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
+            if not all(np.array_equal(one, other) for one, other in pairs):
+                raise Broken(f"the update of step {row.step} is not the merge of what it names")
 
     def _check_left_out(self, hub: Hub) -> None:
         """With k_down: who went on with its momentum put back what updates left out, once, and nothing else."""
