@@ -49,9 +49,9 @@ tokens an exchange. T is the time that the computing of a round takes where noth
 all-reduce of all gradients in float32, so 1 + X/T is the most that anybody can gain. Any two hosts are one round trip
 and one loss apart; the rate is that of a node's own line, either way.
 
-Nodes share these cores, so each is a machine of a part of one, which nobody has. Where a node has more, time is dilated:
-links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor. Times and rates
-are by the clock of the emulated world.
+Nodes share these cores, so each is a machine of a part of one, which nobody has. Where a node has more, time is
+dilated: links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor. Times
+and rates are by the clock of the emulated world.
 """
 
 
