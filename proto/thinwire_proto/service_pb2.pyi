@@ -622,7 +622,7 @@ class SnapshotRequest(_message.Message):
     session: _builtins.str
     step: _builtins.int
     """To go on where it broke off: of which step's snapshot the node has so many bytes. If that is not the newest any more,
-    the newest comes, from its beginning.
+    the newest comes, from its beginning. More bytes than the snapshot has: OUT_OF_RANGE.
     """
     offset: _builtins.int
     def __init__(
