@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from thinwire_node.link import Link, Refused
+from thinwire_node.link import BeyondTheEnd, Link, Refused
 from thinwire_node.state import NodeState
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.corpus import Corpus, unpack_corpus
@@ -56,10 +56,10 @@ async def fetch_snapshot(link: Link, state: NodeState, contract: Contract) -> Re
     log.info("fetching a snapshot%s", f", {begun[2]:,} bytes of which are here" if begun else "")
     try:
         passing = await link.snapshot(state.path(""), contract, begun)
-    except Refused as error:
+    except BeyondTheEnd as error:
         if begun is None:
             raise
-        log.warning("%s", error)  # what is here does not fit the snapshot that is there, and would not the next time
+        log.warning("%s", error)  # it would be the next time, too
         begun[0].unlink()
         passing = await link.snapshot(state.path(""), contract, None)
     try:

@@ -61,6 +61,10 @@ class Refused(RemoteError):
     """The coordinator refuses this node, for a reason that trying again does not mend."""
 
 
+class BeyondTheEnd(Refused):
+    """More of a file is here than there is of it."""
+
+
 @dataclass(frozen=True)
 class SealedUpdate:
     row: Row
@@ -251,4 +255,6 @@ async def _stream(call: Any) -> AsyncIterator[Any]:
 
 def _plain(error: grpc.aio.AioRpcError) -> RemoteError:
     text = error.details() or error.code().name.lower()
+    if error.code() == grpc.StatusCode.OUT_OF_RANGE:
+        return BeyondTheEnd(text)
     return LinkLost(text) if error.code() in LOST else Refused(text)

@@ -14,7 +14,7 @@ from grpc.aio import ServicerContext as Context
 
 from support.small import random_replica, small_contract
 from thinwire_node.joining import fetch_snapshot
-from thinwire_node.link import Link, LinkLost, connect
+from thinwire_node.link import Link, LinkLost, Refused, connect
 from thinwire_node.state import NodeState
 from thinwire_node.traffic import Traffic
 from thinwire_proto import service_pb2 as pb
@@ -28,11 +28,12 @@ CONTRACT = small_contract()
 @dataclass
 class Store(SwarmServicer):
     """Serves one snapshot as the coordinator does, in parts small enough that a small one has several. breaks: how
-    often a stream ends after a few parts."""
+    often a stream ends after a few parts. refusal: why nothing is served, if nothing is."""
 
     step: int
     data: bytes
     breaks: int = 0
+    refusal: str = ""
     asked: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -41,6 +42,8 @@ class Store(SwarmServicer):
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         self.asked.append((request.step, request.offset))
+        if self.refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refusal)
         offset = request.offset if request.step == self.step else 0
         if offset > len(self.data):
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, "beyond the end")
@@ -131,4 +134,21 @@ async def test_one_that_is_there_whole_or_longer_than_whole_does_not_stop_the_no
     async with served(store) as link:
         replica = await fetch_snapshot(link, state, CONTRACT)
     assert store.asked == [(7, len(data + more))] + ([(0, 0)] if more else [])
+    assert replica.state_hash() == state_hash
+
+
+async def test_what_came_stays_if_the_coordinator_refuses_for_another_reason(tmp_path: Path, state: NodeState) -> None:
+    """It may be gigabytes, and what is wrong with the coordinator may be mended."""
+    data, state_hash = snapshot(tmp_path, 7)
+    here = data[: len(data) // 2]
+    state.path("snapshot-7.part").write_bytes(here)
+    store = holding(7, data)
+    store.refusal = "the coordinator cannot read its own ledger"
+    async with served(store) as link:
+        with pytest.raises(Refused, match="its own ledger"):
+            await fetch_snapshot(link, state, CONTRACT)
+        assert state.path("snapshot-7.part").read_bytes() == here
+        store.refusal = ""
+        replica = await fetch_snapshot(link, state, CONTRACT)
+    assert store.asked == [(7, len(here)), (7, len(here))]
     assert replica.state_hash() == state_hash
