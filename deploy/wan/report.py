@@ -50,8 +50,10 @@ all-reduce of all gradients in float32, so 1 + X/T is the most that anybody can 
 and one loss apart; the rate is that of a node's own line, either way.
 
 Nodes share these cores, so each is a machine of a part of one, which nobody has. Where a node has more, time is
-dilated: links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor. Times
-and rates are by the clock of the emulated world.
+dilated: links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor. So
+a machine of two cores is one that computes four times as fast as one of half a core; that two threads would, is not
+shown. Nor do TCP's own timers stretch, which favours dilated cells with losses. Times and rates are by the clock of
+the emulated world.
 """
 
 
