@@ -28,7 +28,7 @@ INPUTS ?= 1000000
 
 VENV := .venv
 BIN  := $(VENV)/bin
-STUBS := proto/thinwire_proto/service_pb2.py
+STUBS := proto/thinwire_proto/wire/service_pb2.py
 
 .PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots clean
 
@@ -42,40 +42,40 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy -p deploy
+	$(BIN)/mypy -p deploy -p bench -p tools
 	$(BIN)/mypy tests
 	$(BIN)/mypy examples
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m deploy.stubs --check
+	$(BIN)/python -m tools.stubs --check
 	$(BIN)/python -m deploy.dashboards --check
-	$(BIN)/python -m deploy.metrics_table --check
+	$(BIN)/python -m tools.metrics_table --check
 
 bench: $(VENV)/.bench
-	@$(BIN)/python -m deploy.bench $(BENCH)
+	@$(BIN)/python -m bench.speed $(BENCH)
 
 bench-wan: $(VENV)/.bench
-	$(BIN)/python -m deploy.wan $(WAN)
+	$(BIN)/python -m bench.wide_area $(WAN)
 
 science: $(VENV)/.bench
-	@$(BIN)/python -m deploy.science $(SCIENCE)
+	@$(BIN)/python -m bench.convergence $(SCIENCE)
 
 simulate: $(VENV)/.run
-	@$(BIN)/python -m deploy.simulation --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED)
+	@PYTHONPATH=tests $(BIN)/python -m simulator --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED)
 
 chaos: $(VENV)/.run
-	@$(BIN)/python -m deploy.chaos --seed $(SEED) --minutes $(MINUTES)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES)
 
 fuzz: $(VENV)/.run
-	$(BIN)/python -m deploy.fuzz --inputs $(INPUTS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS)
 
 bench-staleness: $(VENV)/.run
-	$(BIN)/python -m deploy.staleness
+	$(BIN)/python -m bench.convergence.staleness
 
 proto: $(VENV)/.dev
-	$(BIN)/python -m deploy.stubs
+	$(BIN)/python -m tools.stubs
 
 screenshots: $(VENV)/.dev
-	$(BIN)/python -m deploy.screenshots
+	$(BIN)/python -m tools.screenshots
 
 dashboards: $(VENV)/.dev
 	$(BIN)/python -m deploy.dashboards

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from thinwire_coordinator.asking import ask_status
-from thinwire_coordinator.config import check_address, read_run
+from thinwire_common.logs import FORMATS, formatter
+from thinwire_coordinator.cli.run_file import check_address, read_run
+from thinwire_coordinator.cli.status_client import ask_status
+from thinwire_coordinator.cli.status_table import table
 from thinwire_coordinator.coordinator import Coordinator, Settings
 from thinwire_coordinator.evaluation import sample
-from thinwire_coordinator.logs import FORMATS, formatter
-from thinwire_coordinator.retention import KEEP_MIN
-from thinwire_coordinator.state import open_state, replay, replica_at_head
-from thinwire_coordinator.table import table
-from thinwire_coordinator.verify import verify
+from thinwire_coordinator.ledger.retention import KEEP_MIN
+from thinwire_coordinator.ledger.state_directory import open_state, replay, replica_at_head
+from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import MEND_DISK, ConfigError, ThinwireError
-from thinwire_proto.replica import Replica
+from thinwire_proto.exact.replica import Replica
 
 DEFAULT_LISTEN = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"

@@ -13,14 +13,9 @@ from typing import Any
 from filelock import FileLock
 
 from thinwire_coordinator.evaluation import HeldOut, SampleBudget
-from thinwire_coordinator.events import LossMeasured, Sampled
-from thinwire_coordinator.exposition import Exposition
-from thinwire_coordinator.feed import Feed, SealedUpdate, sealed_update
-from thinwire_coordinator.page.page import Page
-from thinwire_coordinator.retention import NotKept, Retention
-from thinwire_coordinator.server import Server
-from thinwire_coordinator.sizes import Need, in_words, measure, size
-from thinwire_coordinator.state import (
+from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure, size
+from thinwire_coordinator.ledger.retention import NotKept, Retention
+from thinwire_coordinator.ledger.state_directory import (
     State,
     check_bodies,
     check_run,
@@ -30,13 +25,18 @@ from thinwire_coordinator.state import (
     open_state,
     replica_at_head,
 )
-from thinwire_coordinator.swarm import Swarm
-from thinwire_coordinator.web import Readiness, Web
-from thinwire_coordinator.workers import Workers
+from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.rpc.server import Server
+from thinwire_coordinator.swarm.events import LossMeasured, Sampled
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.web.page import Page
+from thinwire_coordinator.web.server import Readiness, Web
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
-from thinwire_proto.replica import Replica
+from thinwire_proto.exact.replica import Replica
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -122,17 +122,17 @@ class Coordinator:
         self._retention = Retention(state, self._settings.keep)
         await self._workers.disk.submit(self._retention.sweep)
         needs = await self._workers.disk.submit(_foretell, state, self._settings.keep)
-        epoch = await self._workers.disk.submit(state.ledger.begin_epoch)
+        term = await self._workers.disk.submit(state.ledger.begin_term)
 
         nodes_max = state.contract.round.nodes_max
         if self._settings.wait_for > nodes_max:
             raise ConfigError(f"--wait-for must be at most the contract's round.nodes_max, {nodes_max}")
 
-        async def read(step: int) -> SealedUpdate:
-            return await self._workers.reading.submit(_sealed_update, state, step)
+        async def read(step: int) -> EncodedUpdate:
+            return await self._workers.reading.submit(_encoded_update, state, step)
 
         feed = Feed(read, replica.step)
-        self._swarm = Swarm(state, replica, epoch, self._workers, feed, self._settings.wait_for)
+        self._swarm = Swarm(state, replica, term, self._workers, feed, self._settings.wait_for)
         self._replica = replica
         self._evaluate_every = self._settings.evaluate_every
         self._held_out = HeldOut(state.contract, state.corpus)
@@ -162,7 +162,7 @@ class Coordinator:
         self._readiness.swarm = self._swarm
         if self._web is not None:
             log.info("the page is at %s", self._web.address)
-        log.info("epoch %d, listening on %s:%d", self._swarm.epoch.number, host, bound)
+        log.info("term %d, listening on %s:%d", self._swarm.term.number, host, bound)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Look after the run at every sealed step, until told to stop or unable to go on."""
@@ -217,7 +217,7 @@ class Coordinator:
             log.info("step %d: held-out loss %.3f nats a token", replica.step, loss)
         else:
             log.warning("step %d: the held-out loss is not finite; the run has diverged", replica.step)
-        self._swarm.books.events.tell(LossMeasured(replica.step, loss))
+        self._swarm.registry.events.tell(LossMeasured(replica.step, loss))
         self._swarm.measured_step = replica.step
         if self._web is not None and math.isfinite(loss) and replica.step:
             await self._sample(replica.step)
@@ -230,14 +230,14 @@ class Coordinator:
         text, seconds = await self._workers.evaluation.submit(self._held_out.sample, SAMPLE_PROMPT, step)
         self._samples.took(seconds)
         if text is not None:
-            self._swarm.books.events.tell(Sampled(step, SAMPLE_PROMPT, text))
+            self._swarm.registry.events.tell(Sampled(step, SAMPLE_PROMPT, text))
 
     async def _shutdown(self) -> None:
         self._readiness.ending = True
         if self._server is not None:
             self._held_out.stop()
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
-            self._swarm.clockwork.stop()  # or a round could open when nobody works any more
+            self._swarm.driver.stop()  # or a round could open when nobody works any more
         if self._web is not None:
             self._page.close()
             await self._web.stop()
@@ -267,10 +267,10 @@ def _foretell(state: State, keep: int | None) -> list[Need]:
     return needs
 
 
-def _sealed_update(state: State, step: int) -> SealedUpdate:
+def _encoded_update(state: State, step: int) -> EncodedUpdate:
     row = state.reading_ledger.row(step)
     try:
-        return sealed_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+        return encoded_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
     except LedgerError:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from thinwire_proto.contract import Contract
-from thinwire_proto.corpus import Corpus, windows
+from thinwire_proto.data.corpus import Corpus, windows
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.models import build
 from thinwire_proto.models.decoder import Decoder
-from thinwire_proto.replica import Replica
 
 WINDOWS_MAX = 64
 BATCH = 8

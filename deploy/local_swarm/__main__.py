@@ -19,8 +19,8 @@ from deploy.local_swarm.processes import BIN, ENDING, Processes, SwarmError, lef
 from deploy.local_swarm.summary import Outcome, print_summary
 from deploy.local_swarm.view import View
 from thinwire_proto.models import PRESETS
-from thinwire_proto.service_pb2 import StatusReply, StatusRequest
-from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 POLL_S = 0.5
 STATUS_TIMEOUT_S = 10.0

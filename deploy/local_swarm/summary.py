@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from thinwire_coordinator.sizes import size
-from thinwire_proto.service_pb2 import StatusReply
+from thinwire_coordinator.ledger.disk_forecast import size
+from thinwire_proto.wire.service_pb2 import StatusReply
 
 FP32_BYTES = 4
 

@@ -10,9 +10,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.live import Live
 
-from thinwire_coordinator.sizes import size
-from thinwire_coordinator.table import equality, table
-from thinwire_proto.service_pb2 import StatusReply
+from thinwire_coordinator.cli.status_table import equality, table
+from thinwire_coordinator.ledger.disk_forecast import size
+from thinwire_proto.wire.service_pb2 import StatusReply
 
 PLAIN_EVERY_S = 5.0
 RATE_OVER_S = 10.0

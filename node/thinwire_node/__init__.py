@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thinwire_node.optimizer import DeMo
+    from thinwire_node.optimizer.optimizer import DeMo
 
 __all__ = ["DeMo"]
 
@@ -16,7 +16,7 @@ __all__ = ["DeMo"]
 def __getattr__(name: str) -> Any:
     """Load the optimizer, and with it torch, only for who asks for it: `thinwire-node status` is not to wait."""
     if name == "DeMo":
-        from thinwire_node.optimizer import DeMo  # noqa: PLC0415
+        from thinwire_node.optimizer.optimizer import DeMo  # noqa: PLC0415
 
         return DeMo
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from thinwire_node import runtime, status
-from thinwire_node.logs import FORMATS, formatter
-from thinwire_node.places import free_place
-from thinwire_node.terminal import Terminal, can_show
-from thinwire_node.view import byte_lines, lines
+from thinwire_common.logs import FORMATS, formatter
+from thinwire_node import runtime
+from thinwire_node.observe import status
+from thinwire_node.observe.terminal import Terminal, can_show
+from thinwire_node.observe.view import byte_lines, lines
+from thinwire_node.storage.state_slots import free_state_slot
 from thinwire_proto.errors import ConfigError, ThinwireError
 
 DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
@@ -36,8 +37,8 @@ def _start(arguments: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415 - takes seconds to load, which nobody wants to wait for who asks for the status
 
     from thinwire_node.daemon import Node, Settings  # noqa: PLC0415
-    from thinwire_node.session import Habits  # noqa: PLC0415
-    from thinwire_node.watch import Watch  # noqa: PLC0415
+    from thinwire_node.exchange.coordinator.session import NodeOptions  # noqa: PLC0415
+    from thinwire_node.observe.monitor import Monitor  # noqa: PLC0415
 
     _address(arguments.address)
     metrics = None if arguments.metrics is None else _address(arguments.metrics, host="127.0.0.1", port_min=0)
@@ -48,10 +49,10 @@ def _start(arguments: argparse.Namespace) -> None:
             address=arguments.address,
             state_dir=state_dir,
             device=arguments.device,
-            habits=Habits(arguments.name or name, arguments.micro_batch, arguments.rounds),
+            options=NodeOptions(arguments.name or name, arguments.micro_batch, arguments.rounds),
             give_up_after_s=arguments.give_up_after,
         )
-        runtime.run(Watch(Node(settings), terminal, metrics).run)
+        runtime.run(Monitor(Node(settings), terminal, metrics).run)
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def _home(arguments: argparse.Namespace) -> Iterator[tuple[Path, str]]:
     if arguments.places is None:
         yield arguments.state_dir, platform.node() or "node"
         return
-    with free_place(arguments.places) as place:
+    with free_state_slot(arguments.places) as place:
         yield place.folder, f"node-{place.number}"
 
 

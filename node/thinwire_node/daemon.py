@@ -11,21 +11,21 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from thinwire_node import joining
-from thinwire_node.link import Link, LinkLost
+from thinwire_node.exchange.coordinator import handshake as joining
+from thinwire_node.exchange.coordinator.link import Link, LinkLost
+from thinwire_node.exchange.coordinator.record import Record
+from thinwire_node.exchange.coordinator.session import NodeOptions, Session
 from thinwire_node.machine import Machine, RealMachine
-from thinwire_node.record import Record
-from thinwire_node.rule import shapes_kept
-from thinwire_node.session import Habits, Session
-from thinwire_node.state import Head, KeptMomentum, NodeState
-from thinwire_node.trainer import Interrupted
-from thinwire_node.work import ParametersDiffer, Work
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.training.rule import shapes_kept
+from thinwire_node.training.trainer import Interrupted
+from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.corpus import Corpus
+from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
-from thinwire_proto.replica import Replica
-from thinwire_proto.service_pb2 import KeptMomentum as KeptMomentumMessage
+from thinwire_proto.wire.service_pb2 import KeptMomentum as KeptMomentumMessage
 
 log = logging.getLogger("thinwire.node")
 
@@ -42,7 +42,7 @@ class Settings:
     address: str
     state_dir: Path
     device: str
-    habits: Habits
+    options: NodeOptions
     give_up_after_s: float | None
 
 
@@ -165,7 +165,7 @@ class Node:
         self.doing = "connecting"
         try:
             work, head_step = await self._join(link)
-            session = Session(link, work, self.record, self.settings.habits, self.machine.clocks, head_step)
+            session = Session(link, work, self.record, self.settings.options, self.machine.clocks, head_step)
             self.session = session
             try:
                 await session.run()
@@ -175,7 +175,7 @@ class Node:
                 self.doing = "leaving" if self.leaving else "connecting"
                 if self.leaving:
                     with contextlib.suppress(ThinwireError):
-                        await link.leave(work.trained_through_at_cut)
+                        await link.leave(work.trained_through_at_extraction)
         finally:
             if self._joined:
                 self._last_contact = self._now()
@@ -185,7 +185,7 @@ class Node:
     async def _join(self, link: Link) -> tuple[Work, int]:
         """Join and fetch what is missing: the work, and how many steps are sealed."""
         assert self._state is not None
-        name = self.settings.habits.name
+        name = self.settings.options.name
         held = self.work.replica if self.work and self.work.replica else self._replica
         self.contract, reply = await joining.join(link, self._state, name, self.contract, held, self._momentum())
         self._joined = True
@@ -209,7 +209,7 @@ class Node:
         assert self._state is not None
         if self.work is not None:
             # what the gradient beside the momentum stands for is reported with the next contribution
-            return KeptMomentumMessage(trained_through=self.work.trained_through_at_cut)
+            return KeptMomentumMessage(trained_through=self.work.trained_through_at_extraction)
         sent = self._state.sent()
         if self._kept is None or sent is None:
             return None

@@ -10,17 +10,17 @@ from typing import Protocol
 
 import torch
 
-from thinwire_node.device import choose_apply_device, choose_device
-from thinwire_node.link import Link, connect
+from thinwire_node.exchange.coordinator.link import Link, connect
+from thinwire_node.exchange.coordinator.session import Clocks
+from thinwire_node.exchange.coordinator.traffic import Traffic
 from thinwire_node.runtime import SystemClock
-from thinwire_node.session import Clocks
-from thinwire_node.state import KeptMomentum, NodeState
-from thinwire_node.traffic import Traffic
-from thinwire_node.trainer import Trainer
-from thinwire_node.work import OneThread, Threads, Work
+from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.training.device import choose_apply_device, choose_device
+from thinwire_node.training.trainer import Trainer
+from thinwire_node.training.work import OneThread, Threads, Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.corpus import Corpus
-from thinwire_proto.replica import Replica
+from thinwire_proto.data.corpus import Corpus
+from thinwire_proto.exact.replica import Replica
 
 log = logging.getLogger("thinwire.node")
 

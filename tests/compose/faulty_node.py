@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from thinwire_node.__main__ import main
-from thinwire_node.link import Link
-from thinwire_node.trainer import Trainer
+from thinwire_node.exchange.coordinator.link import Link
+from thinwire_node.training.trainer import Trainer
 
 DAWDLES_S = 2.0
 """A round of run.toml, in which it then is late; it stays away from every second one meanwhile."""

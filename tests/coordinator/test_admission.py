@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from thinwire_coordinator.admission import Claim, RoundFacts, at_the_door, weight, why_drop_momentum
-from thinwire_coordinator.members import Members, readable
-from thinwire_proto.service_pb2 import Receipt
+from thinwire_coordinator.round.admission import Claim, RoundFacts, at_the_door, weight, why_drop_momentum
+from thinwire_coordinator.swarm.members import Members, readable
+from thinwire_proto.wire.service_pb2 import Receipt
 
-CLAIM = Claim(epoch=2, round=7, step=5, base_step=5, samples=8, payload_bytes=1000)
+CLAIM = Claim(term=2, round=7, step=5, base_step=5, samples=8, payload_bytes=1000)
 FACTS = RoundFacts(round=7, step=5, base_age_max=0, leased_samples=8, contributed=False, payload_bytes_max=1000)
 
 
@@ -27,10 +27,10 @@ def test_one_that_is_in_order_passes() -> None:
     ("changes", "reason"),
     [
         ({"round": 8}, Receipt.REASON_FUTURE_ROUND),
-        ({"epoch": 3}, Receipt.REASON_FUTURE_ROUND),
+        ({"term": 3}, Receipt.REASON_FUTURE_ROUND),
         ({"round": 6}, Receipt.REASON_LATE),
-        ({"epoch": 1}, Receipt.REASON_LATE),
-        ({"epoch": 1, "round": 900}, Receipt.REASON_LATE),
+        ({"term": 1}, Receipt.REASON_LATE),
+        ({"term": 1, "round": 900}, Receipt.REASON_LATE),
         ({"step": 4, "base_step": 4}, Receipt.REASON_BASE_AGE),
         ({"base_step": 4}, Receipt.REASON_BASE_AGE),
         ({"step": 6, "base_step": 6}, Receipt.REASON_BASE_AGE),

@@ -11,8 +11,8 @@ from fsspec.registry import _registry
 
 from support.sealed_run import make_state
 from support.small import MODEL
-from thinwire_coordinator.bodies import Bodies, place_of
-from thinwire_coordinator.state import check_bodies, create_state, open_state
+from thinwire_coordinator.ledger.bodies import Bodies, place_of
+from thinwire_coordinator.ledger.state_directory import check_bodies, create_state, open_state
 from thinwire_proto.contract import parse_run
 from thinwire_proto.errors import ConfigError, LedgerError
 

@@ -10,10 +10,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from support.sealed_run import make_run
-from thinwire_coordinator.retention import Retention
-from thinwire_coordinator.sizes import measure
-from thinwire_coordinator.state import open_state, replica_at_head
-from thinwire_coordinator.verify import verify
+from thinwire_coordinator.ledger.disk_forecast import measure
+from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
+from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import LedgerError
 
 pytestmark = pytest.mark.filterwarnings("default")  # of botocore and moto, which are not ours

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator import feed as feed_module
-from thinwire_coordinator.config import check_address, read_run
-from thinwire_coordinator.feed import Feed, SealedUpdate, sealed_update
-from thinwire_coordinator.stdlib_corpus import MANUAL, make_corpus
+from thinwire_coordinator.cli.run_file import check_address, read_run
+from thinwire_coordinator.ledger.stdlib_corpus import MANUAL, make_corpus
+from thinwire_coordinator.swarm import feed as feed_module
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.parts import PART_BYTES_MAX, split
-from thinwire_proto.service_pb2 import UpdatePart
+from thinwire_proto.wire.parts import PART_BYTES_MAX, split
+from thinwire_proto.wire.service_pb2 import UpdatePart
 
 
 def run_file(folder: Path, text: str) -> Path:
@@ -78,8 +78,8 @@ def test_the_embedded_corpus_is_real_and_always_the_same() -> None:
     assert 0.01 < len(corpus.held_out) / corpus.size < 0.15
 
 
-def update(step: int) -> SealedUpdate:
-    return sealed_update(step, b"row %d" % step, b"body %d" % step)
+def update(step: int) -> EncodedUpdate:
+    return encoded_update(step, b"row %d" % step, b"body %d" % step)
 
 
 @given(
@@ -88,14 +88,14 @@ def update(step: int) -> SealedUpdate:
 @settings(max_examples=20, deadline=None)
 def test_the_messages_are_those_that_protobuf_would_write(step: int, head_step: int, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    row, found = b"row", list(sealed_update(step, b"row", body).parts(head_step))
+    row, found = b"row", list(encoded_update(step, b"row", body).parts(head_step))
     for message, data in zip(found, split(body), strict=True):
         assert message == UpdatePart(row=row, data=data, head_step=head_step).SerializeToString()
         row, head_step = b"", 0
 
 
 def test_all_who_are_at_the_head_are_sent_the_same_bytes() -> None:
-    sealed = sealed_update(6, b"row", b"x" * PART_BYTES_MAX + b"y")
+    sealed = encoded_update(6, b"row", b"x" * PART_BYTES_MAX + b"y")
     for one, other in zip(sealed.parts(7), sealed.parts(7), strict=True):
         assert one is other
 
@@ -106,13 +106,13 @@ async def test_a_follower_gets_each_update_as_it_is_sealed_and_a_slow_one_from_d
     monkeypatch.setattr(feed_module, "CACHE_BYTES_MAX", 12)  # two bodies
     read_from_disk: list[int] = []
 
-    async def read(step: int) -> SealedUpdate:
+    async def read(step: int) -> EncodedUpdate:
         read_from_disk.append(step)
         return update(step)
 
     feed = Feed(read, 0)
 
-    async def follow() -> list[SealedUpdate]:
+    async def follow() -> list[EncodedUpdate]:
         return [await feed.get(step) for step in range(5)]
 
     quick = asyncio.ensure_future(follow())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.fanout import process_of, read, receive, serve_updates, subscription
-from thinwire_proto.parts import PART_BYTES_MAX
+from bench.speed.fanout import process_of, read, receive, serve_updates, subscription
+from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 UPDATES, PARTS = 24, 3
 CACHE_BYTES = 8 << 20

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from support.sealed_run import make_run
-from thinwire_coordinator.books import Tally
-from thinwire_coordinator.dense import ring_bytes
-from thinwire_coordinator.events import ContributionTaken, LossMeasured, RoundSealed, RoundVoid
-from thinwire_coordinator.history import VOIDS_MAX, History, Past, read_past
-from thinwire_coordinator.page import status
-from thinwire_coordinator.page.series import Bucket, Series
-from thinwire_coordinator.state import open_state
-from thinwire_proto.rows import Counted
+from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
+from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, read_past
+from thinwire_coordinator.observe.series import Bucket, Series
+from thinwire_coordinator.swarm.events import ContributionTaken, LossMeasured, RoundSealed, RoundVoid
+from thinwire_coordinator.swarm.registry import Tally
+from thinwire_coordinator.web import status
+from thinwire_proto.wire.rows import Counted
 
 ANSWER_BYTES_MAX = 64_000
 """Of /api/history with 400 points, however long the run is."""
@@ -166,8 +166,8 @@ def test_void_rounds_in_a_row_are_one_entry() -> None:
 async def test_what_the_ledger_knows(tmp_path: Path) -> None:
     await asyncio.to_thread(make_run, tmp_path, 3)  # it has an event loop of its own
     state = open_state(tmp_path)
-    epoch = state.ledger.begin_epoch()
-    state.ledger.record_void(epoch.number, 3, "nobody came")
+    term = state.ledger.begin_term()
+    state.ledger.record_void(term.number, 3, "nobody came")
     state.ledger.record_loss(2, 4.5)
     state.ledger.record_names({f"{3:032x}": "Ada"})
 
@@ -175,7 +175,7 @@ async def test_what_the_ledger_knows(tmp_path: Path) -> None:
         assert callable(piece)
         piece()
 
-    past = await read_past(state.reading_ledger, state.ledger.begin_epoch().number, 3, 32, at_once)
+    past = await read_past(state.reading_ledger, state.ledger.begin_term().number, 3, 32, at_once)
     rows = list(state.ledger.rows())
     state.close()
     history = History(1000, 32, Tally(), 3, 100.0)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.leases import Leases, Run
+from thinwire_coordinator.round.leases import Leases, SampleRange
 from thinwire_proto.errors import LedgerError
 
 
 def test_leases_are_disjoint_and_in_order() -> None:
     leases = Leases()
-    assert leases.grant("a", 8, 0) == (Run(0, 8),)
-    assert leases.grant("b", 4, 0) == (Run(8, 4),)
-    assert leases.grant("a", 8, 1) == (Run(0, 8),)  # it has reported nothing, so it needs no more
+    assert leases.grant("a", 8, 0) == (SampleRange(0, 8),)
+    assert leases.grant("b", 4, 0) == (SampleRange(8, 4),)
+    assert leases.grant("a", 8, 1) == (SampleRange(0, 8),)  # it has reported nothing, so it needs no more
     assert leases.cursor == 12
 
 
@@ -26,7 +26,7 @@ def test_what_was_reported_is_filled_up_again() -> None:
     assert leases.reported_samples("a", 2) == 3
     leases.report("a", 2)
     assert leases.reported_samples("a", 2) == 0
-    assert leases.grant("a", 8, 1) == (Run(3, 5), Run(16, 3))
+    assert leases.grant("a", 8, 1) == (SampleRange(3, 5), SampleRange(16, 3))
 
 
 def test_a_mark_that_is_in_no_run_reports_nothing() -> None:
@@ -35,7 +35,7 @@ def test_a_mark_that_is_in_no_run_reports_nothing() -> None:
     for mark in (None, 8, 1 << 60):
         assert leases.reported_samples("a", mark) == 0
         leases.report("a", mark)
-    assert leases.granted("a") == (Run(0, 8),)
+    assert leases.granted("a") == (SampleRange(0, 8),)
     assert leases.reported_samples("stranger", 3) == 0
 
 
@@ -48,7 +48,7 @@ def test_a_node_lost_with_its_state_gives_everything_back_that_is_in_no_update()
     leases.report("a", 5)
     leases.take_back("a")
     assert not leases.holds("a")
-    assert leases.grant("b", 8, 2) == (Run(4, 8),)  # 4 and 5 were trained on, but not counted
+    assert leases.grant("b", 8, 2) == (SampleRange(4, 8),)  # 4 and 5 were trained on, but not counted
 
 
 def test_a_node_that_leaves_in_good_order_gives_back_what_it_did_not_train_on() -> None:
@@ -57,7 +57,7 @@ def test_a_node_that_leaves_in_good_order_gives_back_what_it_did_not_train_on() 
     leases.report("a", 2)
     leases.give_back("a")
     assert leases.holds("a")
-    assert leases.grant("b", 5, 0) == (Run(3, 5),)
+    assert leases.grant("b", 5, 0) == (SampleRange(3, 5),)
 
 
 def test_what_a_restarted_node_had_reported_but_not_saved_is_trained_on_again() -> None:
@@ -65,9 +65,9 @@ def test_what_a_restarted_node_had_reported_but_not_saved_is_trained_on_again() 
     leases.grant("a", 8, 0)
     leases.report("a", 5)
     leases.resume("a", 2)
-    assert leases.granted("a") == (Run(3, 5),)
+    assert leases.granted("a") == (SampleRange(3, 5),)
     leases.resume("a", None)
-    assert leases.granted("a") == (Run(0, 8),)
+    assert leases.granted("a") == (SampleRange(0, 8),)
 
 
 def test_who_was_away_for_long_is_known() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from support.sealed_run import COLUMNS, make_run
 from support.small import MODEL
-from thinwire_coordinator.bodies import Bodies
-from thinwire_coordinator.ledger import Ledger
-from thinwire_coordinator.state import State, create_state, lock_state, open_state, replica_at_head
-from thinwire_coordinator.verify import verify
+from thinwire_coordinator.ledger.bodies import Bodies
+from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.ledger.state_directory import State, create_state, lock_state, open_state, replica_at_head
+from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, LedgerError
 
@@ -173,10 +173,10 @@ def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
 
 def test_epochs_begin_after_the_last_round_recorded(folder: Path) -> None:
     state = open_state(folder)
-    assert (state.ledger.begin_epoch().number, state.ledger.begin_epoch().first_round) == (1, 4)
+    assert (state.ledger.begin_term().number, state.ledger.begin_term().first_round) == (1, 4)
     state.ledger.record_void(2, 4, "nobody came")
-    epoch = state.ledger.begin_epoch()
-    assert (epoch.number, epoch.first_round) == (3, 5)
+    term = state.ledger.begin_term()
+    assert (term.number, term.first_round) == (3, 5)
     state.close()
 
 
@@ -184,12 +184,12 @@ def test_voids_in_a_row_share_one_record(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
     for round_number in (3, 4, 5, 9):
         ledger.record_void(1, round_number, f"reason {round_number}")
-    ledger.record_void(2, 10, "another epoch")
+    ledger.record_void(2, 10, "another term")
     assert ledger.rounds_void == 5
     with sqlite3.connect(tmp_path / "l.sqlite") as db:
-        rows = db.execute("SELECT first_round, last_round, epoch, reason FROM voids").fetchall()
+        rows = db.execute("SELECT first_round, last_round, term, reason FROM voids").fetchall()
     db.close()
-    assert rows == [(3, 5, 1, "reason 5"), (9, 9, 1, "reason 9"), (10, 10, 2, "another epoch")]
+    assert rows == [(3, 5, 1, "reason 5"), (9, 9, 1, "reason 9"), (10, 10, 2, "another term")]
     ledger.close()
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.evaluation import SAMPLE_SHARE, SampleBudget
-from thinwire_coordinator.page import live
-from thinwire_coordinator.page.page import Page
-from thinwire_coordinator.web import Readiness, Web
+from thinwire_coordinator.web import live
+from thinwire_coordinator.web.page import Page
+from thinwire_coordinator.web.server import Readiness, Web
 
 
 async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:

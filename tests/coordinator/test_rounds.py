@@ -1,4 +1,4 @@
-"""The round machine, under made-up time: when a round opens, when it is over, and why."""
+"""The round machine, under synthetic time: when a round opens, when it is over, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.rounds import (
+from thinwire_coordinator.round.machine import (
     TRANSITIONS,
     Action,
     Event,
@@ -22,7 +22,7 @@ from thinwire_proto.limits import void_lasts_s
 T = 10.0
 
 
-def machine(pace: str = "quorum", minimum: int = 1, steps: int = 100, **more: int) -> RoundMachine:
+def machine(pace: str = "barrier", minimum: int = 1, steps: int = 100, **more: int) -> RoundMachine:
     spec = RoundSpec.model_validate({"pace": pace, "length_ms": int(T * 1000), "min_contributions": minimum})
     return RoundMachine(spec, steps, more.get("first_round", 0), more.get("step", 0), more.get("wait_for", 1))
 
@@ -244,7 +244,7 @@ events = st.lists(
 )
 
 
-@given(events, st.sampled_from(["quorum", "clock"]), st.integers(1, 3))
+@given(events, st.sampled_from(["barrier", "clock"]), st.integers(1, 3))
 @settings(max_examples=300, deadline=None)
 def test_whatever_happens_rounds_ascend_and_steps_follow_sealed_rounds(
     happenings: list[tuple[str, str, int, float]], pace: str, minimum: int

@@ -8,8 +8,8 @@ import subprocess
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
-from thinwire_coordinator.table import NODES_SHOWN, table
-from thinwire_proto.service_pb2 import NodeStatus, StatusReply
+from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
+from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 
 def printed(status: StatusReply) -> str:

@@ -10,15 +10,15 @@ import pytest
 
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
-from thinwire_coordinator.feed import Feed, SealedUpdate
-from thinwire_coordinator.members import Member
-from thinwire_coordinator.swarm import Swarm
-from thinwire_coordinator.workers import Workers
-from thinwire_proto.codec import encode_votes
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Workers
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.replica import Replica
-from thinwire_proto.rows import contribution_hash
-from thinwire_proto.service_pb2 import (
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.rows import contribution_hash
+from thinwire_proto.wire.service_pb2 import (
     Announcement,
     ContributionHeader,
     ContributionPart,
@@ -40,16 +40,16 @@ class Bench:
         self.workers = Workers()
         self.replica: Replica = self.state.load_snapshot(0)
 
-        async def read(step: int) -> SealedUpdate:
+        async def read(step: int) -> EncodedUpdate:
             raise AssertionError("nobody follows")
 
         feed = Feed(read, 0)
         own = self.state.load_snapshot(0)
-        self.swarm = Swarm(self.state, own, self.state.ledger.begin_epoch(), self.workers, feed, wait_for=1)
+        self.swarm = Swarm(self.state, own, self.state.ledger.begin_term(), self.workers, feed, wait_for=1)
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
-        member = self.swarm.books.members.join(letter * 32, letter)
+        member = self.swarm.registry.members.join(letter * 32, letter)
         assert member is not None
         return member
 
@@ -66,12 +66,12 @@ class Bench:
     def header(self, member: Member, payload: bytes) -> ContributionHeader:
         current = self.swarm.intake.round
         assert current is not None
-        books = self.swarm.books
-        (nonce,) = books.bases.nonces(current.step)
-        lease = books.leases.granted(member.node_id)
+        registry = self.swarm.registry
+        (nonce,) = registry.fingerprints.nonces(current.step)
+        lease = registry.leases.granted(member.node_id)
         return ContributionHeader(
             session=member.session,
-            epoch=1,
+            term=1,
             round=current.number,
             step=current.step,
             base_step=current.step,
@@ -198,7 +198,7 @@ async def test_one_that_comes_after_a_void_round_is_late_and_its_replica_does_no
     gate.set()  # soon enough that it is still read
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_LATE
-    assert bench.swarm.books.tally.fingerprints_different == 0
+    assert bench.swarm.registry.tally.fingerprints_different == 0
     await bench.close()
 
 
@@ -213,7 +213,7 @@ async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: 
         await asyncio.sleep(0.01)
     await stream.aclose()
     bench.join("c")
-    assert "a" * 32 not in bench.swarm.books.members.by_id
+    assert "a" * 32 not in bench.swarm.registry.members.by_id
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_VOID
     assert not bench.swarm.failed.done()
@@ -246,14 +246,14 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
     for letter in "abcd"[: restarts + 1]:
         member = bench.join(letter)
         await bench.attend(member)
-        starts[letter] = bench.swarm.books.leases.granted(member.node_id)[0].start
+        starts[letter] = bench.swarm.registry.leases.granted(member.node_id)[0].start
         await bench.workers.disk.submit(lambda: None)  # what was queued is on disk; then the process is killed
         bench.swarm = Swarm(
-            bench.state, bench.replica, bench.state.ledger.begin_epoch(), bench.workers, bench.swarm.feed, wait_for=1
+            bench.state, bench.replica, bench.state.ledger.begin_term(), bench.workers, bench.swarm.feed, wait_for=1
         )
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # and everybody still holds what they held
-        assert bench.swarm.books.leases.granted(letter * 32)[0].start == start
+        assert bench.swarm.registry.leases.granted(letter * 32)[0].start == start
     await bench.close()
 
 
@@ -307,7 +307,7 @@ async def test_a_momentum_is_dropped_if_what_left_after_it_was_saved_is_counted_
     assert "may yet be" in await joins(b"x" * 32, name)  # the round is open
     await bench.contribute(second, 2)
     await sending
-    bench.swarm.books.leases.grant(first.node_id, 8, 1)
+    bench.swarm.registry.leases.grant(first.node_id, 8, 1)
     assert "is in an update" in await joins(name)
     assert "away for more than" in await joins()  # with the momentum, its lease went back
     await bench.close()

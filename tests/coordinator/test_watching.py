@@ -21,23 +21,23 @@ from starlette.requests import Request
 from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
-from thinwire_coordinator import events
-from thinwire_coordinator.connections import IPV4_BYTES, TCP_INFO_BYTES, Connections, parse_tcp_info
-from thinwire_coordinator.dense import ring_bytes
-from thinwire_coordinator.exposition import Exposition
-from thinwire_coordinator.feed import Feed, SealedUpdate
-from thinwire_coordinator.metrics import Metrics
-from thinwire_coordinator.seldom import Seldom
-from thinwire_coordinator.server import Server
-from thinwire_coordinator.swarm import Swarm
-from thinwire_coordinator.text_format import Writer
-from thinwire_coordinator.traffic import SERVICE
-from thinwire_coordinator.web import Readiness
-from thinwire_coordinator.workers import Workers
-from thinwire_proto.codec import PROTOCOL
-from thinwire_proto.rows import Counted
-from thinwire_proto.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
-from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
+from thinwire_coordinator.observe.connections import IPV4_BYTES, TCP_INFO_BYTES, Connections, parse_tcp_info
+from thinwire_coordinator.observe.cpu_budget import CpuBudget
+from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.observe.metrics import Metrics
+from thinwire_coordinator.observe.text_format import Writer
+from thinwire_coordinator.rpc.server import Server
+from thinwire_coordinator.rpc.traffic import SERVICE
+from thinwire_coordinator.swarm import events
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.web.server import Readiness
+from thinwire_proto.wire.codec import PROTOCOL
+from thinwire_proto.wire.rows import Counted
+from thinwire_proto.wire.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 NODE = "ab" * 16
 REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
@@ -49,12 +49,12 @@ class Served:
     def __init__(self, folder: Path) -> None:
         state = make_state(folder, small_contract())
 
-        async def read(step: int) -> SealedUpdate:
+        async def read(step: int) -> EncodedUpdate:
             raise AssertionError("nobody follows")
 
         self.workers = Workers()
         replica = state.load_snapshot(0)
-        self.swarm = Swarm(state, replica, state.ledger.begin_epoch(), self.workers, Feed(read, 0), wait_for=1)
+        self.swarm = Swarm(state, replica, state.ledger.begin_term(), self.workers, Feed(read, 0), wait_for=1)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
         self.server = Server(self.swarm, self.exposition.traffic)
@@ -216,7 +216,7 @@ def test_a_kernel_that_tells_less_tells_nothing() -> None:
 
 
 def test_what_is_costly_is_done_seldom() -> None:
-    seldom = Seldom(least_s=1.0)
+    seldom = CpuBudget(least_s=1.0)
     assert seldom.due(10.0)
     assert not seldom.due(20.0)  # it is being done
     seldom.took(20.0, 0.001)

@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench import broadcast, fanout, report, rounds, sizes, speeds, timing, update
-from deploy.bench.made_up import contract_of, uniform_votes
-from deploy.bench.memory import RUN, SNAPSHOT, peak_of, swarm_peaks
-from deploy.bench.peaks import status_bytes
-from deploy.bench.row import Row
-from deploy.bench.watched import told
-from thinwire_coordinator.events import ContributionTaken, RoundOpened, RoundSealed
-from thinwire_proto.codec import Update, decode_update, decode_votes, encode_update, encode_votes
+from bench.speed import broadcast, fanout, report, rounds, sizes, speeds, timing, update
+from bench.speed.memory import RUN, SNAPSHOT, peak_of, swarm_peaks
+from bench.speed.peaks import status_bytes
+from bench.speed.row import Row
+from bench.speed.synthetic import contract_of, uniform_votes
+from bench.speed.watched import told
+from thinwire_coordinator.swarm.events import ContributionTaken, RoundOpened, RoundSealed
 from thinwire_proto.contract import DemoSpec, Parameter
-from thinwire_proto.schedule import learning_rate
-from thinwire_proto.tiles import TileLayout, layout_of
-from thinwire_proto.votes import Merged, merge
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.wire.codec import Update, decode_update, decode_votes, encode_update, encode_votes
 
 SMALL = (Parameter(name="w", shape=(128, 192)),)
 MIXED = (Parameter(name="w", shape=(128, 192)), Parameter(name="b", shape=(100,)))

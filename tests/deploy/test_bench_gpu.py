@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deploy.bench import gpu
+from bench.speed import gpu
 
 
 def test_each_size_stands_beside_the_floor_and_the_published_operations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.chaos import Failed, check_logs
+from chaos import Failed, check_logs
 
 FINE = """05:00:00 joined at 127.0.0.1:7700 as node-1
 05:00:01 not counted: round 3 ended before this arrived
@@ -16,7 +16,7 @@ FINE = """05:00:00 joined at 127.0.0.1:7700 as node-1
 
 
 def test_logs_of_a_run_in_which_nothing_was_wrong(tmp_path: Path) -> None:
-    (tmp_path / "coordinator.1.log").write_text("05:00:00 epoch 1, listening on 127.0.0.1:7700\n")
+    (tmp_path / "coordinator.1.log").write_text("05:00:00 term 1, listening on 127.0.0.1:7700\n")
     (tmp_path / "node-1.0.log").write_text(FINE)
     check_logs(tmp_path)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deploy import fuzz
+import fuzz
 from thinwire_proto.errors import PayloadError
 
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from deploy.science import text as text_module
-from deploy.science.__main__ import LARGE
-from deploy.science.arms import ADAMW, ARMS, DEFAULT, EXCHANGING, MATTER, RATES_MAX, REFERENCE, rate_at
-from deploy.science.lines import lines_of
-from deploy.science.plan import Study, next_runs, runs_at_least, sweep_of
-from deploy.science.report import page, write_report
-from deploy.science.run import Result, Run, Size, read, train, write
-from deploy.science.study import Going, StudyError, results_in, run_all
-from deploy.science.text import VOCABULARY, make_machine_text, text_files, text_of
-from thinwire_proto.corpus import windows
+from bench.convergence import text as text_module
+from bench.convergence.__main__ import LARGE
+from bench.convergence.arms import ADAMW, ARMS, DEFAULT, EXCHANGING, MATTER, RATES_MAX, REFERENCE, rate_at
+from bench.convergence.lines import lines_of
+from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
+from bench.convergence.report import page, write_report
+from bench.convergence.run import Result, Run, Size, read, train, write
+from bench.convergence.study import Going, StudyError, results_in, run_all
+from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
+from thinwire_proto.data.corpus import windows
 from thinwire_proto.models import PRESETS
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from thinwire_node.clock import CoordinatorClock, Probe
+from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_proto.limits import CLOCK_DRIFT_MAX
 
 

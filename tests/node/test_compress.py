@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from thinwire_node.compress import Compressor, _largest_of_rows, largest
-from thinwire_node.momentum import Momentum, Sent
-from thinwire_proto.apply import apply_votes
+from thinwire_node.compression.compress import Compressor, _largest_of_rows, largest
+from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_proto.contract import DemoSpec, Parameter
-from thinwire_proto.decode import TILE_BATCH
-from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.votes import merge
+from thinwire_proto.exact.apply import apply_votes
+from thinwire_proto.exact.decode import TILE_BATCH
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.votes import merge
 
 BATCH_BYTES = TILE_BATCH * MATRIX_COMPONENTS * 4
 KS = [1, 2, 31, 44, 128, 129, 512, 513, 4095, 4096]
@@ -81,11 +81,11 @@ def test_a_tile_that_is_alone_goes_as_it_does_among_others() -> None:
     tiles = torch.randn(300, 64, 64, generator=torch.Generator().manual_seed(1))
     kept = []
     for number in range(300):
-        one = Compressor(spec, "cpu").cut(tiles[number : number + 1].clone(), 44)
+        one = Compressor(spec, "cpu").extract(tiles[number : number + 1].clone(), 44)
         kept += [component + number * MATRIX_COMPONENTS for component in one.components.tolist()]
     momentum = Momentum(TileLayout([Parameter(name="w", shape=(64, 300 * 64))]), spec, "cpu")
     momentum.buffer.copy_(tiles.view(-1))
-    assert momentum.cut(44).components.tolist() == kept
+    assert momentum.extract(44).components.tolist() == kept
 
 
 # memory
@@ -121,9 +121,9 @@ def test_compressing_takes_at_most_a_batch_beside_what_it_returns(k: int) -> Non
     layout = layout_of(4096)
     gradients = {"w": torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1))}
     momentum = Momentum(layout, DemoSpec(), "cpu")
-    Momentum(layout_of(64), DemoSpec(), "cpu").accumulate_and_cut({"w": gradients["w"][:64]}, 1e-3, 1, k)
+    Momentum(layout_of(64), DemoSpec(), "cpu").accumulate_and_extract({"w": gradients["w"][:64]}, 1e-3, 1, k)
     sent: list[Sent] = []
-    peak = peak_bytes(lambda: sent.append(momentum.accumulate_and_cut(gradients, 1e-3, 1, k)))
+    peak = peak_bytes(lambda: sent.append(momentum.accumulate_and_extract(gradients, 1e-3, 1, k)))
     returned = sent[0].components.nbytes + sent[0].values.nbytes
     assert peak - returned < BATCH_BYTES < momentum.buffer.nbytes / 3
 
@@ -134,7 +134,7 @@ def test_applying_takes_at_most_a_batch_beside_the_votes(magnitude: str) -> None
     demo = DemoSpec.model_validate({"magnitude": magnitude, "precondition": "none"})
     momentum = Momentum(layout, demo, "cpu")
     momentum.buffer.normal_(generator=torch.Generator().manual_seed(1))
-    merged = merge([(momentum.cut(8).votes(), 1)], layout.components)
+    merged = merge([(momentum.extract(8).votes(), 1)], layout.components)
     theta = {"w": torch.zeros(4096, 4096)}
     peak = peak_bytes(lambda: apply_votes(theta, merged, layout, demo, learning_rate=2.0**-10, decay=1.0, step=0))
     votes = merged.components.nbytes + merged.values.nbytes

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from support.small import SHAPES, shapes_contract
-from thinwire_node import fused
-from thinwire_node.compress import Compressor, Kept
-from thinwire_node.fused import chosen, decide, disagreement, hard_tiles, make_fused
-from thinwire_node.momentum import Momentum
+from thinwire_node.compression import fused
+from thinwire_node.compression.compress import Compressor, Kept
+from thinwire_node.compression.fused import chosen, decide, disagreement, hard_tiles, make_fused
+from thinwire_node.compression.momentum import Momentum
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.tiles import TileLayout
+from thinwire_proto.exact.tiles import TileLayout
 
 pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
-from thinwire_node.triton_compress import ANYWHERE, Feed, FusedCompressor
+from thinwire_node.compression.triton.compress import ANYWHERE, Feed, FusedCompressor
 
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 LAYOUT = TileLayout(shapes_contract().parameters)
@@ -46,8 +46,8 @@ def gradients_of(seed: int) -> dict[str, Tensor]:
 def assert_same_cut(coefficients: Tensor, k: int, spec: DemoSpec) -> None:
     """Given identical coefficients: the same components, which count as the same, and the same left behind."""
     here, there = coefficients.clone(), coefficients.to(DEVICE, copy=True)
-    plain = Compressor(spec, "cpu").cut(here, k)
-    kernel = fused_for(spec).cut(there, k)
+    plain = Compressor(spec, "cpu").extract(here, k)
+    kernel = fused_for(spec).extract(there, k)
     assert torch.equal(kernel.components.cpu(), plain.components)
     torch.testing.assert_close(kernel.values.cpu(), plain.values, rtol=1e-5, atol=0)
     assert torch.equal(kernel.codes.cpu(), plain.codes)
@@ -76,7 +76,7 @@ def test_numbers_at_the_edges_of_float32() -> None:
     tiles[0, 0, :4] = torch.tensor([1e-44, -3e-45, 1e-40, -0.0])
     tiles[1, 5, :3] = torch.tensor([1e38, -1e38, 1e-3])
     for k, expected in ((1, [2, 4096 + 5 * 64]), (8, [0, 1, 2, *(4096 + 5 * 64 + n for n in range(3))])):
-        components = fused_for(spec_of()).cut(tiles.to(DEVICE, copy=True), k).components.tolist()
+        components = fused_for(spec_of()).extract(tiles.to(DEVICE, copy=True), k).components.tolist()
         # a card may take subnormal numbers for zeros
         assert [c for c in components if c >= 4096] == [c for c in expected if c >= 4096]
         assert set(components) <= set(expected)
@@ -87,8 +87,8 @@ def test_what_is_not_a_number_is_kept_in_its_place() -> None:
     tiles = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(1))
     tiles[1, 7, 9:12] = torch.tensor([torch.inf, torch.nan, -torch.inf])
     tiles[1, 8, :5] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
-    kept = fused_for(spec_of()).cut(tiles.to(DEVICE, copy=True), 4)
-    plain = Compressor(spec_of(), "cpu").cut(tiles[::2].clone(), 4)
+    kept = fused_for(spec_of()).extract(tiles.to(DEVICE, copy=True), 4)
+    plain = Compressor(spec_of(), "cpu").extract(tiles[::2].clone(), 4)
     others = (kept.components < 4096) | (kept.components >= 8192)
     assert (kept.components[others].cpu() % 4096).tolist() == (plain.components % 4096).tolist()
     torch.testing.assert_close(kept.values[others].cpu(), plain.values, rtol=1e-5, atol=0)
@@ -107,22 +107,22 @@ def test_a_momentum_comes_to_the_same(precondition: str, transform: str, magnitu
     gradients = gradients_of(0)
     for seed in (1, 2, 2):
         gradients = gradients_of(seed) if seed == 1 else gradients
-        one = plain.accumulate_and_cut(gradients, 0.1, 3, 16)
-        other = kernel.accumulate_and_cut(gradients, 0.1, 3, 16)
+        one = plain.accumulate_and_extract(gradients, 0.1, 3, 16)
+        other = kernel.accumulate_and_extract(gradients, 0.1, 3, 16)
         assert torch.equal(one.components, other.components)
         torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-7)
         assert (one.codes is None) == (other.codes is None)
         assert one.codes is None or other.codes is None or torch.equal(one.codes, other.codes)
     for name, tensor in plain.state().items():
         torch.testing.assert_close(kernel.state()[name], tensor, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(plain.cut(4).components, kernel.cut(4).components)
+    torch.testing.assert_close(plain.extract(4).components, kernel.extract(4).components)
 
 
 def test_nothing_is_sent_of_nothing() -> None:
     momentum = Momentum(LAYOUT, spec_of(magnitude="tile"), DEVICE)
     momentum.fused = fused_for(spec_of(magnitude="tile"))
     nothing = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
-    sent = momentum.accumulate_and_cut(nothing, 0.1, 1, 32)
+    sent = momentum.accumulate_and_extract(nothing, 0.1, 1, 32)
     assert len(sent.components) == 0
     assert sent.codes is not None
     assert len(sent.codes) == 0
@@ -135,7 +135,7 @@ def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
     right = gradients_of(0)
     for wrong in (right["t1"].double(), right["t1"].T.contiguous().T, right["t1"][:50], right["t1"].to("meta")):
         with pytest.raises(ValueError, match="t1"):
-            momentum.accumulate_and_cut(right | {"t1": wrong}, 0.1, 1, 4)
+            momentum.accumulate_and_extract(right | {"t1": wrong}, 0.1, 1, 4)
 
 
 class Wrong(FusedCompressor):
@@ -143,10 +143,10 @@ class Wrong(FusedCompressor):
 
     what = ""
 
-    def cut(self, coefficients: Tensor, k: int, feed: Feed | None = None) -> Kept:
+    def extract(self, coefficients: Tensor, k: int, feed: Feed | None = None) -> Kept:
         before = coefficients.clone()
         seconds = [v.clone() for v in feed.seconds] if feed else []
-        kept = super().cut(coefficients, k, feed)
+        kept = super().extract(coefficients, k, feed)
         components, values, codes = kept.components, kept.values, kept.codes
         if self.what == "component":
             components = components + 1
@@ -189,7 +189,7 @@ def test_the_self_test_says_what_is_wrong(what: str, says: str, monkeypatch: pyt
 
 def test_the_reference_of_the_self_test_is_what_torch_keeps() -> None:
     for k in (1, 32, 4096):
-        plain = Compressor(spec_of(), "cpu").cut(hard_tiles(), k)
+        plain = Compressor(spec_of(), "cpu").extract(hard_tiles(), k)
         assert torch.equal(chosen(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
 
 
@@ -207,7 +207,7 @@ def test_a_kernel_that_is_right_is_chosen_and_one_that_is_wrong_is_not(monkeypat
 
 
 def test_without_triton_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "thinwire_node.triton_compress", None)
+    monkeypatch.setitem(sys.modules, "thinwire_node.compression.triton.compress", None)
     made, why = decide(spec_of(), DEVICE)
     assert made is None
     assert "Triton is not there" in why
@@ -221,7 +221,7 @@ COMPILE = """
 import sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from thinwire_node.triton_kernel import compress
+from thinwire_node.compression.triton.kernel import compress
 
 pointers = dict(coefficients="*fp32", table="*i64", tensor_of="*i32", basis="*fp32", levels="*fp32", positions="*i16",
                 counts="*i32", magnitudes="*fp32", codes="*u8")

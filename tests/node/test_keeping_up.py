@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thinwire_node.keeping_up import KeepingUp
+from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
 from thinwire_proto.limits import KEEPING_UP_S
 
 

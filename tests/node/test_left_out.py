@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import SHAPES, random_votes, shapes_contract
-from thinwire_node.left_out import Awaited, left_out_of
-from thinwire_node.momentum import Momentum, Sent
-from thinwire_node.state import Pending
+from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.residual import Awaited, left_out_of
+from thinwire_node.storage.state import Pending
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.strongest import Strongest
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merged, merge
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.topk import Strongest
+from thinwire_proto.exact.votes import Merged, merge
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 K = 16
@@ -25,21 +25,21 @@ def a_cut(alpha: float = 1.0) -> tuple[Momentum, Sent]:
     momentum = Momentum(LAYOUT, spec, "cpu")
     generator = torch.Generator().manual_seed(1)
     momentum.accumulate({f"t{n}": torch.randn(shape, generator=generator) for n, shape in enumerate(SHAPES)}, 0.1)
-    return momentum, momentum.cut(K)
+    return momentum, momentum.extract(K)
 
 
 @given(st.integers(1, 24), st.integers(0, 2), st.sampled_from([0.25, 1.0]))
 @settings(max_examples=15, deadline=None)
-def test_it_puts_back_what_was_left_out_and_only_that(k_down: int, cuts_between: int, alpha: float) -> None:
+def test_it_puts_back_what_was_left_out_and_only_that(update_topk: int, cuts_between: int, alpha: float) -> None:
     momentum, sent = a_cut(alpha)
     other = random_votes(LAYOUT, K, 5)
-    merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, Strongest(LAYOUT, k_down, 3))
+    merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, Strongest(LAYOUT, update_topk, 3))
     zero = {f"t{number}": torch.zeros(shape) for number, shape in enumerate(SHAPES)}
     for _ in range(cuts_between):
         momentum.accumulate(zero, 0.1)
     before = momentum.buffer.clone()
-    awaited = Awaited(k_down)
-    awaited.cut(Pending(b"h", sent, 3))
+    awaited = Awaited(update_topk)
+    awaited.extract(Pending(b"h", sent, 3))
     assert list(awaited.applied(2, [b"of another round"], merged, LAYOUT)) == []
     for part in awaited.applied(3, [b"h"], merged, LAYOUT):
         momentum.put_back(part)
@@ -50,31 +50,31 @@ def test_it_puts_back_what_was_left_out_and_only_that(k_down: int, cuts_between:
     expected = torch.zeros_like(before)
     for component, value in zip(sent.components.tolist(), sent.values.tolist(), strict=True):
         tile = int(LAYOUT.tile_of(np.array([component]))[0])
-        if component not in held and in_tile[tile] == k_down:
+        if component not in held and in_tile[tile] == update_topk:
             expected[component] = alpha * 0.5**cuts_between * value
     assert torch.allclose(momentum.buffer - before, expected, atol=1e-6)
-    assert k_down > K or expected.any()
+    assert update_topk > K or expected.any()
 
 
-def test_each_update_belongs_to_its_round_and_none_without_k_down() -> None:
+def test_each_update_belongs_to_its_round_and_none_without_update_topk() -> None:
     first, second = (Sent(torch.tensor([n]), torch.ones(1), n) for n in (1, 2))
     merged = Merged(np.array([7]), np.ones(1, np.int16))  # the tile is full, with another's component
     awaited = Awaited(1)
-    awaited.cut(Pending(b"1", first, 10))
-    awaited.cut(Pending(b"2", second, 11))
+    awaited.extract(Pending(b"1", first, 10))
+    awaited.extract(Pending(b"2", second, 11))
     kept = awaited.kept()
-    assert [(one.hash, one.step, one.sent.cut) for one in kept] == [(b"1", 10, -1), (b"2", 11, 0)]
+    assert [(one.hash, one.step, one.sent.extraction) for one in kept] == [(b"1", 10, -1), (b"2", 11, 0)]
     for life in (awaited, Awaited(1, kept)):
         assert [part.components.tolist() for part in life.applied(10, [b"1"], merged, LAYOUT)] == [[1]]
         assert [part.components.tolist() for part in life.applied(11, [b"2", b"1"], merged, LAYOUT)] == [[2]]
-    awaited.cut(Pending(b"3", first, 12))
+    awaited.extract(Pending(b"3", first, 12))
     assert list(awaited.applied(12, [b"somebody's"], merged, LAYOUT)) == []  # void for us, or refused
     assert awaited.kept() == ()
-    awaited.cut(Pending(b"4", first, 13))
+    awaited.extract(Pending(b"4", first, 13))
     awaited.clear()
     assert list(awaited.applied(13, [b"4"], merged, LAYOUT)) == []
     plain = Awaited(0)
-    plain.cut(Pending(b"5", first, 14))
+    plain.extract(Pending(b"5", first, 14))
     assert plain.kept() == ()
 
 

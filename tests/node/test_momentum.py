@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import SHAPES, shapes_contract
-from thinwire_node.momentum import Momentum, Sent
+from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.transform import forward, inverse
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.transform import forward, inverse
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 RATE = 0.1
@@ -63,7 +63,7 @@ class DumbMomentum:
             LAYOUT.add_into(fed, tensor, gradient)
         self.tiles = [self.spec.beta * m + rate * g for m, g in zip(self.tiles, tiles_of(fed), strict=True)]
 
-    def cut(self, k: int) -> list[tuple[int, float]]:
+    def extract(self, k: int) -> list[tuple[int, float]]:
         """(component, value), ascending."""
         sent, first = [], 0
         for number, tile in enumerate(self.tiles):
@@ -105,11 +105,11 @@ def test_rounds_go_as_a_dumb_reader_would_have_them(k: int, fields: dict[str, An
         gradients = {name: 5 * gradient for name, gradient in gradients_of(seed).items()}
         dumb.accumulate(gradients, RATE, 5)
         if together:
-            sent = momentum.accumulate_and_cut(gradients, RATE, 5, k)
+            sent = momentum.accumulate_and_extract(gradients, RATE, 5, k)
         else:
             momentum.accumulate(gradients, RATE, 5)
-            sent = momentum.cut(k)
-        components, values = zip(*dumb.cut(k), strict=True)
+            sent = momentum.extract(k)
+        components, values = zip(*dumb.extract(k), strict=True)
         assert sent.components.tolist() == list(components)
         assert torch.allclose(sent.values, torch.tensor(values), rtol=1e-4, atol=1e-6)
         expected = [dumb.transform(tile, forward).float().flatten() for tile in dumb.tiles]
@@ -129,7 +129,7 @@ def test_what_stays_and_what_was_sent_make_up_the_momentum(
     momentum = Momentum(LAYOUT, spec_of(alpha=alpha, transform=transform, magnitude=magnitude), "cpu")
     momentum.accumulate(gradients_of(1), RATE)
     before = momentum.buffer.clone()
-    sent = momentum.cut(k)
+    sent = momentum.extract(k)
     assert torch.allclose(momentum.buffer + alpha * dense(sent), before, atol=1e-6)
     assert len(sent.components) <= LAYOUT.kept_max(k)
 
@@ -141,7 +141,7 @@ def test_put_back_undoes_a_cut_decayed_for_the_cuts_between(k: int, between: int
     momentum = Momentum(LAYOUT, spec, "cpu")
     momentum.accumulate(gradients_of(1), 0.1)
     before = momentum.buffer.clone()
-    sent = momentum.cut(k)
+    sent = momentum.extract(k)
     zero = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(1).items()}
     for _ in range(between):
         momentum.accumulate(zero, 0.1)
@@ -153,7 +153,7 @@ def test_put_back_undoes_a_cut_decayed_for_the_cuts_between(k: int, between: int
 def test_what_was_taken_is_what_the_components_stand_for(transform: str) -> None:
     momentum = Momentum(LAYOUT, spec_of(transform=transform, magnitude="clipped"), "cpu")
     momentum.accumulate(gradients_of(2), 1.0)
-    sent = momentum.cut(20)
+    sent = momentum.extract(20)
     flat = dense(sent)
     expected = [inverse(part, transform).flatten(1) for part in (LAYOUT.matrices(flat), LAYOUT.vectors(flat))]
     steps = [(part / (1.25 * part.abs().mean(1, keepdim=True))).clamp(-1, 1).flatten() for part in expected]
@@ -163,10 +163,10 @@ def test_what_was_taken_is_what_the_components_stand_for(transform: str) -> None
 
 def test_zeros_are_never_sent() -> None:
     momentum = Momentum(LAYOUT, spec_of(), "cpu")
-    assert len(momentum.cut(32).components) == 0
+    assert len(momentum.extract(32).components) == 0
     gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
     gradients["t0"][:64, :64] = 1.0  # a constant tile has one coefficient that is not (nearly) zero
     momentum.accumulate(gradients, 1.0)
-    sent = momentum.cut(1)
+    sent = momentum.extract(1)
     assert sent.components.tolist() == [0]
     assert len(sent.votes()) == 1

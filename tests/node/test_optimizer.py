@@ -30,14 +30,14 @@ from support.ranks import (
 )
 from support.small import SHAPES, shapes_contract
 from thinwire_node import DeMo
-from thinwire_node.left_out import left_out_of
-from thinwire_node.momentum import Momentum
-from thinwire_proto.codec import Update
+from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.residual import left_out_of
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import to_float32
-from thinwire_proto.strongest import strongest_of
-from thinwire_proto.votes import merge
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import to_float32
+from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.votes import merge
+from thinwire_proto.wire.codec import Update
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -67,11 +67,11 @@ def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
         for node, momentum in enumerate(momenta):
             gradients = gradients_of(SHAPES, step, node)
             momentum.accumulate({f"t{number}": tensor for number, tensor in enumerate(gradients)}, rate)
-            sent.append(momentum.cut(spec.k))
+            sent.append(momentum.extract(spec.k))
         keep = strongest_of(spec, replica.layout, step)
         merged = merge(((cut.votes(), 1) for cut in sent), replica.layout.components, keep)
         for momentum, cut in zip(momenta, sent, strict=True):
-            if part := left_out_of(cut, merged, replica.layout, spec.k_down):
+            if part := left_out_of(cut, merged, replica.layout, spec.update_topk):
                 momentum.put_back(part)
         replica.apply(Update(step, rate, to_float32(1 - rate * DECAY), merged), b"")
     return replica.tensors
@@ -100,7 +100,7 @@ def test_two_ranks_step_as_a_swarm_of_two_nodes_bit_for_bit(ranks: dict[str, lis
 
 
 def test_two_ranks_whose_steps_leave_out_do_as_two_nodes_bit_for_bit(ranks: dict[str, list[Any]]) -> None:
-    swarm = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9, "k_down": UPDATE_TOPK})
+    swarm = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9, "update_topk": UPDATE_TOPK})
     everything = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9})
     for parameters in ranks["leaving_out"]:
         for found, expected in zip(parameters, swarm.values(), strict=True):

@@ -1,4 +1,4 @@
-"""Train, cut or wait: every rule, under made-up time."""
+"""Train, cut or wait: every rule, under synthetic time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 
-from thinwire_node.lease import Lease
-from thinwire_node.pacing import Cut, Drop, RoundView, SayNothing, Speed, Tail, Train, View, Wait, cut_at, decide
+from thinwire_node.training.lease import Lease
+from thinwire_node.training.pacing import (
+    Drop,
+    Extract,
+    RoundView,
+    SayNothing,
+    Speed,
+    Tail,
+    Train,
+    View,
+    Wait,
+    cut_at,
+    decide,
+)
 from thinwire_proto.contract import RoundSpec
 
 T = 10.0
@@ -44,13 +56,13 @@ def kind(rules: RoundSpec, **changes: Any) -> type:
 def test_the_cut_leaves_time_for_all_that_comes_after_it() -> None:
     assert cut_at(VIEW, ROUND, spec()) == pytest.approx(T - 0.1 - 1.0 - 0.25)
     assert kind(spec(), now=8.6) is Train
-    assert kind(spec(), now=8.65) is Cut
-    assert kind(spec(), now=T) is Cut  # at the very deadline it may still be counted
+    assert kind(spec(), now=8.65) is Extract
+    assert kind(spec(), now=T) is Extract  # at the very deadline it may still be counted
     assert kind(spec(), now=T + 0.01) is Train  # now it cannot, so it is for the next round
 
 
 def test_a_micro_batch_that_would_not_end_in_time_is_begun_after_the_cut() -> None:
-    assert kind(spec(), now=6.0, sample_s=3.0) is Cut
+    assert kind(spec(), now=6.0, sample_s=3.0) is Extract
     assert kind(spec(), now=6.0, sample_s=3.0, samples=0, base_step=None) is Train
 
 
@@ -91,30 +103,30 @@ def test_one_contribution_is_out_at_a_time() -> None:
 
 
 def test_in_a_quorum_everybody_trains_a_share() -> None:
-    rules = spec("quorum", age=0)
+    rules = spec("barrier", age=0)
     assert decide(replace(VIEW, samples=6), rules) == Train(2, "towards step 5")
-    assert kind(rules, samples=8) is Cut
-    overlapped = spec("quorum", age=1)
+    assert kind(rules, samples=8) is Extract
+    overlapped = spec("barrier", age=1)
     assert kind(overlapped, samples=7, contributed=True) is Train
-    assert kind(overlapped, samples=8) is Cut
+    assert kind(overlapped, samples=8) is Extract
 
 
 def test_who_waits_for_a_quorum_goes_on_as_long_as_the_lease_lasts() -> None:
     """A packet that is sent again delays one node's contribution; it should not leave all machines idle."""
     share_is_trained = replace(VIEW, samples=8, contributed=True)
-    assert decide(share_is_trained, spec("quorum", age=1)) == Train(4, "towards step 6")
-    assert isinstance(decide(replace(share_is_trained, leased=0), spec("quorum", age=1)), Wait)
-    assert isinstance(decide(share_is_trained, spec("quorum", age=0)), Wait)
+    assert decide(share_is_trained, spec("barrier", age=1)) == Train(4, "towards step 6")
+    assert isinstance(decide(replace(share_is_trained, leased=0), spec("barrier", age=1)), Wait)
+    assert isinstance(decide(share_is_trained, spec("barrier", age=0)), Wait)
 
 
 def test_a_lease_that_is_used_up_is_said() -> None:
-    assert kind(spec(), leased=0) is Cut
+    assert kind(spec(), leased=0) is Extract
     assert kind(spec(), leased=0, samples=0, base_step=None) is SayNothing
     assert kind(spec(), leased=0, samples=0, base_step=None, contributed=True) is Wait
 
 
 def test_whom_a_round_has_passed_speaks_up_early_in_the_next() -> None:
-    assert kind(spec("quorum", age=0), hurry=True, samples=1) is Cut
+    assert kind(spec("barrier", age=0), hurry=True, samples=1) is Extract
 
 
 def test_without_a_round_there_is_nothing_to_do() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire_node.published import Published
+from thinwire_node.compression.published import Published
 
 BETA, K, RATE, NODES = 0.9, 32, 1e-2, 4
 
@@ -110,7 +110,7 @@ def test_the_baseline_does_what_the_published_operations_do(shape: tuple[int, ..
         for number in range(NODES):
             gradient = gradient_of(shape, 100 * seed + number)
             published[number].accumulate({"w": gradient}, RATE)
-            sent.append(published[number].cut())
+            sent.append(published[number].extract())
             index, value = literal[number].send(gradient)
             theirs.append((index, value))
             order, mine = index.flatten(0, -2).sort(-1), sent[-1]["w"].indices.sort(-1)
@@ -134,7 +134,7 @@ def test_one_node_goes_where_the_paper_goes(shape: tuple[int, ...]) -> None:
         before, gradient = paper.theta, gradient_of(shape, 10 + seed)
         paper.step(gradient)
         published.accumulate({"w": gradient}, RATE)
-        step = published.step_of([published.cut()])["w"]
+        step = published.step_of([published.extract()])["w"]
         assert torch.allclose(published.delta["w"], paper.momentum, atol=1e-6)
         ours = before - RATE * step
         assert (ours == paper.theta).float().mean() > 0.999

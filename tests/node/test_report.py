@@ -17,23 +17,23 @@ import pytest
 from rich.text import Text
 
 from support.reports import small_report
-from thinwire_node import status
+from thinwire_common.logs import JsonFormatter
 from thinwire_node.__main__ import main
-from thinwire_node.connections import WireCount, parse_tcp_info, wire_counts
 from thinwire_node.daemon import Node, Settings
-from thinwire_node.families import FAMILIES
-from thinwire_node.logs import JsonFormatter
-from thinwire_node.metrics import NodeMetrics, samples
-from thinwire_node.record import Durations, Record
-from thinwire_node.report import Report
-from thinwire_node.reporter import Reporter
-from thinwire_node.session import Habits
-from thinwire_node.state import NodeState
-from thinwire_node.traffic import KINDS, KINDS_OF_CALL, Traffic
-from thinwire_node.view import byte_lines, human_bytes, human_seconds, lines, one_line
-from thinwire_node.web import REQUEST_BYTES_MAX, Web
+from thinwire_node.exchange.coordinator.record import Durations, Record
+from thinwire_node.exchange.coordinator.session import NodeOptions
+from thinwire_node.exchange.coordinator.traffic import KINDS, KINDS_OF_CALL, Traffic
+from thinwire_node.observe import status
+from thinwire_node.observe.connections import WireCount, parse_tcp_info, wire_counts
+from thinwire_node.observe.definitions import FAMILIES
+from thinwire_node.observe.metrics import NodeMetrics, samples
+from thinwire_node.observe.report import Report
+from thinwire_node.observe.reporter import Reporter
+from thinwire_node.observe.view import byte_lines, human_bytes, human_seconds, lines, one_line
+from thinwire_node.observe.web import REQUEST_BYTES_MAX, Web
+from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.service_pb2 import DESCRIPTOR
+from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 
 REPORT = small_report()
 
@@ -100,7 +100,7 @@ def test_promtool_finds_nothing_to_say() -> None:
         def report(self) -> Report:
             return REPORT
 
-    node = Node(Settings("127.0.0.1:1", Path(), "cpu", Habits("x", 8, None), None))
+    node = Node(Settings("127.0.0.1:1", Path(), "cpu", NodeOptions("x", 8, None), None))
     text = NodeMetrics(Always(node), Record(), lambda: 0.5).text()
     said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (said.returncode, said.stdout + said.stderr) == (0, b"")

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_corpus
-from thinwire_node.momentum import Sent
-from thinwire_node.rule import LocalAdamW, Rule, make_rule, shapes_kept
-from thinwire_node.trainer import Trainer
-from thinwire_proto.codec import Update
+from thinwire_node.compression.momentum import Sent
+from thinwire_node.training.rule import LocalAdamW, Rule, make_rule, shapes_kept
+from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract
-from thinwire_proto.magnitudes import TABLE, UNIT, merger_of
-from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import learning_rate
-from thinwire_proto.tiles import TileLayout, layout_of
-from thinwire_proto.transform import forward
-from thinwire_proto.votes import Votes
+from thinwire_proto.exact.magnitudes import TABLE, UNIT, merger_of
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.transform import forward
+from thinwire_proto.exact.votes import Votes
+from thinwire_proto.wire.codec import Update
 
 CPU = torch.device("cpu")
 NUMBERED = torch.device("cpu:0")
@@ -69,8 +69,8 @@ def test_what_stays_and_what_was_sent_make_up_what_was_learned(contract: Contrac
     rule, twin = rule_of(contract), rule_of(contract)
     for one in (rule, twin):
         trained(one, 1, 2)
-    sent = rule.cut(16, RATE)
-    everything = twin.cut(1, RATE)  # a twin's cut of another size has another part of the same whole
+    sent = rule.extract(16, RATE)
+    everything = twin.extract(1, RATE)  # a twin's cut of another size has another part of the same whole
     layout = layout_of(contract.parameters)
     alpha = contract.demo.alpha
     whole = rule.momentum.buffer + alpha * dense(layout, sent)
@@ -82,7 +82,7 @@ def test_what_stays_and_what_was_sent_make_up_what_was_learned(contract: Contrac
 def test_what_was_not_counted_comes_back(contract: Contract) -> None:
     rule = rule_of(contract)
     trained(rule, 1)
-    sent = rule.cut(16, RATE)
+    sent = rule.extract(16, RATE)
     kept = rule.momentum.buffer.clone()
     rule.put_back(sent)
     assert torch.allclose(
@@ -93,7 +93,7 @@ def test_what_was_not_counted_comes_back(contract: Contract) -> None:
 def test_a_rule_goes_on_from_its_state_as_if_nothing_had_been(contract: Contract) -> None:
     rule, again = rule_of(contract), rule_of(contract)
     trained(rule, 1, 2)
-    rule.cut(16, RATE)
+    rule.extract(16, RATE)
     state = rule.state()
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == shapes_kept(contract)
     assert all(tensor.dtype == torch.float32 for tensor in state.values())
@@ -101,7 +101,7 @@ def test_a_rule_goes_on_from_its_state_as_if_nothing_had_been(contract: Contract
     sent = []
     for one in (rule, again):
         trained(one, 3, 4)
-        sent.append(one.cut(16, RATE))
+        sent.append(one.extract(16, RATE))
     assert torch.equal(sent[0].components, sent[1].components)
     assert torch.equal(sent[0].values, sent[1].values)
     assert torch.equal(rule.momentum.buffer, again.momentum.buffer)
@@ -110,11 +110,11 @@ def test_a_rule_goes_on_from_its_state_as_if_nothing_had_been(contract: Contract
 def test_the_state_is_a_copy(contract: Contract) -> None:
     rule = rule_of(contract)
     trained(rule, 1)
-    rule.cut(4, RATE)
+    rule.extract(4, RATE)
     state = rule.state()
     before = {name: tensor.clone() for name, tensor in state.items()}
     trained(rule, 2)
-    rule.cut(4, RATE)
+    rule.extract(4, RATE)
     assert all(torch.equal(state[name], before[name]) for name in state)
     assert not torch.equal(rule.state()["coefficients"], before["coefficients"])
 
@@ -125,13 +125,13 @@ def test_what_is_cleared_is_not_sent(contract: Contract) -> None:
     rule.clear()
     assert rule.offset is None or all(not tensor.any() for tensor in rule.offset.values())
     rule.learn(tensors_of(100, 0.0), {name: 0 * tensor for name, tensor in tensors_of(1).items()}, 1, 0.0)
-    assert len(rule.cut(16, RATE).components) == 0
+    assert len(rule.extract(16, RATE).components) == 0
 
 
 def test_what_is_forgotten_is_as_if_it_had_never_been(contract: Contract) -> None:
     rule = rule_of(contract)
     trained(rule, 1)
-    rule.cut(4, RATE)
+    rule.extract(4, RATE)
     trained(rule, 2)
     rule.forget()
     assert all(not tensor.any() for tensor in rule.state().values())
@@ -139,7 +139,7 @@ def test_what_is_forgotten_is_as_if_it_had_never_been(contract: Contract) -> Non
     sent = []
     for one in (rule, fresh):
         trained(one, 3)
-        sent.append(one.cut(4, RATE))
+        sent.append(one.extract(4, RATE))
     assert torch.equal(sent[0].components, sent[1].components)
     assert torch.equal(sent[0].values, sent[1].values)
 
@@ -149,7 +149,7 @@ def test_with_magnitudes_each_value_is_what_its_tiles_code_stands_for() -> None:
     layout = layout_of(contract.parameters)
     rule = rule_of(contract)
     trained(rule, 1)
-    sent = rule.cut(8, RATE)
+    sent = rule.extract(8, RATE)
     votes = sent.votes()
     assert votes.codes is not None
     tiles = layout.tile_of(votes.components).tolist()
@@ -183,7 +183,7 @@ def test_its_inner_steps_are_those_of_adamw() -> None:
         for name, parameter in theta.items():
             assert torch.allclose(local[name], parameter, atol=1e-5)
             assert torch.allclose(rule.offset[name], parameter - base[name], atol=1e-5)
-        rule.cut(4, RATE)
+        rule.extract(4, RATE)
 
 
 def test_the_difference_feeds_the_error_feedback() -> None:
@@ -198,7 +198,7 @@ def test_the_difference_feeds_the_error_feedback() -> None:
         for tensor in layout.tensors:
             layout.add_into(difference, tensor, rule.offset[tensor.name], -1.0)
         expected = 0.9 * expected + transformed(layout, difference)
-        sent = rule.cut(8, RATE)
+        sent = rule.extract(8, RATE)
         assert all(not tensor.any() for tensor in rule.offset.values())
         expected -= dense(layout, sent)
         assert torch.allclose(rule.momentum.buffer, expected, atol=1e-5)
@@ -236,7 +236,7 @@ def test_a_micro_batch_moves_the_nodes_own_copy_and_never_the_replica(device: to
     for name, parameter in model_of(trainer).items():
         assert torch.allclose(parameter, trainer.replica.tensors[name] + offset[name], atol=1e-6)
         assert 0.002 < offset[name].abs().max() < 0.03  # two steps of Adam at 0.01
-    trainer.cut(8)
+    trainer.extract(8)
     for name, parameter in model_of(trainer).items():
         assert torch.equal(parameter, trainer.replica.tensors[name])
     assert trainer.replica.state_hash() == before
@@ -273,7 +273,7 @@ def test_a_gradient_that_is_dropped_leaves_the_model_at_the_base() -> None:
 def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(sections: dict[str, Any]) -> None:
     trainer = trainer_of(**sections)
     trainer.micro_batch(range(4))
-    sent, _, _ = trainer.cut(32)
+    sent, _, _ = trainer.extract(32)
     before = {name: tensor.clone() for name, tensor in trainer.replica.tensors.items()}
     trainer.look_ahead(sent)
     ahead = model_of(trainer)
@@ -290,7 +290,7 @@ def test_local_steps_of_one_node_lower_the_loss() -> None:
     for number in range(30):
         for half in (0, 4):
             trainer.micro_batch(range(8 * number + half, 8 * number + half + 4))
-        sent, samples, loss = trainer.cut(64)
+        sent, samples, loss = trainer.extract(64)
         assert samples == 8
         losses.append(loss)
         moved(trainer, sent.votes())

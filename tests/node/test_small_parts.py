@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_node import device as device_module
-from thinwire_node.device import choose_apply_device, choose_device
-from thinwire_node.momentum import Sent
-from thinwire_node.state import Head, KeptMomentum, NodeState, Pending
+from thinwire_node.compression.momentum import Sent
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Pending
+from thinwire_node.training import device as device_module
+from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.selftest import SelfTest
+from thinwire_proto.exact.selftest import SelfTest
 
 
 def test_state_comes_back(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_contribution_that_is_out_is_kept_with_the_momentum(tmp_path: Path) ->
     assert found.pending.hash == b"h" * 32
     assert found.pending.sent.components.tolist() == [1, 5]
     assert found.pending.sent.values.tolist() == [0.5, -0.25]
-    assert found.pending.sent.cut == 0  # the momentum was not decayed since
+    assert found.pending.sent.extraction == 0  # the momentum was not decayed since
     state.close()
 
 
@@ -93,7 +93,7 @@ def test_contributions_whose_update_is_out_are_kept_with_the_momentum(tmp_path: 
     assert found is not None
     assert found.pending is not None
     assert found.pending.hash == b"h" * 32
-    told = [(one.hash, one.step, one.sent.cut, one.sent.components.tolist()) for one in found.awaited]
+    told = [(one.hash, one.step, one.sent.extraction, one.sent.components.tolist()) for one in found.awaited]
     assert told == [(b"g" * 32, 8, -1, [2]), (b"h" * 32, 9, 0, [1, 5])]
     assert found.awaited[1].sent.values.tolist() == [0.5, -0.25]
     state.close()
@@ -159,7 +159,7 @@ def test_auto_passes_over_a_device_that_is_there_but_does_not_compute(monkeypatc
 
 def test_a_device_that_fails_the_self_test_applies_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_the_cpu(transform: str, device: torch.device) -> SelfTest:
-        return SelfTest(device.type == "cpu", True, "made up")
+        return SelfTest(device.type == "cpu", True, "synthetic")
 
     monkeypatch.setattr(device_module, "run_selftest", only_the_cpu)
     device, why = choose_apply_device(DemoSpec(), torch.device("meta"))

@@ -13,12 +13,12 @@ import pytest
 from grpc.aio import ServicerContext as Context
 
 from support.small import random_replica, small_contract
-from thinwire_node.joining import fetch_snapshot
-from thinwire_node.link import Link, LinkLost, Refused, connect
-from thinwire_node.state import NodeState
-from thinwire_node.traffic import Traffic
-from thinwire_proto import service_pb2 as pb
-from thinwire_proto.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
+from thinwire_node.exchange.coordinator.handshake import fetch_snapshot
+from thinwire_node.exchange.coordinator.link import Link, LinkLost, Refused, connect
+from thinwire_node.exchange.coordinator.traffic import Traffic
+from thinwire_node.storage.state import NodeState
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 PARTS = 10
 PARTS_BEFORE_A_BREAK = 4

@@ -12,7 +12,7 @@ import pytest
 
 from support.reports import small_report
 from support.screen import Screen
-from thinwire_node.terminal import Terminal, can_show
+from thinwire_node.observe.terminal import Terminal, can_show
 
 REPORT = small_report()
 

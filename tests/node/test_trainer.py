@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
-from thinwire_node.momentum import Sent
-from thinwire_node.trainer import Interrupted, Trainer
-from thinwire_proto.codec import Update
-from thinwire_proto.replica import Replica
-from thinwire_proto.schedule import decay, learning_rate, to_float32
-from thinwire_proto.votes import Votes, merge
+from thinwire_node.compression.momentum import Sent
+from thinwire_node.training.trainer import Interrupted, Trainer
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
+from thinwire_proto.exact.votes import Votes, merge
+from thinwire_proto.wire.codec import Update
 
 NUMBERED = torch.device("cpu:0")
 """Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""
@@ -26,7 +26,7 @@ def trainer() -> Trainer:
 def momentum_after(trainer: Trainer, batches: list[range]) -> torch.Tensor:
     for batch in batches:
         trainer.micro_batch(batch)
-    trainer.cut(1)
+    trainer.extract(1)
     return trainer.rule.momentum.buffer.clone()
 
 
@@ -43,7 +43,7 @@ def test_micro_batches_make_up_the_mean_gradient_of_all_samples() -> None:
 def test_a_cut_tells_samples_and_loss_and_begins_anew(trainer: Trainer) -> None:
     trainer.micro_batch(range(4))
     trainer.micro_batch(range(4, 6))
-    _, samples, loss = trainer.cut(32)
+    _, samples, loss = trainer.extract(32)
     assert samples == 6
     assert loss == pytest.approx(5.5, abs=0.5)
     assert trainer.samples == 0
@@ -52,7 +52,7 @@ def test_a_cut_tells_samples_and_loss_and_begins_anew(trainer: Trainer) -> None:
 def test_training_leaves_the_replica_alone(trainer: Trainer) -> None:
     before = trainer.replica.state_hash()
     trainer.micro_batch(range(4))
-    trainer.cut(32)
+    trainer.extract(32)
     assert trainer.replica.state_hash() == before
 
 
@@ -75,7 +75,7 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
     assert (trainer.samples, trainer.dropped) == (2, 1)
     assert trainer.replica.state_hash() == before
     trainer.micro_batch(range(4, 6))
-    _, samples, _ = trainer.cut(32)
+    _, samples, _ = trainer.extract(32)
     assert samples == 4
     assert trainer.rule.momentum.buffer.isfinite().all()
 
@@ -85,7 +85,7 @@ def test_an_update_reaches_the_model(trainer: Trainer) -> None:
         trainer.replica.tensors["embedding.weight"].zero_()
     trainer.refresh()
     trainer.micro_batch(range(2))
-    _, _, loss = trainer.cut(1)
+    _, _, loss = trainer.extract(1)
     assert loss == pytest.approx(5.545, abs=1e-3)  # no embedding, no opinion: ln 256
 
 
@@ -145,7 +145,7 @@ def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
     contract = small_contract(schedule=schedule, demo={"magnitude": magnitude})
     trainer = Trainer(contract, small_corpus(), random_replica(contract, step=20), device)
     trainer.micro_batch(range(4))
-    sent, _, _ = trainer.cut(8)
+    sent, _, _ = trainer.extract(8)
     return trainer, sent
 
 
@@ -166,7 +166,7 @@ def test_looking_ahead_never_touches_the_replica(looking: tuple[Trainer, Sent]) 
     for start in (4, 8):
         trainer.look_ahead(sent)
         trainer.micro_batch(range(start, start + 4))
-    trainer.cut(8)
+    trainer.extract(8)
     assert (trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head) == (before, step, head)
 
 
@@ -200,7 +200,7 @@ def test_looking_ahead_takes_one_set_of_tensors_and_giving_it_up_shares_the_repl
     contract = small_contract()
     trainer = Trainer(contract, small_corpus(), random_replica(contract), torch.device("cpu"))
     trainer.micro_batch(range(2))
-    sent, _, _ = trainer.cut(8)
+    sent, _, _ = trainer.extract(8)
     parameter = trainer._model.embedding.weight
     places = []
     for _ in range(2):
@@ -231,7 +231,7 @@ def test_the_base_is_the_oldest_step_that_a_gradient_since_the_cut_stands_on(loo
     trainer.refresh()
     trainer.micro_batch(range(6, 8))
     bases.append(trainer.base_step)
-    trainer.cut(8)
+    trainer.extract(8)
     bases.append(trainer.base_step)
     trainer.micro_batch(range(8, 10))
     bases.append(trainer.base_step)

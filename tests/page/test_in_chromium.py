@@ -48,7 +48,7 @@ class Watched:
         found = PAGE_AT.search(self.coordinator.text())
         assert found
         self.address = found[1]
-        crowd = ["python", "-m", "deploy.crowd", swarm.address, "--members", str(MEMBERS), "--name", NAME]
+        crowd = ["python", "-m", "bench.costs.light_members", swarm.address, "--members", str(MEMBERS), "--name", NAME]
         self.crowd = swarm.start("crowd", *crowd)
         until(lambda: self.status()["nodes"]["active"] == MEMBERS, "all are here", self.crowd)
         until(lambda: self.status()["step"] >= 2, "some steps", self.crowd)
@@ -233,7 +233,7 @@ def test_it_goes_on_after_a_restart(watched: Watched, light: Open) -> None:
         name = page.locator(f"#{path} tbody th").first
         expect(name).to_contain_text(NAME)
     after = watched.status()
-    assert after["epoch"] != before["epoch"]
+    assert after["term"] != before["term"]
     assert after["tokens"] > before["tokens"]  # what was given before is still known
     mine = [error for error in light.errors if "Failed to load resource" not in error]
     assert mine == []  # the browser itself says that nobody answered
@@ -241,7 +241,7 @@ def test_it_goes_on_after_a_restart(watched: Watched, light: Open) -> None:
 
 def test_the_folder_is_whole() -> None:
     """Every file that the page names is there, and none is left over."""
-    folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/page/static"
+    folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/web/static"
     text = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
     named = set(re.findall(r"[\"'](?:static|\.)/([\w.]+)[\"']", text))
     assert named | {"index.html", "waiting.html"} == {path.name for path in folder.iterdir()}

@@ -14,7 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_sized_votes, random_votes, shapes_contract
-from thinwire_proto.codec import (
+from thinwire_proto.contract import Magnitude, Parameter
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
+from thinwire_proto.wire.codec import (
     VERSION,
     Update,
     contribution_bytes_max,
@@ -24,13 +29,8 @@ from thinwire_proto.codec import (
     encode_votes,
     update_bytes_max,
 )
-from thinwire_proto.component_codec import GAPS
-from thinwire_proto.contract import Magnitude, Parameter
-from thinwire_proto.errors import PayloadError
-from thinwire_proto.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
-from thinwire_proto.sign_form import signs_of
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merged, Signs, Votes, merge
+from thinwire_proto.wire.component_codec import GAPS
+from thinwire_proto.wire.sign_form import signs_of
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 OTHERS: tuple[Magnitude, ...] = ("clipped", "tile")

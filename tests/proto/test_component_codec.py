@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_proto import component_codec
-from thinwire_proto.codec import encode_votes
-from thinwire_proto.component_codec import (
+from thinwire_proto.contract import Parameter
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Components, Votes
+from thinwire_proto.wire import component_codec
+from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.component_codec import (
     GAPS,
     MATRIX_PLACES_MAX,
     PLACES,
@@ -20,11 +24,7 @@ from thinwire_proto.component_codec import (
     encode_components,
     encoded_max,
 )
-from thinwire_proto.contract import Parameter
-from thinwire_proto.errors import PayloadError
-from thinwire_proto.packing import compress
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Components, Votes
+from thinwire_proto.wire.packing import compress
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(128, 192)), Parameter(name="v", shape=(300,))])
 FULL = 4096

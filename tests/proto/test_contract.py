@@ -37,7 +37,7 @@ def test_differences_are_named_with_both_values() -> None:
     assert differences(ours, theirs) == [
         "demo.k: 16 here, 176 there",
         "round.base_age_max: 0 here, 1 there",
-        "round.pace: quorum here, clock there",
+        "round.pace: barrier here, clock there",
     ]
     assert differences(ours, ours) == []
 

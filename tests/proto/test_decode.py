@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from support.small import random_replica, random_votes, shapes_contract
-from thinwire_proto import apply as apply_module
-from thinwire_proto import decode as decode_module
-from thinwire_proto.codec import Update
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.decode import clipped, directions, inverse_exact, pinned_precision, scale_votes
 from thinwire_proto.errors import LocalError
-from thinwire_proto.selftest import extreme_tiles, reference_signs, run_selftest
-from thinwire_proto.transform import integer_basis, inverse
-from thinwire_proto.votes import merge
+from thinwire_proto.exact import apply as apply_module
+from thinwire_proto.exact import decode as decode_module
+from thinwire_proto.exact.decode import clipped, directions, inverse_exact, pinned_precision, scale_votes
+from thinwire_proto.exact.selftest import extreme_tiles, reference_signs, run_selftest
+from thinwire_proto.exact.transform import integer_basis, inverse
+from thinwire_proto.exact.votes import merge
+from thinwire_proto.wire.codec import Update
 
 TRANSFORMS = ["dct", "hadamard"]
 CPU = torch.device("cpu")

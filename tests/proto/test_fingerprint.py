@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_proto import fingerprint as module
-from thinwire_proto.fingerprint import GOLDEN, MASK, fingerprint, mix64
+from thinwire_proto.exact import fingerprint as module
+from thinwire_proto.exact.fingerprint import GOLDEN, MASK, fingerprint, mix64
 
 
 def dumb(tensors: list[torch.Tensor], nonce: int) -> int:

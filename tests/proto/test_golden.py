@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from support.small import shapes_contract
-from thinwire_proto.codec import Update, decode_update, decode_votes, encode_update
 from thinwire_proto.contract import Parameter
-from thinwire_proto.fingerprint import mix64
-from thinwire_proto.replica import Replica
-from thinwire_proto.rows import Counted, Row
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merged, Signs, Votes, merge
+from thinwire_proto.exact.fingerprint import mix64
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
+from thinwire_proto.wire.codec import Update, decode_update, decode_votes, encode_update
+from thinwire_proto.wire.rows import Counted, Row
 
 
 def votes_of(layout: TileLayout, node: int, step: int) -> Votes:

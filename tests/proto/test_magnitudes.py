@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small import random_replica, random_sized_votes, random_votes, shapes_contract
-from thinwire_proto import apply as apply_module
-from thinwire_proto.codec import Update, decode_update, encode_update
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
-from thinwire_proto.decode import VOTE_MAX, displacements
-from thinwire_proto.fingerprint import mix64
-from thinwire_proto.magnitudes import OCTAVE, SCALE_MIN, TABLE, UNIT, coded, merger_of, tiles_with
-from thinwire_proto.replica import Replica
-from thinwire_proto.selftest import extreme_tiles, reference_integers, reference_scaled, run_selftest
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.transform import inverse
-from thinwire_proto.votes import Merged, Votes
+from thinwire_proto.exact import apply as apply_module
+from thinwire_proto.exact.decode import VOTE_MAX, displacements
+from thinwire_proto.exact.fingerprint import mix64
+from thinwire_proto.exact.magnitudes import OCTAVE, SCALE_MIN, TABLE, UNIT, coded, merger_of, tiles_with
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.selftest import extreme_tiles, reference_integers, reference_scaled, run_selftest
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.transform import inverse
+from thinwire_proto.exact.votes import Merged, Votes
+from thinwire_proto.wire.codec import Update, decode_update, encode_update
 
 TRANSFORMS = ["dct", "hadamard"]
 SIZED = shapes_contract(demo={"magnitude": "tile"})

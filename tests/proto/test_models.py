@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from support.small import small_contract
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.models import PRESETS, build, initial_state, manifest
-from thinwire_proto.schedule import decay, learning_rate
-from thinwire_proto.tiles import TileLayout
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.rows import Counted, Row, contribution_hash, genesis, parse_row
+from thinwire_proto.wire.rows import Counted, Row, contribution_hash, genesis, parse_row
 
 ROW = Row(3, 4, 1, 2**64 - 1, 17, b"b" * 32, 99, (Counted("n" * 32, b"c" * 32, 8, 8),), b"p" * 32)
 
@@ -21,7 +21,7 @@ def test_a_row_comes_back() -> None:
     assert parse_row(ROW.canonical()).hash == ROW.hash
 
 
-@pytest.mark.parametrize("field", ["step", "round", "epoch", "nonce", "fingerprint", "body_bytes"])
+@pytest.mark.parametrize("field", ["step", "round", "term", "nonce", "fingerprint", "body_bytes"])
 def test_each_number_is_in_the_hash(field: str) -> None:
     assert replace(ROW, **{field: getattr(ROW, field) - 1}).hash != ROW.hash
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from support.small import random_replica, random_votes, shapes_contract
-from thinwire_proto.codec import Update, decode_update, encode_update
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.sign_form import encode_smaller, signs_of
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merged, merge
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.wire.codec import Update, decode_update, encode_update
+from thinwire_proto.wire.sign_form import encode_smaller, signs_of
 
 RATE, DECAY = float(np.float32(1e-3)), float(np.float32(1 - 3e-5))
 LAYOUT = TileLayout(shapes_contract().parameters)
@@ -47,6 +47,6 @@ def test_the_smaller_form_is_written() -> None:
         assert len(data) <= LAYOUT.components // 8 + 128 or form == "votes"
 
 
-@pytest.mark.parametrize("demo", [DemoSpec(magnitude="clipped"), DemoSpec(magnitude="sign", k_down=600)])
+@pytest.mark.parametrize("demo", [DemoSpec(magnitude="clipped"), DemoSpec(magnitude="sign", update_topk=600)])
 def test_where_steps_have_sizes_or_nodes_need_the_votes_they_stay(demo: DemoSpec) -> None:
     assert encode_smaller(update_of(512, 16, 0), LAYOUT, demo)[1] == "votes"

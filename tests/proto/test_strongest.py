@@ -1,4 +1,4 @@
-"""With k_down an update keeps the strongest merged votes of each tile, and favours no place among equals."""
+"""With update_topk an update keeps the strongest merged votes of each tile, and favours no place among equals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.small import random_votes, shapes_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, parse_run
 from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.strongest import Strongest, check_kept, left_out
-from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.votes import Merged, Merger, Votes, merge
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.topk import Strongest, check_kept, left_out
+from thinwire_proto.exact.votes import Merged, Merger, Votes, merge
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 
@@ -39,19 +39,19 @@ def mask(tiles: np.ndarray, places: np.ndarray) -> np.ndarray:
     st.integers(0, 1 << 31),
 )
 @settings(max_examples=60, deadline=None)
-def test_exactly_the_strongest_of_each_tile_are_kept(weights: list[int], k: int, k_down: int, step: int) -> None:
+def test_exactly_the_strongest_of_each_tile_are_kept(weights: list[int], k: int, update_topk: int, step: int) -> None:
     votes = [(random_votes(LAYOUT, k, seed), weight) for seed, weight in enumerate(weights)]
     whole = merge(votes, LAYOUT.components)
-    kept = merge(votes, LAYOUT.components, Strongest(LAYOUT, k_down, step))
+    kept = merge(votes, LAYOUT.components, Strongest(LAYOUT, update_topk, step))
     value_of = dict(zip(whole.components.tolist(), whole.values.tolist(), strict=True))
     assert [value_of[place] for place in kept.components.tolist()] == kept.values.tolist()
     assert (np.diff(kept.components) > 0).all()
     ours, everything = tiles_of(kept), tiles_of(whole)
     for tile in range(LAYOUT.tiles):
-        strongest = sorted(everything[tile].values(), reverse=True)[:k_down]
+        strongest = sorted(everything[tile].values(), reverse=True)[:update_topk]
         assert sorted(ours[tile].values(), reverse=True) == strongest
-    check_kept(kept, LAYOUT, k_down)
-    again = merge(reversed(votes), LAYOUT.components, Strongest(LAYOUT, k_down, step))
+    check_kept(kept, LAYOUT, update_topk)
+    again = merge(reversed(votes), LAYOUT.components, Strongest(LAYOUT, update_topk, step))
     assert np.array_equal(again.components, kept.components)
 
 
@@ -65,18 +65,18 @@ def test_the_largest_vote_that_there_can_be_is_kept() -> None:
 
 def test_equals_are_kept_by_no_place_but_by_chance() -> None:
     """Over many steps each place of a tile of equals is kept equally often, whatever the tile, and so is each pair."""
-    k_down, steps = 512, 400
+    update_topk, steps = 512, 400
     tiles = np.ones((3, MATRIX_COMPONENTS), np.int16)
     counts = np.zeros((3, MATRIX_COMPONENTS))
     low_half, together = [], 0
     for step in range(steps):
-        kept = mask(tiles, Strongest(LAYOUT, k_down, step).of(tiles.reshape(-1), MATRIX_COMPONENTS, 7))
-        assert (kept.sum(1) == k_down).all()
+        kept = mask(tiles, Strongest(LAYOUT, update_topk, step).of(tiles.reshape(-1), MATRIX_COMPONENTS, 7))
+        assert (kept.sum(1) == update_topk).all()
         assert (kept[0] != kept[1]).any()
         counts += kept
-        low_half.append(kept[:, : MATRIX_COMPONENTS // 2].sum(1) / k_down)
+        low_half.append(kept[:, : MATRIX_COMPONENTS // 2].sum(1) / update_topk)
         together += int((kept[:, :-1] & kept[:, 1:]).sum())
-    share = k_down / MATRIX_COMPONENTS
+    share = update_topk / MATRIX_COMPONENTS
     deviation = np.sqrt(steps * share * (1 - share))
     z = (counts - steps * share) / deviation
     assert np.abs(z).max() < 6
@@ -93,7 +93,7 @@ def test_an_update_that_holds_more_is_malformed() -> None:
     four = Merged(np.array([1, 2, 3, 4]), np.ones(4, np.int16))
     check_kept(four, LAYOUT, 4)
     check_kept(four, LAYOUT, 0)
-    with pytest.raises(PayloadError, match="tile 0 of the update has 4 components; k_down allows 3"):
+    with pytest.raises(PayloadError, match="tile 0 of the update has 4 components; update_topk allows 3"):
         check_kept(four, LAYOUT, 3)
 
 
@@ -110,6 +110,6 @@ def test_what_is_missing_in_a_full_tile_is_left_out_and_elsewhere_has_cancelled(
     assert left_out(last, whole, LAYOUT, 64).tolist() == [False]
 
 
-def test_magnitudes_and_k_down_do_not_go_together() -> None:
-    with pytest.raises(ConfigError, match='k_down must be 0 with magnitude = "tile"'):
-        parse_run({"demo": {"k_down": 8, "magnitude": "tile"}}, "RUN.toml")
+def test_magnitudes_and_update_topk_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match='update_topk must be 0 with magnitude = "tile"'):
+        parse_run({"demo": {"update_topk": 8, "magnitude": "tile"}}, "RUN.toml")

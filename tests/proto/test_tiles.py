@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire_proto.contract import Parameter
-from thinwire_proto.tiles import TileLayout
+from thinwire_proto.exact.tiles import TileLayout
 
 shapes = st.lists(
     st.one_of(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from thinwire_proto.transform import (
+from thinwire_proto.exact.transform import (
     BASIS_MAX,
     COLUMN_SUM_MAX,
     dct_table,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from support.small import random_votes, shapes_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Parameter
-from thinwire_proto.strongest import Strongest
-from thinwire_proto.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.votes import CHUNK, Merger, Votes, merge, places_of
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.topk import Strongest
+from thinwire_proto.exact.votes import CHUNK, Merger, Votes, merge, places_of
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 
@@ -106,9 +106,9 @@ MERGE_MUCH = """
 import pathlib, sys
 import numpy as np
 from thinwire_proto.contract import Parameter
-from thinwire_proto.strongest import Strongest
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Merger, Votes, merge
+from thinwire_proto.exact.topk import Strongest
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Merger, Votes, merge
 
 def peak():
     status = pathlib.Path("/proc/self/status").read_text()
@@ -133,10 +133,10 @@ print((peak() - before) / layout.components, len(merged) / tiles)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for the peak as Linux tells it")
-@pytest.mark.parametrize("k_down", [0, 64])
-def test_merging_takes_at_most_three_bytes_a_parameter(k_down: int) -> None:
+@pytest.mark.parametrize("update_topk", [0, 64])
+def test_merging_takes_at_most_three_bytes_a_parameter(update_topk: int) -> None:
     """In a process of its own, of 34 million parameters: the sum, what is worked with, and the merged votes."""
-    command = [sys.executable, "-c", MERGE_MUCH, str(k_down)]
+    command = [sys.executable, "-c", MERGE_MUCH, str(update_topk)]
     bytes_a_parameter, a_tile = map(float, subprocess.check_output(command, text=True).split())
     assert 2 < bytes_a_parameter < 3
-    assert a_tile == 64 if k_down else 200 < a_tile < 256
+    assert a_tile == 64 if update_topk else 200 < a_tile < 256

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.simulation import virtual_time
-from deploy.simulation.scenario import Scenario
-from deploy.simulation.scenario_numbers import BadScenario
-from deploy.simulation.world import Broken
+from simulator import virtual_time
+from simulator.scenario import Scenario
+from simulator.scenario_numbers import BadScenario
+from simulator.world import Broken
+from support.modules import beside_the_tests
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -40,8 +40,8 @@ def test_a_seed_tells_the_whole_history() -> None:
     """In processes of their own, whose hashes of strings differ."""
     histories = {}
     for seed, hashing in ((1, 1), (1, 2), (2, 1)):
-        command = [sys.executable, "-m", "deploy.simulation", "--hours", "0.05", "--nodes", "20", "--churn", "20%"]
-        environment = os.environ | {"PYTHONHASHSEED": str(hashing)}
+        command = [sys.executable, "-m", "simulator", "--hours", "0.05", "--nodes", "20", "--churn", "20%"]
+        environment = beside_the_tests() | {"PYTHONHASHSEED": str(hashing)}
         done = subprocess.run(
             [*command, "--seed", str(seed)], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
@@ -52,7 +52,7 @@ def test_a_seed_tells_the_whole_history() -> None:
     assert histories[1, 1] != histories[2, 1]
 
 
-SMALL = "contract pace=quorum length=10s\nstart coordinator\nnodes a\nstart a\nuntil step 3\n"
+SMALL = "contract pace=barrier length=10s\nstart coordinator\nnodes a\nstart a\nuntil step 3\n"
 
 
 @pytest.mark.parametrize(

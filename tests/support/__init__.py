@@ -1,1 +1,1 @@
-"""What several tests need: a small contract, made-up votes, and real processes."""
+"""What several tests need: a small contract, synthetic votes, and real processes."""

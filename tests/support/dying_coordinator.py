@@ -16,12 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from thinwire_coordinator import __main__, bodies
-from thinwire_coordinator.events import Event, Events, UpdateSent
-from thinwire_coordinator.feed import Feed
-from thinwire_coordinator.intake import Intake
-from thinwire_coordinator.ledger import Ledger
-from thinwire_coordinator.service import Service
+from thinwire_coordinator import __main__
+from thinwire_coordinator.ledger import bodies
+from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.rpc.service import Service
+from thinwire_coordinator.swarm.events import Event, Events, UpdateSent
+from thinwire_coordinator.swarm.feed import Feed
+from thinwire_coordinator.swarm.intake import Intake
 
 BROADCAST, RECEIPTS = "first broadcast", "receipts"
 POINTS: dict[str, tuple[Any, str, bool]] = {

@@ -10,7 +10,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from thinwire_node import __main__, link
+from thinwire_node import __main__
+from thinwire_node.exchange.coordinator import link
 
 
 def half(data: bytes) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from support.small import SHAPES
 from thinwire_node import DeMo
-from thinwire_node.exchange import Exchange
+from thinwire_node.optimizer.all_gather import Exchange
 from thinwire_proto.errors import ConfigError
 
 RANKS = 2

@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 
 from deploy.local_swarm.processes import BIN, LISTENING, Process, left_with
-from thinwire_proto.service_pb2 import StatusReply, StatusRequest
-from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 PATIENCE_S = 60.0
 END_S = 10.0

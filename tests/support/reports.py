@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from thinwire_node.record import Record
-from thinwire_node.report import Bytes, Clock, Device, Given, Place, Report
+from thinwire_node.exchange.coordinator.record import Record
+from thinwire_node.observe.report import Bytes, Clock, Device, Given, Report, RunPosition
 
 
 def small_report() -> Report:
@@ -14,7 +14,7 @@ def small_report() -> Report:
         address="127.0.0.1:7700",
         state="training",
         words="training",
-        place=Place(117, 117, 200, 914_688, 118, 30.0, 12.3, 32, 64),
+        place=RunPosition(117, 117, 200, 914_688, 118, 30.0, 12.3, 32, 64),
         given=Given(
             counted=117,
             not_counted=1,

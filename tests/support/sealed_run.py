@@ -1,4 +1,4 @@
-"""A short run without sockets: made-up votes, sealed by the coordinator's own code."""
+"""A short run without sockets: synthetic votes, sealed by the coordinator's own code."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
-from thinwire_coordinator.feed import Feed, SealedUpdate
-from thinwire_coordinator.leases import Leases
-from thinwire_coordinator.sealing import SealedRound, Sealer
-from thinwire_coordinator.state import State, open_state
-from thinwire_coordinator.workers import Workers
+from thinwire_coordinator.ledger.state_directory import State, open_state
+from thinwire_coordinator.round.leases import Leases
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
+from thinwire_coordinator.swarm.sealing import SealedRound, Sealer
+from thinwire_coordinator.swarm.workers import Workers
 from thinwire_proto.contract import Contract
-from thinwire_proto.rows import Counted, genesis
-from thinwire_proto.votes import Merger
+from thinwire_proto.exact.votes import Merger
+from thinwire_proto.wire.rows import Counted, genesis
 
-COLUMNS = ("step", "round", "epoch", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash")
+COLUMNS = ("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash")
 
 
 def make_state(folder: Path, contract: Contract | None = None) -> State:
@@ -47,13 +47,13 @@ async def _seal(state: State, steps: int) -> None:
     replica = state.load_snapshot(0)
     leases = Leases()
 
-    async def read(step: int) -> SealedUpdate:
+    async def read(step: int) -> EncodedUpdate:
         raise AssertionError("nobody follows")
 
     sealer = Sealer(state, replica, Feed(read, 0), workers, time.monotonic)
     for step in range(steps):
         fingerprint = await workers.replica.submit(replica.fingerprint, 1000 + step)
-        sealed = SealedRound(round=step, epoch=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
+        sealed = SealedRound(round=step, term=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
         merger = Merger(replica.layout.components)
         for seed in (2 * step, 2 * step + 1):
             merger.add(random_votes(replica.layout, state.contract.demo.k, seed), 8)

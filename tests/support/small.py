@@ -1,4 +1,4 @@
-"""A contract small enough that a test takes milliseconds, and made-up votes for it."""
+"""A contract small enough that a test takes milliseconds, and synthetic votes for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from thinwire_proto.contract import Contract, DataSpec, Parameter
-from thinwire_proto.corpus import Corpus, CorpusFile
-from thinwire_proto.magnitudes import tiles_with
+from thinwire_proto.data.corpus import Corpus, CorpusFile
+from thinwire_proto.exact.magnitudes import tiles_with
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Votes
 from thinwire_proto.models import build, manifest
-from thinwire_proto.replica import Replica
-from thinwire_proto.tiles import TileLayout
-from thinwire_proto.votes import Votes
 
 MODEL = {"width": 64, "layers": 1, "heads": 2, "hidden": 96, "context": 32}
 SHAPES = ((64, 128), (100, 70), (3, 5, 40), (130,), (1,))

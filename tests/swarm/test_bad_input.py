@@ -13,12 +13,12 @@ import pytest
 
 from support.real import END_S, RealSwarm, ended, ends_in_s, run_text, until
 from support.small import random_sized_votes, random_votes
-from thinwire_proto import service_pb2 as pb
-from thinwire_proto.codec import PROTOCOL, contribution_bytes_max, encode_votes
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.parts import MESSAGE_BYTES_MAX
-from thinwire_proto.replica import Replica, load_replica
-from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.codec import PROTOCOL, contribution_bytes_max, encode_votes
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 ROUND = pb.Announcement.STATE_ROUND
 
@@ -48,7 +48,7 @@ class RawNode:
     def header(self, announcement: pb.Announcement, **fields: object) -> pb.ContributionHeader:
         right = {
             "session": self.session,
-            "epoch": announcement.epoch,
+            "term": announcement.term,
             "round": announcement.round,
             "step": announcement.step,
             "base_step": announcement.step,
@@ -96,7 +96,7 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
         (good, {"payload_bytes": len(good) - 1}, pb.Receipt.REASON_MALFORMED),
         (good, {"payload_bytes": len(good) + 1}, pb.Receipt.REASON_MALFORMED),
         (good, {"round": 10_000}, pb.Receipt.REASON_FUTURE_ROUND),
-        (good, {"epoch": 7}, pb.Receipt.REASON_FUTURE_ROUND),
+        (good, {"term": 7}, pb.Receipt.REASON_FUTURE_ROUND),
         (good, {"step": 3, "base_step": 3}, pb.Receipt.REASON_BASE_AGE),
         (good, {"samples": 5}, pb.Receipt.REASON_OVER_LEASE),
         (good, {"samples": 0}, pb.Receipt.REASON_NOTHING_TRAINED),
@@ -108,12 +108,12 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
         receipt = raw.contribute(current, payload, **fields)
         assert (receipt.outcome, receipt.reason) == (pb.Receipt.OUTCOME_NOT_COUNTED, reason), receipt.text
         assert receipt.text
-    # too late for another epoch, but it lives, so the round that is open still waits for it
+    # too late for another term, but it lives, so the round that is open still waits for it
     current = opened(announcements)
-    assert raw.contribute(current, good, epoch=0, trained_through=None).reason == pb.Receipt.REASON_LATE
+    assert raw.contribute(current, good, term=0, trained_through=None).reason == pb.Receipt.REASON_LATE
     receipt = raw.contribute(current, good)
     assert receipt.outcome == pb.Receipt.OUTCOME_COUNTED
-    stale = raw.contribute(pb.Announcement(epoch=1, round=0), good)
+    stale = raw.contribute(pb.Announcement(term=1, round=0), good)
     assert stale.reason == pb.Receipt.REASON_LATE
     assert swarm.status().step == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from support.real import RealSwarm, ended, run_text, until
-from thinwire_coordinator.verify import verify
+from thinwire_coordinator.ledger.verify import verify
 
 
 def test_who_was_away_for_longer_than_is_kept_comes_back_by_the_snapshot(swarm: RealSwarm) -> None:

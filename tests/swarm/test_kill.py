@@ -40,7 +40,7 @@ def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_come_back_by_themse
         coordinator = swarm.coordinator()  # the same state directory and the same port
         status = swarm.status()
         assert status.step >= sealed
-        assert status.epoch == life + 1
+        assert status.term == life + 1
     swarm.reached(sealed + 15)
     assert all(node.running for node in nodes)
     for node in nodes:

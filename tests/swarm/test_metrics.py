@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from bench.wide_area.hosts import Host, Link, hosts_behind
+from bench.wide_area.needs import look_at_machine
+from bench.wide_area.programs import Programs
 from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
-from deploy.metrics_table import families
-from deploy.wan.hosts import Host, Link, hosts_behind
-from deploy.wan.needs import look_at_machine
-from deploy.wan.programs import Programs
 from support.prometheus import Prometheus, parsed, read, value
 from support.real import ended, real_swarm, run_text, until
-from thinwire_proto.service_pb2 import StatusReply
+from thinwire_proto.wire.service_pb2 import StatusReply
+from tools.metrics_table import families
 
 STEPS = 40  # some seconds: each node is seen in the middle of a round
 PARAMETERS = 45_248
@@ -77,7 +77,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_all_targets_have_all_that_the_table_promises(watched: Watched) -> None:
     """That each of them is up, `watched` has seen to."""
-    tables = ["thinwire_coordinator.families", "thinwire_node.families"]
+    tables = ["thinwire_coordinator.observe.definitions", "thinwire_node.observe.definitions"]
     promised = {
         f"{family.name}_bucket" if family.kind == "histogram" else family.name
         for table in tables
@@ -128,7 +128,7 @@ def test_everything_else_is_what_the_status_says(watched: Watched) -> None:
     assert told("held_out_loss") == status.loss_newest
     assert told("training_loss") == status.loss_training
     assert told("parameters") == status.parameters == PARAMETERS
-    assert told("epoch") == status.epoch
+    assert told("term") == status.term
     assert (told("ready"), told("state", state="complete"), told("state", state="training")) == (1, 1, 0)
     assert (told("nodes", state="active"), told("nodes", state="away")) == (0, 2)
     assert (told("nodes_went_total", reason="left"), told("nodes_went_total", reason="lost")) == (2, 0)

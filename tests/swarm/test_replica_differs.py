@@ -7,18 +7,18 @@ import asyncio
 import pytest
 import torch
 
-from deploy.chaos import Failed, check_logs
+from chaos import Failed, check_logs
 from support.real import RealSwarm, run_text, until
 from thinwire_node.daemon import Node, Settings
-from thinwire_node.session import Habits
-from thinwire_node.trainer import Trainer
+from thinwire_node.exchange.coordinator.session import NodeOptions
+from thinwire_node.training.trainer import Trainer
 
 
 async def test_one_flipped_bit_is_found_not_merged_and_healed(
     swarm: RealSwarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
-    settings = Settings(swarm.address, swarm.folder / "node", "cpu", Habits("flipped", 4, None), None)
+    settings = Settings(swarm.address, swarm.folder / "node", "cpu", NodeOptions("flipped", 4, None), None)
     node = Node(settings)
     micro_batch = Trainer.micro_batch
     flipped_at: list[int] = []

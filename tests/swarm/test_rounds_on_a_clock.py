@@ -18,8 +18,9 @@ from safetensors import safe_open
 
 from deploy.local_swarm.processes import Process
 from support.dying_coordinator import POINTS, SENT
+from support.modules import beside_the_tests
 from support.real import RealSwarm, ended, last_fingerprint, run_text, until
-from thinwire_coordinator.verify import verify
+from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.limits import LOST_AFTER_S
 
 ROOT = Path(__file__).parents[2]
@@ -171,15 +172,17 @@ def test_a_killed_node_takes_up_what_it_saved_at_its_last_cut(swarm: RealSwarm) 
 
 def test_half_a_minute_of_chaos() -> None:
     """Scenario 12; `make chaos` does it for as long as one likes."""
-    command = [sys.executable, "-m", "deploy.chaos", "--seed", "1", "--minutes", "0.5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=170)
+    command = [sys.executable, "-m", "chaos", "--seed", "1", "--minutes", "0.5"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=beside_the_tests(), capture_output=True, text=True, check=False, timeout=170
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every replica was equal, and the ledger verifies" in done.stdout
 
 
 def test_chaos_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A swarm that does not go on is noticed."""
-    from deploy import chaos as module  # noqa: PLC0415 - only here
+    import chaos as module  # noqa: PLC0415 - only here
 
     monkeypatch.setattr(module, "STANDSTILL_S", 0.0)
     chaos = module.Chaos(tmp_path, random.Random(1))

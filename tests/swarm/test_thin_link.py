@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.wide_area.hosts import Host, Link, hosts_behind
+from bench.wide_area.needs import look_at_machine
+from bench.wide_area.programs import Programs
 from deploy.local_swarm.processes import BIN, Process
-from deploy.wan.hosts import Host, Link, hosts_behind
-from deploy.wan.needs import look_at_machine
-from deploy.wan.programs import Programs
 from support.real import run_text, until
 
 MACHINE = look_at_machine()
@@ -19,8 +19,8 @@ BEHIND = 40
 """Updates that the newcomer has to catch up with, at least."""
 ASK = """
 import json, sys, time, grpc
-from thinwire_proto.service_pb2 import StatusRequest
-from thinwire_proto.service_pb2_grpc import SwarmStub
+from thinwire_proto.wire.service_pb2 import StatusRequest
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 address, name, counted, step = sys.argv[1:]
 while True:
     status = SwarmStub(grpc.insecure_channel(address)).Status(StatusRequest(), timeout=10)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.wan.figures import LeftOut, Measured, Outcome
-from deploy.wan.hosts import Link, netem_arguments
-from deploy.wan.report import page, read_cells, write_cells
-from deploy.wan.watch import sample_of
-from thinwire_proto.service_pb2 import NodeStatus, StatusReply
+from bench.wide_area.figures import LeftOut, Measured, Outcome
+from bench.wide_area.hosts import Link, netem_arguments
+from bench.wide_area.report import page, read_cells, write_cells
+from bench.wide_area.watch import sample_of
+from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 
 def measured(tokens: int, compute_s: float, exchanges: int = 100) -> Measured:

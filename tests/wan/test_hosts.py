@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.wan.hosts import Host, Hosts, Link, hosts_behind
-from deploy.wan.needs import IP, look_at_machine
+from bench.wide_area.hosts import Host, Hosts, Link, hosts_behind
+from bench.wide_area.needs import IP, look_at_machine
 from support.real import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_a_line_has_the_rate_the_delay_and_the_loss_that_it_was_given(tmp_path: 
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
 def test_told_to_end_it_leaves_neither_namespaces_nor_processes(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "deploy.wan", "--quick"]
+    command = [sys.executable, "-m", "bench.wide_area", "--quick"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: list(tmp_path.glob("runs/*/*/coordinator.log")), "the coordinator starts")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deploy.wan.line import Line, Quality, Star
+from bench.wide_area.line import Line, Quality, Star
 
 PACKET = b"\x45" + bytes(999)
 

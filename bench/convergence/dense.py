@@ -1,0 +1,107 @@
+"""Arms that exchange every number: AdamW and Signum on the gradient of the whole batch, and DiLoCo.
+
+They are charged a ring all-reduce of float32 in each round.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bench.convergence.arms import Arm
+from bench.convergence.method import Swarm, Traffic, mean
+from bench.convergence.problem import Problem
+from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.exact.schedule import learning_rate
+
+BYTES_EACH_WAY = 4.0
+"""A parameter and exchange that a node of many sends, and receives, in a ring all-reduce of float32."""
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # DiLoCo's, arXiv 2311.08105
+
+
+class AdamW:
+    """torch's, on tensors by name, with gradients that are given and not stored."""
+
+    def __init__(self, parameters: dict[str, Tensor], beta2: float) -> None:
+        self._parameters = [torch.nn.Parameter(tensor) for tensor in parameters.values()]
+        for parameter, tensor in zip(self._parameters, parameters.values(), strict=True):
+            parameter.data = tensor.data  # the tensors themselves
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0, betas=(0.9, beta2), weight_decay=0.0)
+
+    def step(self, gradients: dict[str, Tensor], rate: float) -> None:
+        for parameter, gradient in zip(self._parameters, gradients.values(), strict=True):
+            parameter.grad = gradient
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer.step()
+
+
+class DenseAdamW:
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+        self._problem, self._schedule, self._swarm = problem, schedule, swarm
+        self._adamw = AdamW(problem.parameters, arm.beta)
+
+    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+        loss, gradients = self._problem.gradients(first, self._swarm.samples)
+        self._adamw.step(gradients, learning_rate(self._schedule, step))
+        return loss, traffic(self._problem)
+
+
+class DenseSignum:
+    """θ ← θ − η·sign(m), m ← β·m + (1 − β)·g (arXiv 1802.04434)."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+        self._problem, self._schedule, self._swarm, self._beta = problem, schedule, swarm, arm.beta
+        self._momentum = {name: torch.zeros_like(tensor) for name, tensor in problem.parameters.items()}
+
+    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+        loss, gradients = self._problem.gradients(first, self._swarm.samples)
+        rate = learning_rate(self._schedule, step)
+        with torch.no_grad():
+            for name, parameter in self._problem.parameters.items():
+                self._momentum[name].lerp_(gradients[name], 1 - self._beta)
+                parameter.sub_(self._momentum[name].sign(), alpha=rate)
+        return loss, traffic(self._problem)
+
+
+class DiLoCo:
+    """H local AdamW steps a round; the mean difference is the gradient of an outer SGD with Nesterov's momentum (arXiv
+    2311.08105). All of it is exchanged."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+        self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
+        self._shared = {name: tensor.detach().clone() for name, tensor in problem.parameters.items()}
+        self._local = [
+            {name: tensor.clone() for name, tensor in self._shared.items()} for _ in range(swarm.nodes)
+        ]  # fmt: skip
+        self._adamw = [AdamW(local, arm.beta) for local in self._local]
+        outer = [torch.nn.Parameter(tensor) for tensor in self._shared.values()]
+        for parameter, tensor in zip(outer, self._shared.values(), strict=True):
+            parameter.data = tensor
+        self._outer = outer
+        momentum = OUTER_MOMENTUM
+        self._sgd = torch.optim.SGD(outer, lr=OUTER_RATE, momentum=momentum, nesterov=True)
+
+    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+        losses = []
+        for number, (local, adamw) in enumerate(zip(self._local, self._adamw, strict=True)):
+            for name, tensor in local.items():
+                tensor.copy_(self._shared[name])
+            self._problem.put(local)
+            for inner in range(self._steps):
+                place = first + inner * self._swarm.samples + number * self._swarm.share
+                loss, gradients = self._problem.gradients(place, self._swarm.share)
+                adamw.step(gradients, learning_rate(self._schedule, step + inner))
+                losses.append(loss)
+        with torch.no_grad():
+            for name, parameter in zip(self._shared, self._outer, strict=True):
+                moved = torch.stack([local[name] for local in self._local]).mean(0)
+                parameter.grad = parameter.data - moved
+        self._sgd.step()
+        self._problem.put(self._shared)
+        return mean(losses), traffic(self._problem)
+
+
+def traffic(problem: Problem) -> Traffic:
+    """Of one dense exchange."""
+    each_way = BYTES_EACH_WAY * sum(tensor.numel() for tensor in problem.parameters.values())
+    return Traffic(each_way, each_way)

@@ -1,0 +1,66 @@
+"""What every arm is given alike: the model and its first state, the text, the order of its samples, and the measure.
+
+The batch of an optimizer's step is cut into equal shares, one a node; a share's gradient is the mean over its samples.
+Where each node has one share a step, the mean over the nodes is the gradient of the whole batch, so AdamW has the same
+result whatever the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.convergence.text import Text, Tokens
+from thinwire_proto.contract import ModelSpec
+from thinwire_proto.data.corpus import sample_at, windows
+from thinwire_proto.models import build, initial_state
+
+EVALUATED_AT_A_TIME = 32
+"""Samples; bounds the memory, not the result."""
+
+
+class Problem:
+    """One model in training. Parameters and gradients go by name."""
+
+    def __init__(self, spec: ModelSpec, text: Text, seed: int, device: torch.device) -> None:
+        """`seed`: of the first state and of the order of samples."""
+        self.spec = spec
+        self.device = device
+        self.text = text
+        self._seed = seed
+        self._train = windows(text.train, spec.context)
+        self._held_out = windows(text.held_out, spec.context)
+        self._model = build(spec, device)
+        self.parameters: dict[str, Tensor] = dict(self._model.named_parameters())
+        self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
+
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        """Train on these tensors from now on: the tensors themselves, no copies."""
+        for name, parameter in self.parameters.items():
+            parameter.data = tensors[name]
+
+    def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
+        """Mean loss in nats a token, and its gradient, of `samples` samples from position `first` on."""
+        positions = range(first, first + samples)
+        chosen = [sample_at(position, self._seed, len(self._train)) for position in positions]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss = self._model.loss(self._tokens(self._train, chosen))
+        found = torch.autograd.grad(loss, list(self.parameters.values()))
+        return loss.item(), dict(zip(self.parameters, found, strict=True))
+
+    @torch.no_grad()
+    def held_out_loss(self, samples: int) -> float:
+        """Mean loss in nats a token on `samples` samples that lie evenly over the text that nobody trains on."""
+        count = min(samples, len(self._held_out))
+        chosen = np.linspace(0, len(self._held_out) - 1, count).astype(int).tolist()
+        total = 0.0
+        for start in range(0, count, EVALUATED_AT_A_TIME):
+            part = chosen[start : start + EVALUATED_AT_A_TIME]
+            total += self._model.loss(self._tokens(self._held_out, part), reduction="sum").item()
+        return total / (count * self.spec.context)
+
+    def _tokens(self, text: Tokens, chosen: Sequence[int]) -> Tensor:
+        return torch.from_numpy(text[chosen].astype(np.int64)).to(self.device)

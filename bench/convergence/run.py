@@ -1,0 +1,174 @@
+"""One run: an arm at a rate, on a seed, with so many nodes, over so many tokens. A process of its own.
+
+python -m bench.convergence.run RUN.json   prints `tokens N` as it goes on; the result goes beside the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from bench.convergence.arms import ARMS, Arm
+from bench.convergence.compressed import LocalSteps, RandomVoting, Reference, Voting
+from bench.convergence.dense import DenseAdamW, DenseSignum, DiLoCo
+from bench.convergence.method import Method, Swarm, Traffic
+from bench.convergence.problem import Problem
+from bench.convergence.text import VOCABULARY, text_of
+from thinwire_proto.contract import ModelSpec, ScheduleSpec
+from thinwire_proto.models import PRESETS
+
+METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
+    "adamw": DenseAdamW,
+    "signum": DenseSignum,
+    "diloco": DiLoCo,
+    "reference": Reference,
+    "votes": Voting,
+    "random": RandomVoting,
+    "local": LocalSteps,
+}
+DENSE = ("adamw", "signum", "diloco")
+CURVE_POINTS = 16
+CURVE_SAMPLES = 64
+"""Held-out samples for a point of the curve, which is above or below `loss` by what they are harder or easier."""
+WARMUP_STEPS, WARMUP_SHARE_MAX = 50, 0.2
+"""In steps and not as a share of them, so that a rate means the same in the sweep and in a run to the end."""
+PROGRESS_S = 2.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """What all runs of a study share. text: see `bench.convergence.text`. samples: of all nodes in a local step.
+    held_out:
+    samples of the last measure."""
+
+    preset: str = "byte-1m"
+    samples: int = 16
+    held_out: int = 512
+    text: str = "stdlib"
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The preset; with a vocabulary of its own where the text is not bytes."""
+        preset = PRESETS[self.preset]
+        return preset if self.text == "stdlib" else preset.model_copy(update={"vocabulary": VOCABULARY})
+
+
+@dataclass(frozen=True)
+class Run:
+    arm: str
+    rate: float
+    seed: int
+    nodes: int
+    tokens: int
+    size: Size = Size()
+
+    @property
+    def name(self) -> str:
+        """Names its file; runs of one study differ in it."""
+        return f"{self.arm}-{self.rate:g}-nodes{self.nodes}-seed{self.seed}-{self.tokens}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """curve: (tokens, held-out loss in nats a token). up, down: bytes of one node over the whole run. corpus: hash."""
+
+    run: Run
+    settings: dict[str, object]
+    curve: list[tuple[int, float]]
+    loss: float
+    up: float
+    down: float
+    parameters: int
+    seconds: float
+    corpus: str
+    torch: str
+
+    @property
+    def bytes(self) -> float:
+        return self.up + self.down
+
+
+def train(run: Run, device: torch.device) -> Result:
+    """Prints its progress."""
+    began = said = time.monotonic()
+    arm, spec, text = ARMS[run.arm], run.size.spec, text_of(run.size.text)
+    problem = Problem(spec, text, run.seed, device)
+    a_round = run.size.samples * spec.context * arm.local_steps
+    rounds = run.tokens // a_round
+    method = make_method(problem, arm, run, rounds)
+    measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
+    curve, traffic = [], Traffic(0.0, 0.0)
+    for number in range(rounds):
+        step = number * arm.local_steps
+        loss, passed = method.round(step, step * run.size.samples)
+        traffic += passed
+        if not math.isfinite(loss):
+            break  # held-out loss is not finite either
+        if number + 1 in measured:
+            curve.append(((number + 1) * a_round, problem.held_out_loss(CURVE_SAMPLES)))
+        if time.monotonic() - said > PROGRESS_S:
+            said = time.monotonic()
+            print(f"tokens {(number + 1) * a_round}", flush=True)
+    final = problem.held_out_loss(run.size.held_out)
+    size = sum(tensor.numel() for tensor in problem.parameters.values())
+    seconds = time.monotonic() - began
+    return Result(
+        run, settings_of(arm), curve, final, traffic.up, traffic.down, size, seconds, text.hash, torch.__version__
+    )
+
+
+def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
+    steps = rounds * arm.local_steps
+    schedule = ScheduleSpec(
+        learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
+    )
+    return METHODS[arm.kind](problem, arm, schedule, Swarm(run.nodes, run.size.samples))
+
+
+def settings_of(arm: Arm) -> dict[str, object]:
+    """What sets the arm apart, as it stands in the files: not its rates, nor what its kind has no use for."""
+    settings: dict[str, object] = {"kind": arm.kind}
+    if arm.kind in DENSE:
+        return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
+    settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
+    return settings | ({"rule": arm.rule.model_dump(), "local_steps": arm.local_steps} if arm.kind == "local" else {})
+
+
+# results on disk
+
+
+def write(result: Result, folder: Path) -> None:
+    """Whole or not at all."""
+    document = asdict(result)
+    passing = folder / f"{result.run.name}.part"
+    passing.write_text(json.dumps(document, indent=1) + "\n")
+    passing.replace(folder / f"{result.run.name}.json")
+
+
+def read(path: Path) -> Result:
+    document = json.loads(path.read_text())
+    run = document.pop("run")
+    size = Size(**run.pop("size"))
+    curve = [(int(tokens), float(loss)) for tokens, loss in document.pop("curve")]
+    return Result(run=Run(**run, size=size), curve=curve, **document)
+
+
+def main() -> None:
+    folder, given, threads = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+    os.nice(5)  # a study runs for hours beside other work
+    torch.set_num_threads(threads)
+    run = Run(**given | {"size": Size(**given["size"])})
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    write(train(run, device), folder)
+
+
+if __name__ == "__main__":
+    main()

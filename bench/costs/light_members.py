@@ -1,0 +1,231 @@
+"""Many light members for one real coordinator: they join, follow and contribute over gRPC, each on a connection of its
+own, but train nothing. Their votes are synthetic, and one replica serves them all.
+
+    python -m bench.costs.light_members HOST:PORT --members 200
+
+It is for looking at what a coordinator does with many nodes: the page, the fan-out. The parameters walk at random, so
+the loss means nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import random
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+
+from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.votes import Votes
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.codec import PROTOCOL, decode_update, encode_votes
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
+from thinwire_proto.wire.rows import parse_row
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
+
+VOTES = 64
+BODIES = 16
+"""Different contributions that are synthetic; each member sends one of them."""
+CHANNEL_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # a connection for each member
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+)
+AGAIN_S = 0.5
+JOINING_MAX = 20
+"""Members that join at once."""
+
+
+class Common:
+    """What all members share: the replica at the head, and its fingerprints."""
+
+    def __init__(self, randomness: random.Random) -> None:
+        self._replica: Replica | None = None
+        self._fingerprints: dict[tuple[int, int], int] = {}
+        self._moved = asyncio.Condition()
+        self._rng = np.random.default_rng(randomness.getrandbits(32))
+        self.contract: Contract | None = None
+        self.bodies: list[bytes] = []
+        self.joining = asyncio.Semaphore(JOINING_MAX)
+
+    def make_bodies(self, layout: TileLayout) -> list[bytes]:
+        """The contributions that are sent: one vote a tile at most, which is fewer than any round's k."""
+        bodies, tiles = [], layout.matrix_tiles
+        for _ in range(BODIES):
+            chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
+            components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
+            bodies.append(encode_votes(Votes(components, self._rng.random(len(components)) < 0.5), layout))
+        return bodies
+
+    async def arrived(self, name: str, step: int) -> None:
+        """A member has the whole update of a step; the one that keeps the replica applies it when this returns."""
+
+    async def follow(self, name: str, stub: Any, session: str, reply: pb.JoinReply) -> None:
+        """Keep the replica at the head, for as long as the connection lives."""
+        self.contract = parse_contract(reply.contract)
+        if self._replica is None:
+            data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(session=session))])
+            replica = _replica_of(self.contract, data)
+            self.bodies = self.make_bodies(replica.layout)
+            async with self._moved:
+                self._replica = replica
+                self._moved.notify_all()
+        replica = self._replica
+        async for row_bytes, body in updates(stub, session, replica.step):
+            row = parse_row(row_bytes)
+            await self.arrived(name, row.step)
+            async with self._moved:
+                replica.apply(decode_update(body, replica.layout, replica.contract.demo.magnitude), row.hash)
+                self._fingerprints.clear()
+                self._moved.notify_all()
+
+    async def fingerprint(self, step: int, nonce: int) -> int | None:
+        """Of the parameters at a step, as soon as they are here; None if they have gone on since."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._replica is not None and self._replica.step >= step)
+            assert self._replica is not None
+            if self._replica.step > step:
+                return None
+            if (step, nonce) not in self._fingerprints:
+                self._fingerprints[step, nonce] = self._replica.fingerprint(nonce)
+            return self._fingerprints[step, nonce]
+
+
+async def updates(stub: Any, session: str, step: int) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Rows and bodies from a step on."""
+    row, body = b"", b""
+    async for part in stub.Updates(pb.UpdatesRequest(session=session, from_step=step)):
+        row, body = part.row or row, (b"" if part.row else body) + part.data
+        if len(body) == parse_row(row).body_bytes:
+            yield row, body
+
+
+class Member:
+    """One connection. The first member keeps the replica; the others only read what they are sent."""
+
+    def __init__(self, address: str, name: str, common: Common, randomness: random.Random, *, keeps: bool) -> None:
+        self._address = address
+        self._name = name
+        self._common = common
+        self._randomness = randomness
+        self._keeps = keeps  # the replica
+        self._node_id = f"{randomness.getrandbits(128):032x}"
+
+    async def run(self) -> None:
+        """Take part until cancelled; come back whenever the connection is lost."""
+        while True:
+            async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+                try:
+                    await self._session(SwarmStub(channel))
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                        raise
+            await asyncio.sleep(AGAIN_S * (1 + self._randomness.random()))
+
+    async def _session(self, stub: Any) -> None:
+        async with self._common.joining:
+            request = pb.JoinRequest(protocol=PROTOCOL, node_id=self._node_id, name=self._name)
+            reply = await stub.Join(request, timeout=60)
+        if self._keeps:
+            following = self._common.follow(self._name, stub, reply.session, reply)
+        else:
+            following = self._read(stub, reply.session, reply.step)
+        tasks = [asyncio.ensure_future(following), asyncio.ensure_future(self._attend(stub, reply.session))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, stub: Any, session: str, step: int) -> None:
+        async for row, _ in updates(stub, session, step):
+            await self._common.arrived(self._name, parse_row(row).step)
+
+    async def _attend(self, stub: Any, session: str) -> None:
+        newest = -1
+        async for announcement in stub.Attend(pb.AttendRequest(session=session)):
+            if announcement.state == pb.Announcement.STATE_COMPLETE:
+                await asyncio.Event().wait()  # there is nothing more to come, but one may look on
+            if announcement.state == pb.Announcement.STATE_ROUND and announcement.round > newest:
+                newest = announcement.round
+                await self._contribute(stub, session, announcement)
+
+    async def _contribute(self, stub: Any, session: str, announced: pb.Announcement) -> None:
+        step = announced.step
+        fingerprint = await self._common.fingerprint(step, announced.nonces[0])
+        contract = self._common.contract
+        if fingerprint is None or contract is None or not announced.lease:
+            return
+        body = self._randomness.choice(self._common.bodies)
+        run = announced.lease[0]
+        samples = min(run.count, self._randomness.randint(1, contract.round.samples))
+        header = pb.ContributionHeader(
+            session=session,
+            term=announced.term,
+            round=announced.round,
+            step=step,
+            base_step=step,
+            fingerprint=fingerprint,
+            samples=samples,
+            loss=2 + 3.5 * math.exp(-step / 40) + self._randomness.gauss(0, 0.03),
+            payload_bytes=len(body),
+            trained_through=run.start + samples - 1,
+        )
+
+        async def parts() -> AsyncIterator[pb.ContributionPart]:
+            first: pb.ContributionHeader | None = header
+            for data in split(body):
+                yield pb.ContributionPart(header=first, data=data)
+                first = None
+
+        await stub.Contribute(parts())
+
+
+def _replica_of(contract: Contract, data: bytes) -> Replica:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "snapshot.safetensors"
+        path.write_bytes(data)
+        return load_replica(contract, path)
+
+
+async def _crowd(address: str, members: int, name: str, seed: int) -> None:
+    """Until SIGINT or SIGTERM."""
+    randomness = random.Random(seed)
+    common = Common(randomness)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    all_of_them = [Member(address, f"{name}-{n}", common, randomness, keeps=n == 1) for n in range(1, members + 1)]
+    tasks = [asyncio.ensure_future(member.run()) for member in all_of_them]
+    stopped = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+    for task in [*tasks, stopped]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done - {stopped}:
+        task.result()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.costs.light_members", description=__doc__)
+    parser.add_argument("address", metavar="HOST:PORT", help="where the coordinator listens")
+    parser.add_argument("--members", type=int, default=200)
+    parser.add_argument("--name", default="member", help="they are called NAME-1, NAME-2, …")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    asyncio.run(_crowd(arguments.address, arguments.members, arguments.name, arguments.seed))
+
+
+if __name__ == "__main__":
+    main()

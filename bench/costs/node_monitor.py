@@ -1,0 +1,121 @@
+"""What watching costs a node: the CPU time of its reports, metrics and live view, beside all that the process takes.
+
+    python -m bench.costs.node_monitor [--seconds 60]
+
+A coordinator and one node that trains the byte model, on a terminal of its own, and scraped every five seconds. The
+node itself counts the CPU time of whatever watches it. Exit status 1 if that is 1% or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.local_swarm.processes import BIN, LISTENING, Process, SwarmError
+
+SHARE_MAX = 0.01
+SCRAPE_EVERY_S = 5.0
+START_S = 120.0
+RUN = '[model]\npreset = "byte-1m"\n[schedule]\nsteps = 1000000\n'
+WATCHING, ALL = "thinwire_node_watching_cpu_seconds_total", "process_cpu_seconds_total"
+
+
+class NodeOnATerminal:
+    """`thinwire-node start` with a pty as its terminal; what it writes there is read, and kept."""
+
+    def __init__(self, address: str, state_dir: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        command = [str(BIN / "thinwire-node"), "start", address, "--state-dir", str(state_dir), "--metrics", "0"]
+        self.popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=os.environ | {"TERM": "xterm"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.shown = b""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self.shown += os.read(self._ours, 65536)
+            except OSError:  # the node has ended
+                return
+
+    def metrics_url(self) -> str:
+        deadline = time.monotonic() + START_S
+        while self.popen.poll() is None and time.monotonic() < deadline:
+            if found := re.search(rb"metrics at (http://\S+)", self.shown):
+                return found[1].decode()
+            time.sleep(0.1)
+        raise SwarmError(f"the node did not start:\n{self.shown.decode(errors='replace')}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    seconds = parser.parse_args().seconds
+    with tempfile.TemporaryDirectory() as name:
+        watching_s, all_s, frames = _measure(Path(name), seconds)
+    share = watching_s / all_s
+    print(
+        f"watching took {watching_s:.3f} s of the node's {all_s:.1f} s of CPU time in {seconds:.0f} s: {share:.2%} "
+        f"({frames} frames of the view, a scrape every {SCRAPE_EVERY_S:.0f} s)"
+    )
+    sys.exit(share >= SHARE_MAX)
+
+
+def _measure(folder: Path, seconds: float) -> tuple[float, float, int]:
+    """CPU seconds of watching and of all, and frames drawn, from the first trained tokens on."""
+    (folder / "run.toml").write_text(RUN)
+    command = ["thinwire-coordinator", "serve", "--run", str(folder / "run.toml"), "--listen", "127.0.0.1:0"]
+    command += ["--state-dir", str(folder / "coordinator"), "--http", "off"]
+    coordinator = Process("coordinator", command, folder / "coordinator.log")
+    node = None
+    try:
+        while not (listening := LISTENING.search(coordinator.text())):
+            if not coordinator.running:
+                raise SwarmError(f"the coordinator did not start:\n{coordinator.tail()}")
+            time.sleep(0.1)
+        node = NodeOnATerminal(listening[1], folder / "node")
+        url = node.metrics_url()
+        while not _scrape(url)["thinwire_node_tokens_total"]:
+            time.sleep(0.5)
+        before, frames = _scrape(url), node.shown.count(b"\x1b[J")
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(min(SCRAPE_EVERY_S, max(0.0, end - time.monotonic())))
+            after = _scrape(url)
+        frames = node.shown.count(b"\x1b[J") - frames
+        return after[WATCHING] - before[WATCHING], after[ALL] - before[ALL], frames
+    finally:
+        if node is not None:
+            node.popen.send_signal(signal.SIGTERM)
+            node.popen.wait()
+        coordinator.end(10)
+
+
+def _scrape(url: str) -> dict[str, float]:
+    """Values of what has no labels, by name."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {s.name: s.value for family in families for s in family.samples if not s.labels}
+
+
+if __name__ == "__main__":
+    main()

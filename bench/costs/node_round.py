@@ -1,0 +1,73 @@
+"""What a node does in a round beside forward and backward, function by function: processor time of one thread, in ms.
+
+python -m bench.costs.node_round
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from thinwire_node.training.trainer import Trainer
+from thinwire_proto.contract import Contract, DataSpec, RunSpec
+from thinwire_proto.data.corpus import Corpus, CorpusFile
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.votes import merge
+from thinwire_proto.models import build, initial_state, manifest
+from thinwire_proto.wire.codec import Update
+
+NODES = 4
+SAMPLES = 5
+REPEATS = 15
+RATE = float(np.float32(1e-3))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    trainer = _trainer()
+    momentum, replica, k = trainer.rule.momentum, trainer.replica, trainer.replica.contract.demo.k
+    gradients = {name: torch.randn_like(tensor) for name, tensor in replica.tensors.items()}
+    votes = []
+    for _ in range(NODES):
+        momentum.buffer.normal_()
+        votes.append((momentum.extract(k).votes(), 1))
+    merged = merge(votes, replica.layout.components)
+    momentum.accumulate(gradients, RATE)
+    sent = momentum.extract(k)
+
+    _say(f"forward and backward, {SAMPLES} samples", lambda: trainer.micro_batch(range(SAMPLES)))
+    _say("gradient into the momentum", lambda: momentum.accumulate(gradients, RATE))
+    _say("cut", lambda: momentum.extract(k))
+    _say("look-ahead", lambda: trainer.look_ahead(sent))
+    _say(f"apply an update of {NODES} nodes", lambda: replica.apply(Update(replica.step, RATE, 1.0, merged), b""))
+    _say("fingerprint", lambda: replica.fingerprint(1))
+
+
+def _trainer() -> Trainer:
+    """Of a new run of the default model, on synthetic text."""
+    text = np.random.default_rng(1).integers(32, 127, 1 << 16).astype(np.uint8).tobytes()
+    corpus = Corpus([CorpusFile("a", text, False), CorpusFile("b", text, True)])
+    run = RunSpec()
+    data = DataSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
+    contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
+    replica = Replica(contract, initial_state(run.model, 1), 0, b"")
+    return Trainer(contract, corpus, replica, torch.device("cpu"))
+
+
+def _say(what: str, work: Callable[[], object]) -> None:
+    """The lower quartile, which other work on the machine disturbs least."""
+    work()
+    spent_ms = []
+    for _ in range(REPEATS):
+        began = time.thread_time()
+        work()
+        spent_ms.append((time.thread_time() - began) * 1000)
+    print(f"{what:<36}{sorted(spent_ms)[REPEATS // 4]:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

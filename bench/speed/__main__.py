@@ -1,0 +1,69 @@
+"""The command behind `make bench`: every topic's rows, and then the table, the JSON and the plot.
+
+`make bench BENCH=--full` takes more sizes and more subscribers; `BENCH="--into docs"` writes the page's table too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench.speed import broadcast, gpu, memory, report, rounds, sizes, speeds, update
+from bench.speed.row import Row
+
+RUNS = Path("runs")
+Topic = Callable[[bool], Iterable[Row]]
+"""Takes whether all is wanted (`--full`)."""
+TOPICS: dict[str, Topic] = {
+    "sizes": lambda full: sizes.rows(),
+    "speeds": speeds.rows,
+    "update": update.rows,
+    "gpu": gpu.rows,
+    "fan-out": broadcast.rows,
+    "rounds": rounds.rows,
+    "memory": memory.rows,
+}
+
+
+def measure(names: Iterable[str], full: bool) -> list[Row]:
+    """The rows of these topics, in the order of the table."""
+    found: list[Row] = []
+    for name, topic in TOPICS.items():
+        if name in names:
+            print(f"{name} … ", end="", file=sys.stderr, flush=True)
+            began = time.monotonic()
+            found += topic(full)
+            print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("make bench", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more sizes, and more subscribers")
+    parser.add_argument(
+        "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="TOPIC", help=", ".join(TOPICS)
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FOLDER", help="write the page's table, JSON and plot there as well"
+    )
+    arguments = parser.parse_args()
+    found = measure(arguments.only, arguments.full)
+    about = report.machine()
+    report.print_table(found, about)
+    report.write_json(found, about, RUNS / "bench.json")
+    report.plot(found, RUNS / "bench.png")
+    print(f"written to {RUNS / 'bench.json'} and {RUNS / 'bench.png'}")
+    if arguments.into is not None:
+        report.write_page(found, about, arguments.into / report.PAGE_NAME)
+        if set(arguments.only) == set(TOPICS):
+            report.write_summary(found, about, arguments.into.parent / report.SUMMARY_NAME)
+        report.write_json(found, about, arguments.into / report.JSON_NAME)
+        report.plot(found, arguments.into / report.PLOT_NAME)
+        print(f"written to {arguments.into / report.PAGE_NAME}")
+
+
+if __name__ == "__main__":
+    main()

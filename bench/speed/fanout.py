@@ -1,0 +1,236 @@
+"""Fan-out: the coordinator's stream of updates to many subscribers, beside raw gRPC streaming of the same bytes.
+
+    python -m bench.speed.fanout
+
+Both servers are processes of their own and serve over loopback to the same clients, who join (or not), read bytes and
+count them. What is compared is all that the coordinator does beyond handing bytes to gRPC: finding the member, waiting
+for the seal, putting the body into messages, counting. Nothing is trained and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing as mp
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, Feed, encoded_update
+from thinwire_proto.wire.codec import PROTOCOL
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
+from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
+
+CLIENT_PROCESSES = 2
+REPEATS = 9
+START_S = 60.0
+DONE_S = 300.0
+SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
+RAW = "/raw.Raw/Stream"
+UPDATES = f"/{SERVICE}/Updates"
+CHANNEL_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # a connection for each subscriber
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+)
+
+
+def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
+    """Bytes a second to all subscribers together, ours and raw: medians of runs that take turns. `updates` updates of
+    `bytes` each; all of them together must fit the coordinator's memory of recent ones, as a follower's do."""
+    if bytes * updates > CACHE_BYTES_MAX:
+        raise ValueError("updates that have to be read again from disk measure the disk")
+    messages = updates * len(list(split(b"x" * bytes)))
+    shares = [len(range(first, subscribers, CLIENT_PROCESSES)) for first in range(CLIENT_PROCESSES)]
+    rates: tuple[list[float], list[float]] = ([], [])
+    with started(serve_updates, bytes) as ours, started(serve_raw, bytes) as raw:
+        servers = (ours, raw)
+        ports = tuple(receive(server, START_S) for server in servers)
+        with _all_started(subscribe, [(ports, share, messages) for share in shares if share]) as clients:
+            for client in clients:
+                receive(client, START_S)  # all are there
+            for run in range(2 * (1 + REPEATS)):
+                which = run % 2
+                for client in clients:
+                    client.send(which)
+                began = time.perf_counter()
+                servers[which].send(updates)
+                for client in clients:
+                    receive(client, DONE_S)
+                rates[which].append(subscribers * bytes * updates / (time.perf_counter() - began))
+    return statistics.median(rates[0][1:]), statistics.median(rates[1][1:])  # the first of each warms up
+
+
+# processes
+
+
+@contextmanager
+def started(target: Callable[..., Awaitable[None]], *arguments: Any) -> Iterator[Connection]:
+    """A process that runs this coroutine, and the pipe to it; it is ended with the block."""
+    with process_of(target, *arguments) as (pipe, _):
+        yield pipe
+
+
+@contextmanager
+def process_of(target: Callable[..., Awaitable[None]], *arguments: Any) -> Iterator[tuple[Connection, int]]:
+    """The same, with the process's number."""
+    ours, theirs = mp.get_context("spawn").Pipe()
+    process = mp.get_context("spawn").Process(target=_run, args=(target, theirs, *arguments), daemon=True)
+    process.start()
+    assert process.pid is not None
+    try:
+        yield ours, process.pid
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+@contextmanager
+def _all_started(target: Callable[..., Awaitable[None]], each: list[tuple[Any, ...]]) -> Iterator[list[Connection]]:
+    if not each:
+        yield []
+        return
+    with started(target, *each[0]) as first, _all_started(target, each[1:]) as others:
+        yield [first, *others]
+
+
+def _run(target: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    async def whole() -> None:
+        await target(*arguments)
+
+    asyncio.run(whole())
+
+
+def receive(pipe: Connection, patience_s: float) -> Any:
+    """What comes over it. Raises TimeoutError or EOFError."""
+    if not pipe.poll(patience_s):
+        raise TimeoutError(f"nothing came within {patience_s:g} s")
+    return pipe.recv()
+
+
+async def _told(pipe: Connection) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+
+
+# servers: they say their port, and then send as many updates as they are told, over and over
+
+
+async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+    """A coordinator's service, feed and server. What it seals is synthetic, and followers who lag behind read that
+    again.
+
+    cache_bytes_max: see `feed.CACHE_BYTES_MAX`."""
+    # all that needs torch: other processes start sooner without
+    from simulator.sim_coordinator import make_state  # noqa: PLC0415
+    from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
+    from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
+    from thinwire_coordinator.rpc.traffic import Traffic  # noqa: PLC0415
+    from thinwire_coordinator.swarm import feed as feed_module  # noqa: PLC0415
+    from thinwire_coordinator.swarm.swarm import Swarm  # noqa: PLC0415
+    from thinwire_coordinator.swarm.workers import Workers  # noqa: PLC0415
+
+    feed_module.CACHE_BYTES_MAX = cache_bytes_max
+    body, row, workers = os.urandom(size), b"a row" * 40, Workers()
+
+    async def again(step: int) -> EncodedUpdate:
+        return await workers.reading.submit(encoded_update, step, row, body if step else b"")
+
+    with tempfile.TemporaryDirectory() as scratch:
+        make_state(Path(scratch), {}, 1)
+        state = open_state(Path(scratch))
+        feed = Feed(again, 0)
+        nobody_trains = state.contract.round.nodes_max
+        replica, term = replica_at_head(state), state.ledger.begin_term()
+        server = Server(Swarm(state, replica, term, workers, feed, nobody_trains), Traffic())
+        pipe.send(await server.start("127.0.0.1:0"))
+        await feed.publish(encoded_update(0, row, b""))  # so that subscribers can tell that they are there
+        while True:
+            for _ in range(await _told(pipe)):
+                await feed.publish(await workers.disk.submit(encoded_update, feed.step, row, body))
+
+
+async def serve_raw(pipe: Connection, size: int) -> None:
+    """The same bytes, by gRPC and nothing else."""
+    parts, sealed, moved = list(split(os.urandom(size))), 0, asyncio.Condition()
+
+    async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"there"
+        sent = 0
+        while True:
+            async with moved:
+                while sealed == sent:
+                    await moved.wait()
+            for part in parts:
+                yield part
+            sent += 1
+
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    handler: Any = grpc.unary_stream_rpc_method_handler(stream)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(RAW.split("/")[1], {"Stream": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    pipe.send(port)
+    while True:
+        updates = await _told(pipe)
+        async with moved:
+            sealed += updates
+            moved.notify_all()
+
+
+# subscribers
+
+
+async def subscribe(pipe: Connection, ports: tuple[int, int], subscribers: int, messages: int) -> None:
+    """So many to either server, each on a connection of its own. Says when all are there, and, each time that it was
+    told of which server, when all have so many messages more."""
+    streams = [
+        await asyncio.gather(*(subscription(port, joins=joins) for _ in range(subscribers)))
+        for port, joins in zip(ports, (True, False), strict=True)
+    ]
+    pipe.send("all are there")
+    while True:
+        which = await _told(pipe)
+        await asyncio.gather(*(read(stream, messages) for stream in streams[which]))
+        pipe.send("all have all")
+
+
+async def subscription(port: int, *, joins: bool) -> Any:
+    """A stream whose first message has come; the messages are as they lie on the wire."""
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS)
+    method, request = RAW, b""
+    if joins:
+        join = channel.unary_unary(
+            f"/{SERVICE}/Join",
+            request_serializer=JoinRequest.SerializeToString,
+            response_deserializer=JoinReply.FromString,
+        )
+        reply = await join(JoinRequest(protocol=PROTOCOL, node_id=os.urandom(16).hex()))
+        method, request = UPDATES, UpdatesRequest(session=reply.session).SerializeToString()
+    call: Any = channel.unary_stream(method)
+    stream: Any = call(request)
+    stream.channel = channel  # or nobody would keep it
+    await stream.read()
+    return stream
+
+
+async def read(stream: Any, messages: int) -> None:
+    for _ in range(messages):
+        if await stream.read() is grpc.aio.EOF:
+            raise ConnectionError("the stream has ended")
+
+
+def main() -> None:
+    for subscribers, size, updates in ((10, 4 << 20, 8), (50, 2 << 20, 4), (200, 1 << 20, 4)):
+        ours, raw = fan_out(subscribers, size, updates)
+        print(f"{subscribers:4} subscribers: {ours / 1e6:.0f} MB/s, raw gRPC {raw / 1e6:.0f} MB/s: {ours / raw:.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Peak memory of a piece of work, in a process that does nothing else: `python -m bench.speed.peaks WHAT RUN.toml`.
+
+`adamw` trains the run's model in the plainest way, `merge` adds up four nodes' contributions to it. Says the bytes on
+standard output. Linux alone has the figures.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from bench.speed.synthetic import contract_of, model_parameters, uniform_votes
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.models import build, initial_state
+from thinwire_proto.wire.codec import decode_votes, encode_votes
+
+NODES = 4
+STEPS = 3
+KIB = 1024
+
+
+def status_bytes(name: str, pid: int | str = "self") -> int:
+    """VmHWM, the peak, or VmRSS, what is resident now; 0 for a process that has ended."""
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(found[1]) * KIB if found else 0
+
+
+def adamw(run: RunSpec) -> int:
+    """Parameters, gradients and both moments in float32, and what the batch of a node takes: peak of the process."""
+    model = build(run.model)
+    model.load_state_dict(initial_state(run.model, 1), strict=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batch = torch.randint(0, run.model.vocabulary, (run.round.samples, run.model.context + 1))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        torch.autograd.backward(model.loss(batch))
+        optimizer.step()
+    return status_bytes("VmHWM")
+
+
+def merge(run: RunSpec) -> int:
+    """What decoding and adding up take at most beside the payloads."""
+    contract = contract_of(model_parameters(run.model), run.demo)
+    layout, k = layout_of(contract.parameters), run.demo.k_of_round(NODES)
+    payloads = [encode_votes(uniform_votes(layout, k, seed), layout) for seed in range(NODES)]
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = status_bytes("VmRSS")
+    merger = merger_of(contract, layout, step=0)
+    for payload in payloads:
+        merger.add(decode_votes(payload, layout, k), run.round.weight_max)
+    merged = merger.merged()
+    assert len(merged)
+    return status_bytes("VmHWM") - before
+
+
+if __name__ == "__main__":
+    print({"adamw": adamw, "merge": merge}[sys.argv[1]](read_run(Path(sys.argv[2]))))

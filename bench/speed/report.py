@@ -1,0 +1,212 @@
+"""The rows as a table for people, as JSON, as a page's table, and as a plot."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bench.speed.row import BITS, BYTES_BY_DEFAULT, Row
+
+TITLES = ("", "thinwire", "baseline", "", "times better", "to reach")
+WIDTH = 150
+DRAWN = ("templar", "Psyche")
+"""The others' bits that are in the plot; the reference's 96 would press the rest together."""
+RATIO_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
+JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
+SUMMARY_NAME = "README.md"
+FEW_NODES = 4
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    return {
+        "cores": os.cpu_count(),
+        "cpu": _cpu_name(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "an unnamed CPU"
+
+
+def in_words(about: dict[str, Any]) -> str:
+    return (
+        f"{about['cores']} cores of {about['cpu']}, {about['system']}, Python {about['python']}, "
+        f"torch {about['torch']}, {about['date']}"
+    )
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """As `TITLES` has it."""
+    ours, baseline = f"{number(row.ours)} {row.unit}", f"{number(row.baseline)} {row.unit}"
+    if row.wanted is None:
+        wanted = ""
+    else:
+        sign, said = ("≤" if row.better == "less" else "≥"), ("reached" if row.reached else "missed")
+        wanted = f"{sign} {number(row.wanted)}: {said}"
+    return row.what, ours, baseline, row.baseline_name, f"{number(row.ratio)}×", wanted
+
+
+def number(value: float) -> str:
+    """Three digits, or four of those that differ little: 0.0405, 9.471, 1,235."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def print_table(rows: Iterable[Row], about: dict[str, Any]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), title=in_words(about), title_justify="left")
+    for title in TITLES:
+        table.add_column(
+            title, justify="right" if title in ("thinwire", "baseline", "times better") else "left", no_wrap=True
+        )
+    for topic, group in groupby(rows, key=lambda row: row.topic):
+        table.add_row(f"[bold]{topic}[/bold]")
+        for row in group:
+            first, *others = cells(row)
+            table.add_row(f"  {first}", *others)
+    Console(width=WIDTH, highlight=False).print(table)
+
+
+def write_json(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": about, "rows": [row.to_json() for row in rows]}
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    document = json.loads(path.read_text())
+    return [Row.from_json(row) for row in document["rows"]], document["machine"]
+
+
+def markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
+    """What stands between the markers of the page."""
+    lines = [BEGIN, "", f"On {in_words(about)}.", "", f"![the figures as a plot]({PLOT_NAME})", ""]
+    for topic, group in groupby(rows, key=lambda row: row.topic):
+        lines += [f"| {topic} | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
+        lines += ["| " + " | ".join(cells(row)) + " |" for row in group]
+        lines += [""]
+    return "\n".join([*lines, END])
+
+
+def write_page(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
+    """Put the table between the markers of a page that is there; what is written around them stays. Raises ValueError
+    if the page has no markers."""
+    _put_between_markers(path, markdown(rows, about))
+
+
+def write_summary(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
+    """The same for the README: what was set out to be reached, and what a swarm of a few nodes sends. Raises
+    ValueError."""
+    _put_between_markers(path, summary(rows, about))
+
+
+def summary(rows: Sequence[Row], about: dict[str, Any]) -> str:
+    """What stands between the markers of the README."""
+    chosen = [row for row in rows if row.wanted is not None or (row.series == BYTES_BY_DEFAULT and row.x == FEW_NODES)]
+    lines = [BEGIN, "", "| | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
+    for row in chosen:
+        what, *others = cells(row)
+        lines.append(f"| {row.topic}: {what} | " + " | ".join(others) + " |")
+    return "\n".join([*lines, "", f"On {in_words(about)}.", "", END])
+
+
+def _put_between_markers(path: Path, table: str) -> None:
+    text = path.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{path} has no place for the table: {BEGIN} … {END}")
+    path.write_text(before + table + after)
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Bits a component by k, bytes of a round by nodes, and how many times better than its baseline each other is; a
+    panel that has no rows is left empty."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - installed by `make bench` alone
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = Figure((15, 9), layout="constrained")
+    grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.3))
+    bits = [row for row in rows if row.topic == BITS]
+    curves = [row for row in rows if row.series and row.topic != BITS]
+    others = [row for row in rows if row.topic != BITS and not row.series]
+    if bits:
+        _bits(figure.add_subplot(grid[0, 0]), bits)
+    if curves:
+        _bytes(figure.add_subplot(grid[1, 0]), curves)
+    if others:
+        _ratios(figure.add_subplot(grid[:, 1]), others[::-1])
+    figure.savefig(path, dpi=100)
+
+
+def _bits(axes: Any, rows: Sequence[Row]) -> None:
+    curve = [row for row in rows if row.series]
+    axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label="thinwire, whole message")
+    axes.plot([row.x for row in curve], [row.baseline for row in curve], "k:", label="entropy floor")
+    for row in rows:
+        if row.baseline_name in DRAWN:
+            axes.axhline(row.baseline, color="gray", linewidth=0.8)
+            axes.annotate(row.baseline_name, (curve[-1].x, row.baseline), ha="right", va="bottom", fontsize=8)
+    axes.set_ylim(0, 22)
+    axes.set(xscale="log", xlabel="k, components kept of a tile", ylabel="bits a component")
+    _ticks(axes.xaxis, [row.x for row in curve])
+    axes.legend(fontsize=8, loc="lower left")
+    axes.grid(alpha=0.3)
+
+
+def _bytes(axes: Any, rows: Sequence[Row]) -> None:
+    for series, group in groupby(rows, key=lambda row: row.series):
+        curve = list(group)
+        axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label=series.partition(", ")[2])
+    ring = {row.x: row.baseline for row in rows if row.baseline}
+    axes.plot(list(ring), list(ring.values()), "k:", label=rows[0].baseline_name)
+    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="bytes a parameter and round, up and down")
+    _ticks(axes.xaxis, sorted({row.x for row in rows if row.x is not None}))
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+
+
+def _ratios(axes: Any, rows: Sequence[Row]) -> None:
+    places = list(range(len(rows)))
+    # from 1 outwards: to the right what is better than its baseline, to the left what is worse
+    colors = ["tab:blue" if row.ratio >= 1 else "tab:orange" for row in rows]
+    axes.barh(places, [row.ratio - 1 for row in rows], left=1, color=colors)
+    for place, row in zip(places, rows, strict=True):
+        axes.annotate(f" {number(row.ratio)}×", (max(row.ratio, 1), place), va="center", fontsize=7)
+    axes.set_yticks(places, [f"{row.topic}: {row.what}\nbeside {row.baseline_name}" for row in rows], fontsize=7)
+    axes.set(xscale="log", xlabel="times better than the baseline")
+    least, most = min(row.ratio for row in rows), max(row.ratio for row in rows)
+    _ticks(axes.xaxis, [tick for tick in RATIO_TICKS if min(least, 1) / 2 <= tick <= max(most, 1) * 2])
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.margins(x=0.15)
+    axes.grid(alpha=0.3, axis="x")
+
+
+def _ticks(axis: Any, values: Iterable[float | None]) -> None:
+    """These alone, as plain numbers."""
+    places = [value for value in values if value is not None]
+    axis.set_ticks(places, [f"{place:g}" for place in places])
+    axis.set_ticks([], minor=True)

@@ -1,0 +1,205 @@
+"""From a round's deadline to the sealed update, and from there until the last subscriber has it.
+
+A real coordinator in a process of its own, with rounds on the clock, and a crowd of members in this one: each sends a
+whole contribution of synthetic votes on a connection of its own, and follows the updates. What a member does with an
+update waits until all have it, so that only the coordinator's own replica works meanwhile, as it would elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import zstandard
+
+from bench.costs.light_members import CHANNEL_OPTIONS, Common, Member
+from bench.speed.programs import program
+from bench.speed.raw import receive
+from bench.speed.row import Row
+from bench.speed.speeds import merge_plainly
+from bench.speed.synthetic import uniform_votes
+from bench.speed.timing import interleaved, threads
+from bench.wide_area.programs import POLL_S, Programs
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.wire.codec import encode_votes
+
+TOPIC = "a round"
+MEMBERS, MEMBERS_FULL = 10, 50
+ROUNDS, WARM_UP = 6, 2
+K = 32
+LARGE, SMALL = "width = 384\nlayers = 6\nheads = 6\nhidden = 1024", "width = 64\nlayers = 1\nheads = 1\nhidden = 64"
+"""Models of 10.7M and of 45,000 parameters."""
+RUN = """
+[model]
+{model}
+context = 16
+[demo]
+k = {k}
+k_policy = "fixed"
+[schedule]
+steps = 100000
+[round]
+pace = "clock"
+length_ms = {length_ms}
+"""
+"""A short context, since nothing is trained here."""
+
+
+@dataclass
+class Watched:
+    """What the coordinator said, by round: seconds of the monotonic clock."""
+
+    opened: dict[int, float] = field(default_factory=dict)
+    deadline: dict[int, float] = field(default_factory=dict)
+    sealed: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """(on disk at, step)."""
+    update_bytes: list[int] = field(default_factory=list)
+
+    def take(self, line: dict[str, float]) -> None:
+        if "opened" in line:
+            self.opened[int(line["opened"])] = line["at"]
+        elif "taken" in line:
+            number = int(line["taken"])
+            self.deadline[number] = self.opened[number] + line["open_s"]
+        elif "sealed" in line:
+            number = int(line["sealed"])
+            self.sealed[number] = self.opened[number] + line["done_s"], int(line["step"])
+            self.update_bytes.append(int(line["bytes"]))
+
+
+class Timed(Common):
+    """A crowd that notes when each of its members had each update."""
+
+    def __init__(self, members: int) -> None:
+        super().__init__(random.Random(1))
+        self.last: dict[int, float] = {}
+        """When the last member had the update of a step, if it has it."""
+        self._members = members
+        self._have: dict[int, int] = {}
+        self._whole = asyncio.Condition()
+        self.votes_layout: TileLayout | None = None
+
+    def make_bodies(self, layout: TileLayout) -> list[bytes]:
+        self.votes_layout = layout
+        return [encode_votes(uniform_votes(layout, K, seed), layout) for seed in range(self._members)]
+
+    async def arrived(self, name: str, step: int) -> None:
+        now = time.monotonic()
+        async with self._whole:
+            self._have[step] = self._have.get(step, 0) + 1
+            if self._have[step] == self._members:
+                self.last[step] = now
+                self._whole.notify_all()
+            await self._whole.wait_for(lambda: step in self.last)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds, medians over rounds."""
+
+    deadline_to_sealed_s: float
+    sealed_to_last_s: float
+    update_bytes: int
+    layout: TileLayout
+
+
+async def _swarm(folder: Path, programs: Programs, members: int, length_s: float, rounds: int, model: str) -> Measured:
+    run = folder / "run.toml"
+    run.write_text(RUN.format(model=model, k=K, length_ms=round(1000 * length_s)))
+    coordinator = programs.start(
+        "watched", [*program("bench.speed.watched"), str(run), f"{folder}/state", str(members)]
+    )
+    programs.wait_for(coordinator, '{"port"')
+    lines = [json.loads(line) for line in coordinator.text().splitlines() if line.startswith("{")]
+    address = f"127.0.0.1:{lines[0]['port']}"
+    common, randomness = Timed(members), random.Random(2)
+    crowd = [Member(address, f"{n}", common, randomness, keeps=n == 0) for n in range(members)]
+    tasks = [asyncio.ensure_future(member.run()) for member in crowd]
+    while len(common.last) < WARM_UP + rounds:
+        programs.check()
+        for task in tasks:
+            if task.done():
+                task.result()
+        await asyncio.sleep(POLL_S)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    watched = Watched()
+    for line in coordinator.text().splitlines():
+        if line.startswith("{"):
+            watched.take(json.loads(line))
+    return _measured(watched, common, rounds)
+
+
+def _measured(watched: Watched, common: Timed, rounds: int) -> Measured:
+    numbers = [number for number, (_, step) in watched.sealed.items() if step in common.last][WARM_UP:][:rounds]
+    assert common.votes_layout is not None
+    return Measured(
+        statistics.median(watched.sealed[number][0] - watched.deadline[number] for number in numbers),
+        statistics.median(common.last[watched.sealed[number][1]] - watched.sealed[number][0] for number in numbers),
+        round(statistics.median(watched.update_bytes)),
+        common.votes_layout,
+    )
+
+
+async def _raw(programs: Programs, size: int, subscribers: int, times: int) -> float:
+    """Seconds from sending until the last subscriber has all, the median of several times."""
+    server = programs.start("raw", [*program("bench.speed.raw"), str(size), str(subscribers)])
+    while not server.text().endswith("\n"):
+        programs.check()
+        await asyncio.sleep(POLL_S)
+    address = f"127.0.0.1:{int(server.text())}"
+    last: dict[float, float] = {}
+
+    async def follow() -> None:
+        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            async for sent, arrived in receive(channel, size, WARM_UP + times):
+                last[sent] = max(last.get(sent, 0.0), arrived)
+
+    await asyncio.gather(*(follow() for _ in range(subscribers)))
+    return statistics.median(last[sent] - sent for sent in sorted(last)[WARM_UP:])
+
+
+def _plain_seal(folder: Path, measured: Measured, members: int) -> float:
+    """Seconds to add up all votes, to compress the sums, and to have them on disk, begun at the deadline."""
+    votes = [uniform_votes(measured.layout, K, seed) for seed in range(members)]
+
+    def seal() -> None:
+        total = merge_plainly(votes, measured.layout.components)
+        with (folder / "sums").open("wb") as file:
+            file.write(zstandard.ZstdCompressor(level=1).compress(total.tobytes()))
+            file.flush()
+            os.fsync(file.fileno())
+
+    return interleaved(seal)[0]
+
+
+def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str = LARGE) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name, threads(1):
+        folder = Path(name)
+        with Programs(folder) as programs:
+            measured = asyncio.run(_swarm(folder, programs, members, length_s, rounds, model))
+        with Programs(folder) as programs:
+            raw_s = asyncio.run(_raw(programs, measured.update_bytes, members, rounds))
+        plain_s = _plain_seal(folder, measured, members)
+    size = f"{members} nodes, {measured.layout.parameters / 1e6:.1f}M"
+    ours_s = measured.deadline_to_sealed_s
+    yield Row(TOPIC, f"deadline to sealed, {size}", 1e3 * ours_s, 1e3 * plain_s, "ms", "sum, zstandard, fsync")
+    ours_s = measured.sealed_to_last_s
+    name = f"raw gRPC, {measured.update_bytes / 1e6:.2g} MB each"
+    yield Row(TOPIC, f"sealed to last subscriber, {size}", 1e3 * ours_s, 1e3 * raw_s, "ms", name)
+
+
+def rows(full: bool = False) -> Iterator[Row]:
+    yield from members_rows(MEMBERS, 2.0)
+    if full:
+        yield from members_rows(MEMBERS_FULL, 6.0)

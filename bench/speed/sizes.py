@@ -1,0 +1,149 @@
+"""Bytes: of a contribution's components, and of a round up and down for any number of nodes.
+
+Bits a component count the whole message of the contribution call, header included, less the 128 bytes that are kept
+for a signature to come. Bytes of a round are what one node sends and receives in it, the row that comes with the update
+included, beside what a ring all-reduce of float32 gradients sends and receives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+
+from bench.speed.row import BITS, BYTES_BY_DEFAULT, Row
+from bench.speed.synthetic import MATRIX, contract_of, model_parameters, uniform_votes
+from thinwire_proto.contract import Contract, DemoSpec, Parameter
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout, layout_of
+from thinwire_proto.models import PRESETS
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.codec import Update, encode_votes
+from thinwire_proto.wire.parts import split
+from thinwire_proto.wire.rows import Counted
+from thinwire_proto.wire.rows import Row as LedgerRow
+from thinwire_proto.wire.sign_form import encode_smaller
+
+KEPT = (4, 8, 32, 64, 128)
+NODES = (1, 2, 4, 8, 16, 32, 64)
+K_FIXED = 32
+MODEL = "byte-10m"
+STEP = 1000
+OVER_THE_FLOOR = 1.03
+OTHERS = (
+    ("reference DeMo", 96.0),
+    ("templar", 20.0),
+    ("Psyche", 17.0),
+)
+"""What other systems send for a component, in bits: an int64 and a float32; 12 bits and a byte; …"""
+POLICIES = {
+    BYTES_BY_DEFAULT: DemoSpec(),
+    "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed"),
+    "bytes of a round, k and update_topk fixed": DemoSpec(k=K_FIXED, k_policy="fixed", update_topk=2 * K_FIXED),
+}
+RING = "fp32 ring all-reduce"
+
+
+def contribution_bytes(payload: bytes) -> int:
+    """Of the messages of one contribution call, as `thinwire_node.exchange.coordinator.link` makes them, in mid-run."""
+    header: pb.ContributionHeader | None = pb.ContributionHeader(
+        session="0" * 32,
+        term=3,
+        round=1000,
+        step=1000,
+        base_step=999,
+        fingerprint=1 << 63,
+        samples=8,
+        loss=2.5,
+        payload_bytes=len(payload),
+        compute_ms=20_000,
+        trained_through=1_000_000,
+    )
+    whole = 0
+    for data in split(payload):
+        whole += pb.ContributionPart(header=header, data=data).ByteSize()
+        header = None
+    return whole
+
+
+def update_bytes(body: bytes, nodes: int) -> int:
+    """Of the messages in which a follower gets one update, row included."""
+    counted = tuple(Counted(f"{node:032x}", hashlib.sha256(b"%d" % node).digest(), 8, 8) for node in range(nodes))
+    made = LedgerRow(1000, 1000, 3, 1 << 63, 1 << 63, hashlib.sha256(body).digest(), len(body), counted, bytes(32))
+    row, head_step, whole = made.canonical(), 1001, 0
+    for data in split(body):
+        whole += pb.UpdatePart(row=row, head_step=head_step, data=data).ByteSize()
+        row, head_step = b"", 0
+    return whole
+
+
+def floor_bits(layout: TileLayout, k: int) -> float:
+    """A component, of uniform ones: log2 of the number of choices in each tile, and a sign each."""
+    choices = layout.matrix_tiles * _log2_binomial(MATRIX_COMPONENTS, k)
+    choices += layout.vector_tiles * _log2_binomial(VECTOR_COMPONENTS, k)
+    return choices / layout.kept_max(k) + 1
+
+
+def _log2_binomial(size: int, k: int) -> float:
+    kept = min(k, size)
+    return (math.lgamma(size + 1) - math.lgamma(kept + 1) - math.lgamma(size - kept + 1)) / math.log(2)
+
+
+def component_bits(parameters: tuple[Parameter, ...], k: int) -> float:
+    layout = layout_of(parameters)
+    votes = uniform_votes(layout, k, seed=k)
+    return 8 * contribution_bytes(encode_votes(votes, layout)) / len(votes)
+
+
+def bits_rows(
+    parameters: tuple[Parameter, ...] = MATRIX, model: tuple[Parameter, ...] | None = None, kept: tuple[int, ...] = KEPT
+) -> Iterator[Row]:
+    """model: of real tensors, vectors among them."""
+    for k in kept:
+        bits, floor = component_bits(parameters, k), floor_bits(layout_of(parameters), k)
+        wanted = OVER_THE_FLOOR * floor
+        yield Row(BITS, f"k = {k}", bits, floor, "bits", "entropy floor", wanted=wanted, series="thinwire", x=k)
+    bits = component_bits(parameters, K_FIXED)
+    for name, others in OTHERS:
+        yield Row(BITS, f"k = {K_FIXED}", bits, others, "bits", name)
+    model = model or model_parameters(PRESETS[MODEL])
+    bits, floor = component_bits(model, K_FIXED), floor_bits(layout_of(model), K_FIXED)
+    wanted = OVER_THE_FLOOR * floor
+    yield Row(BITS, f"k = {K_FIXED}, the tensors of {MODEL}", bits, floor, "bits", "its entropy floor", wanted=wanted)
+
+
+def ring_bytes(nodes: int) -> float:
+    """What a node of a ring all-reduce in float32 sends and receives, a parameter."""
+    return 2 * 2 * (nodes - 1) / nodes * 4
+
+
+def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:
+    """(sent, received) by a node in a round of so many, bytes a parameter; their components are drawn apart, which is
+    the most that an update can hold."""
+    layout = layout_of(contract.parameters)
+    k = contract.demo.k_of_round(nodes)
+    merger = merger_of(contract, layout, STEP)
+    sent = 0
+    for node in range(nodes):
+        votes = uniform_votes(layout, k, seed=node)
+        if node == 0:
+            sent = contribution_bytes(encode_votes(votes, layout))
+        merger.add(votes, contract.round.weight_max)
+    update = Update(STEP, learning_rate(contract.schedule, 100), 1.0, merger.merged())
+    body, _ = encode_smaller(update, layout, contract.demo)
+    return sent / layout.parameters, update_bytes(body, nodes) / layout.parameters
+
+
+def rounds_rows(parameters: tuple[Parameter, ...] = MATRIX, numbers: tuple[int, ...] = NODES) -> Iterator[Row]:
+    for topic, demo in POLICIES.items():
+        contract = contract_of(parameters, demo)
+        for nodes in numbers:
+            sent, received = round_bytes(contract, nodes)
+            what = f"{nodes} node{'s' if nodes > 1 else ''}, k {demo.k_of_round(nodes)}: ↑{sent:.3g} ↓{received:.3g}"
+            yield Row(topic, what, sent + received, ring_bytes(nodes), "B/param", RING, series=topic, x=nodes)
+
+
+def rows() -> Iterator[Row]:
+    yield from bits_rows()
+    yield from rounds_rows()

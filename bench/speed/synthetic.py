@@ -1,0 +1,46 @@
+"""Votes and contracts that are synthetic: uniform components, the worst case for a codec."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from thinwire_proto.contract import Contract, DataSpec, DemoSpec, ModelSpec, Parameter, RunSpec
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.exact.votes import Votes
+from thinwire_proto.models import build, manifest
+
+MATRIX = (Parameter(name="w", shape=(2560, 4096)),)
+"""10.5M parameters, all of them in tiles of 4,096."""
+
+
+def model_parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
+    return manifest(build(spec, "meta"))
+
+
+def contract_of(parameters: tuple[Parameter, ...], demo: DemoSpec) -> Contract:
+    data = DataSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20)
+    sections = {name: getattr(RunSpec(), name) for name in RunSpec.model_fields} | {"data": data, "demo": demo}
+    return Contract(**sections, parameters=parameters)
+
+
+def uniform_votes(layout: TileLayout, k: int, seed: int) -> Votes:
+    """k components of each tile (all of a tile that has no more), every choice as likely as any other."""
+    rng = np.random.default_rng(seed)
+    matrices = _choose(rng, layout.matrix_tiles, MATRIX_COMPONENTS, k)
+    vectors = layout.matrix_components + _choose(rng, layout.vector_tiles, VECTOR_COMPONENTS, k)
+    components = np.concatenate([matrices, vectors])
+    return Votes(components, rng.random(len(components)) < 0.5)
+
+
+def _choose(rng: np.random.Generator, tiles: int, size: int, k: int) -> npt.NDArray[np.int64]:
+    """k of `size` in each of so many tiles, flat and ascending."""
+    kept = min(k, size)
+    if kept * kept < size:
+        chosen = np.sort(rng.integers(0, size, (tiles, kept)), axis=1)
+        while len(again := np.flatnonzero((np.diff(chosen, axis=1) == 0).any(axis=1))):
+            chosen[again] = np.sort(rng.integers(0, size, (len(again), kept)), axis=1)
+    else:
+        keys = rng.random((tiles, size), dtype=np.float32)
+        chosen = np.sort(np.argpartition(keys, kept - 1, axis=1)[:, :kept], axis=1)
+    return (chosen + size * np.arange(tiles)[:, None]).ravel()

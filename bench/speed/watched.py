@@ -1,0 +1,74 @@
+"""A coordinator as it is, that also says on its standard output when rounds open and are sealed: a JSON object a line.
+
+    python -m bench.speed.watched RUN.toml STATE_DIR NODES
+
+Times are of the machine's monotonic clock, which every process of it shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.coordinator import Coordinator, Settings
+from thinwire_coordinator.rpc.server import Server
+from thinwire_coordinator.swarm.events import ContributionTaken, Event, Events, RoundOpened, RoundSealed
+
+NEVER = 1 << 30
+"""How seldom the held-out loss is measured after the first time: it is not what is measured here."""
+
+
+def told(event: Event) -> dict[str, Any] | None:
+    """What is said of an event."""
+    match event:
+        case RoundOpened():
+            return {"opened": event.round, "at": event.at}
+        case ContributionTaken():
+            return {"taken": event.round, "open_s": event.after_open_s + event.before_deadline_s}
+        case RoundSealed():
+            done_s = event.gather_s + event.merge_s + event.seal_s
+            return {"sealed": event.round, "step": event.step, "done_s": done_s, "bytes": event.update_bytes}
+    return None
+
+
+def _say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _tell_all(events: Events, event: Event) -> None:
+    for watcher in events.watchers:
+        watcher(event)
+    if (line := told(event)) is not None:
+        _say(line)
+
+
+def main() -> None:
+    run, state_dir, nodes = sys.argv[1:]
+    setattr(Events, "tell", _tell_all)  # noqa: B010 - as mypy sees it, a method cannot be replaced
+    start = Server.start
+
+    async def start_and_say(server: Server, listen: str) -> int:
+        port = await start(server, listen)
+        _say({"port": port})
+        return port
+
+    setattr(Server, "start", start_and_say)  # noqa: B010
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await Coordinator(Settings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)).run(stop)
+
+    uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Measure a swarm and DistributedDataParallel over emulated links, cell by cell."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import signal
+import sys
+from itertools import product
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from bench.wide_area.baseline import measure_control, measure_dense
+from bench.wide_area.figures import WANTED_AT, LeftOut, Outcome
+from bench.wide_area.hosts import Link, hosts_behind
+from bench.wide_area.needs import Machine, look_at_machine
+from bench.wide_area.report import write_cells, write_page
+from bench.wide_area.swarm import measure_swarm
+from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SEED
+from deploy.local_swarm.processes import ENDING, SwarmError
+from thinwire_proto.models import PRESETS
+
+Cell = tuple[Link, float]
+"""With how much time is dilated."""
+CONTROL_SHARE = 0.5
+"""The control's window, as a share of the others': nothing in it waits for anything."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    machine = look_at_machine()
+    if machine.missing:
+        console.print(f"skipped: emulating links needs {machine.missing}")
+        return
+    for number in ENDING:
+        signal.signal(number, _interrupt)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs").absolute() / f"wan-{stamp}-{os.getpid()}"
+    folder.mkdir(parents=True)
+    try:
+        failed = _measure(_cells(arguments), machine, arguments, folder, console)
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; everything that was started has ended. Logs, and the cells so far: {folder}")
+        sys.exit(130)
+    sys.exit(1 if failed else 0)
+
+
+def _measure(cells: list[Cell], machine: Machine, arguments: argparse.Namespace, folder: Path, console: Console) -> int:
+    """All cells, one after the other. One that fails is left out, with the reason; returns how many did."""
+    failed = 0
+    outcomes: list[Outcome] = []
+    left_out: list[LeftOut] = []
+    how = _how(machine, arguments)
+    console.print(f"{how}\nlogs in {folder}")
+    for link, dilation in cells:
+        name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {dilation:g}×"
+        if reason := machine.cannot(link.rate_mbit / dilation):
+            left_out.append(LeftOut(link, reason))
+            console.print(f"{name}: {reason}")
+            continue
+        cell = folder / f"{link.rate_mbit:g}-{link.round_trip_ms:g}-{100 * link.loss:g}-{dilation:g}"
+        cell.mkdir()
+        try:
+            outcome = _cell(link, dilation, machine, arguments, cell)
+        except SwarmError as error:
+            failed += 1
+            left_out.append(LeftOut(link, f"failed: {str(error).splitlines()[0]}"))
+            console.print(f"{name}: failed: {error}", style="red")
+            continue
+        outcomes.append(outcome)
+        _say(name, outcome, console)
+        write_cells(outcomes, left_out, how, folder)
+    write_cells(outcomes, left_out, how, folder)
+    into = arguments.into or folder
+    write_page(outcomes, left_out, how, into)
+    console.print(f"figures in {folder}, page and plot in {into}")
+    return failed
+
+
+def _cell(link: Link, dilation: float, machine: Machine, arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """The swarm first: the baseline then exchanges after as many tokens as the swarm did."""
+    seconds = arguments.seconds * dilation
+    with hosts_behind(link.dilated(dilation), NODES, machine.netem, arguments.seed, folder) as hosts:
+        swarm = measure_swarm(hosts, seconds, dilation, folder)
+        samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
+        samples = max(2 * MICRO_BATCH, samples)
+        control = measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)
+        dense, exchange_s = measure_dense(hosts, samples, seconds, folder)
+    return Outcome(link, control, swarm, dense, exchange_s, os.cpu_count() or 1, dilation)
+
+
+def _say(name: str, outcome: Outcome, console: Console) -> None:
+    console.print(
+        f"{name}: X/T {outcome.x_over_t:.1f}; swarm {outcome.swarm.tokens_s:,.0f} tokens/s, "
+        f"DDP {outcome.dense.tokens_s:,.0f}: {outcome.gain:.1f}× of {outcome.gain_most:.1f}×, "
+        f"{outcome.gain_share:.0%}; forward and backward {outcome.swarm_compute_share:.0%}"
+    )
+
+
+def _how(machine: Machine, arguments: argparse.Namespace) -> str:
+    by = "tc netem" if machine.netem else "a line in Python over TUN devices"
+    # namespaces inherit it, and may not take just any other without a change to what all of the machine may
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), links by {by}, "
+        f"TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}."
+    )
+
+
+def _cells(arguments: argparse.Namespace) -> list[Cell]:
+    if arguments.quick:
+        return [(Link(10, 100, 0.0), 1.0)]
+    links = [
+        Link(rate, round_trip, percent / 100)
+        for rate, round_trip, percent in product(arguments.rates, arguments.round_trips, arguments.losses)
+    ]
+    deciding = [link for link in links if (link.rate_mbit, link.round_trip_ms) == WANTED_AT]
+    return [(link, 1.0) for link in links] + [(link, by) for by in arguments.dilations for link in deciding]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("make bench-wan", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one cell: 10 Mbit/s, 100 ms, no loss")
+    parser.add_argument("--rates", type=_positive, nargs="+", default=[10, 100, 1000], metavar="MBIT")
+    parser.add_argument("--round-trips", type=_positive, nargs="+", default=[20, 100], metavar="MS")
+    parser.add_argument("--losses", type=_percent, nargs="+", default=[0, 1], metavar="PERCENT")
+    parser.add_argument(
+        *("--dilations", "-d"),
+        type=_positive,
+        nargs="*",
+        default=[2, 4],
+        metavar="BY",
+        help="measure 10 Mbit/s and 100 ms in dilated time, too: nodes with more of the cores; default 2 4",
+    )
+    parser.add_argument("--seconds", type=_positive, default=60, help="of a window, in the emulated world; default 60")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the losses; default %(default)s")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="for page and plot; default the run's own")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"must be more than 0, not {text}")
+    return number
+
+
+def _percent(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 100:
+        raise argparse.ArgumentTypeError(f"must be 0 or more and less than 100, not {text}")
+    return number
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

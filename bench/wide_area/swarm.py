@@ -1,0 +1,121 @@
+"""A swarm over the emulated links: started as people start it, and watched from outside.
+
+The window begins and ends at the moment at which an update is sealed, so it holds whole rounds, and what nodes tell of
+their computing with their contributions is told up to both ends of it. What comes before (fetching text and
+parameters, the first rounds) is not in it. The held-out loss is not measured meanwhile: in a real swarm the
+coordinator does that on cores of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.wide_area.figures import Measured
+from bench.wide_area.hosts import Hosts, Traffic
+from bench.wide_area.programs import POLL_S, Programs, cpu_s, module
+from bench.wide_area.watch import Sample
+from bench.wide_area.workload import MICRO_BATCH, THREADS, run_toml
+from deploy.local_swarm.processes import BIN, Process, SwarmError
+
+PORT = 7700
+WARMUP_STEPS = 10
+START_S = 600.0
+"""Until the first rounds are done: on a slow line with losses, text and parameters take minutes."""
+STILL_S = 120.0
+"""Without an update, something is wrong."""
+NEVER = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one end of the window."""
+
+    sample: Sample
+    traffic: list[Traffic]
+    line_cpu_s: float
+
+
+def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -> Measured:
+    """Let a swarm train for a while; what it did in the last `seconds` of it. Raises SwarmError."""
+    with Programs(folder) as programs:
+        watch = _start(hosts, dilation, programs, folder)
+        sealed = _sealed(watch, programs)
+        for sample in sealed:
+            if sample.step >= WARMUP_STEPS and sample.active == len(hosts.nodes):
+                break
+        before = _read(sample, hosts)
+        for sample in sealed:
+            if sample.at_s - before.sample.at_s >= seconds:
+                break
+        after = _read(sample, hosts)
+    if sample.different:
+        raise SwarmError(f"replicas differed {sample.different} times; see the logs in {folder}")
+    return _difference(before, after)
+
+
+def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> Process:
+    """Coordinator, nodes, and the process that asks for the status; returns the last."""
+    (folder / "RUN.toml").write_text(run_toml(dilation))
+    address = f"{hosts.coordinator.address}:{PORT}"
+    command = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(folder / "RUN.toml"), "--listen", address]
+    command += ["--state-dir", str(folder / "coordinator"), "--wait-for", str(len(hosts.nodes))]
+    command += ["--evaluate-every", str(NEVER)]
+    coordinator = programs.start("coordinator", hosts.coordinator.inside(*command))
+    programs.wait_for(coordinator, "listening on")
+    for host in hosts.nodes:
+        command = [str(BIN / "thinwire-node"), "start", address, "--name", host.name, "--device", "cpu"]
+        command += ["--state-dir", str(folder / host.name), "--threads", str(THREADS)]
+        command += ["--micro-batch", str(MICRO_BATCH)]
+        programs.start(host.name, host.inside(*command))
+    return programs.start("watch", hosts.coordinator.inside(*module("bench.wide_area.watch"), address))
+
+
+def _sealed(watch: Process, programs: Programs) -> Iterator[Sample]:
+    """The first sample after each update. Raises SwarmError if none comes any more."""
+    step, patience_s, since_s = 0, START_S, time.monotonic()
+    with watch.log.open() as lines:
+        line = ""
+        while True:
+            line += lines.readline()
+            if line.endswith("\n"):
+                sample, line = _parse(line), ""
+                if sample.step > step:
+                    step, patience_s, since_s = sample.step, STILL_S, time.monotonic()
+                    yield sample
+                continue
+            programs.check()
+            if time.monotonic() - since_s > patience_s:
+                tails = "\n".join(f"--- {process.name}\n{process.tail()}" for process in programs.all)
+                raise SwarmError(f"no update after step {step} in {patience_s:g} s\n{tails}")
+            time.sleep(POLL_S)
+
+
+def _parse(line: str) -> Sample:
+    try:
+        return Sample(**json.loads(line))
+    except ValueError:
+        raise SwarmError(f"the coordinator's status could not be asked for: {line}") from None
+
+
+def _read(sample: Sample, hosts: Hosts) -> Reading:
+    return Reading(sample, [host.traffic() for host in hosts.nodes], cpu_s(hosts.line_pid))
+
+
+def _difference(before: Reading, after: Reading) -> Measured:
+    first, last = before.sample, after.sample
+    traffic = list(zip(before.traffic, after.traffic, strict=True))
+    return Measured(
+        nodes=len(traffic),
+        wall_s=last.at_s - first.at_s,
+        tokens=last.tokens - first.tokens,
+        exchanges=last.step - first.step,
+        contributions=last.counted - first.counted,
+        compute_s=last.compute_s - first.compute_s,
+        sent_bytes=sum(then.sent_bytes - now.sent_bytes for now, then in traffic),
+        received_bytes=sum(then.received_bytes - now.received_bytes for now, then in traffic),
+        line_cpu_s=after.line_cpu_s - before.line_cpu_s,
+    )

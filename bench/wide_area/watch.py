@@ -1,0 +1,66 @@
+"""Asks a coordinator for its status again and again, and prints what the measuring needs, a line of JSON each time.
+
+A process of its own, because it must be in the coordinator's namespace and whoever measures is in none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+
+import grpc
+
+from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
+
+INTERVAL_S = 0.2
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A swarm at some time; sums over its nodes, since their start."""
+
+    at_s: float
+    """Of the machine's monotonic clock, which all its processes share."""
+    step: int
+    tokens: int
+    counted: int
+    not_counted: int
+    compute_s: float
+    active: int
+    rounds_void: int
+    different: int
+    """Fingerprints that were not the coordinator's."""
+
+
+def sample_of(status: StatusReply, at_s: float) -> Sample:
+    nodes = status.nodes
+    return Sample(
+        at_s=at_s,
+        step=status.step,
+        tokens=status.tokens,
+        counted=sum(node.counted for node in nodes),
+        not_counted=sum(node.not_counted for node in nodes),
+        compute_s=sum(node.compute_s for node in nodes),
+        active=sum(node.active for node in nodes),
+        rounds_void=status.rounds_void,
+        different=status.fingerprints_different,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.wide_area.watch", description=__doc__)
+    parser.add_argument("address", metavar="HOST:PORT")
+    with grpc.insecure_channel(parser.parse_args().address) as channel:
+        stub = SwarmStub(channel)
+        while True:
+            status = stub.Status(StatusRequest(), timeout=TIMEOUT_S, wait_for_ready=True)
+            print(json.dumps(asdict(sample_of(status, time.monotonic()))), flush=True)
+            time.sleep(INTERVAL_S)
+
+
+if __name__ == "__main__":
+    main()

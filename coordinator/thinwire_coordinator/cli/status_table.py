@@ -1,0 +1,71 @@
+"""How a swarm is doing, from its status, as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from thinwire_coordinator.ledger.disk_forecast import size
+from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
+
+BAR_WIDTH = 60
+NODES_SHOWN = 50
+"""Those that gave the most tokens."""
+
+
+def equality(status: StatusReply) -> str:
+    """Replicas equal or not, in words."""
+    compared, different = status.fingerprints_compared, status.fingerprints_different
+    if not compared:
+        return "not compared yet"
+    return f"equal, {compared} times compared" if not different else f"{different} of {compared} comparisons DIFFER"
+
+
+def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
+    """Everything in a status; names of nodes are shown as they are, and never read as markup."""
+    heading = Text(f"thinwire · step {status.step} of {status.steps}", style="bold")
+    progress = Table.grid()  # a bar alone does not end its line
+    progress.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH))
+    parts: list[RenderableType] = [heading, progress, Text(), _facts(status, tokens_per_second), Text(), _nodes(status)]
+    if (hidden := len(status.nodes) - NODES_SHOWN) > 0:
+        parts.append(Text(f"and {hidden} more", style="dim"))
+    return Group(*parts)
+
+
+def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("round", f"{status.round} ({status.rounds_void} void)", "state", status.state)
+    newest = f"{status.loss_newest:.3f} at step {status.loss_newest_step}" if status.HasField("loss_newest") else "–"
+    training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
+    facts.add_row("held-out loss", newest, "training loss", training)
+    rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
+    facts.add_row("tokens", f"{status.tokens:,}", *rate)
+    facts.add_row("bytes up", size(status.bytes_up), "bytes down", size(status.bytes_down))
+    style = "bold red" if status.fingerprints_different else "green"
+    facts.add_row("replicas", Text(equality(status), style=style))
+    return facts
+
+
+def _nodes(status: StatusReply) -> Table:
+    nodes = Table(box=None, padding=(0, 2), header_style="dim")
+    for title in ("node", "counted", "not counted", "tokens", "up", "down", "replica"):
+        nodes.add_column(title, justify="left" if title in ("node", "replica") else "right")
+    shown = sorted(status.nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
+    for node in sorted(shown, key=lambda node: node.name):
+        nodes.add_row(
+            Text(node.name),
+            str(node.counted),
+            str(node.not_counted),
+            f"{node.tokens:,}",
+            size(node.bytes_up),
+            size(node.bytes_down),
+            _replica(node),
+        )
+    return nodes
+
+
+def _replica(node: NodeStatus) -> str:
+    words = ("equal" if node.replica_equal else "DIFFERS") if node.HasField("replica_equal") else "–"
+    return words if node.active else f"{words} (away)"

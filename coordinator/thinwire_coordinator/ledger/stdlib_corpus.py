@@ -1,0 +1,31 @@
+"""The embedded corpus: real text that needs no download, made from the Python standard library of this machine.
+
+Sources of its modules and the language's own manual (`pydoc_data/topics.py`), as bytes. It is made once a run; nodes
+with another Python fetch it from the coordinator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from pathlib import Path
+
+from thinwire_proto.data.corpus import Corpus, CorpusFile
+
+SKIPPED_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"})
+MANUAL = "pydoc_data/topics.py"
+FILE_BYTES_MAX = 1 << 20
+HELD_OUT_ONE_IN = 20
+
+
+def make_corpus() -> Corpus:
+    """Every twentieth file or so, by the hash of its name, is held out whole. The manual is always trained on."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = []
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or path.stat().st_size > FILE_BYTES_MAX:
+            continue
+        held_out = name != MANUAL and hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_ONE_IN == 0
+        files.append(CorpusFile(name, path.read_bytes(), held_out))
+    return Corpus(files)

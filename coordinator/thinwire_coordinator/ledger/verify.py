@@ -1,0 +1,113 @@
+"""`thinwire-coordinator verify`: replay the whole run and check every hash and every fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from thinwire_coordinator.ledger.state_directory import State, check_length, open_state, replay
+from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.rows import genesis
+
+PROGRESS_STEPS = 1000
+
+
+def verify(folder: Path, say: Callable[[str], None]) -> None:
+    """Replays from the first state, or from the oldest snapshot if retention left none before it, and says which. Says
+    what was checked, and raises LedgerError at the first thing that fails."""
+    state = open_state(folder)
+    began_with = min(state.snapshot_steps(), default=0)
+    try:
+        _verify(state, say)
+    except LedgerError as error:
+        oldest = min(state.snapshot_steps(), default=0)
+        if oldest == began_with or error.step is None or error.step >= oldest:
+            raise
+        raise LedgerError(
+            f"{error}; the coordinator that runs on {folder} has deleted what is older than step {oldest} meanwhile: "
+            "verify again",
+            error.step,
+        ) from None
+    finally:
+        state.close()
+
+
+def _verify(state: State, say: Callable[[str], None]) -> None:
+    say(f"contract {state.contract.hash.hex()}")
+    say(f"corpus {state.contract.data.corpus_hash}: {state.corpus.size:,} bytes in {len(state.corpus.files)} files")
+    check_length(state)
+    replica, start = _oldest_state(state, say)
+    snapshots = set(state.snapshot_steps()) - {replica.step}
+    contributions = body_bytes = updates = 0
+    checked = 1
+    for row in replay(state, replica):
+        updates += 1
+        contributions += len(row.counted)
+        body_bytes += row.body_bytes
+        if replica.step in snapshots:
+            checked += _check_snapshot(state, replica)
+        if replica.step % PROGRESS_STEPS == 0:
+            say(f"step {replica.step}: so far everything holds")
+    say(
+        f"replayed {updates} updates from {start}: each row's hash, the chain, each body's hash and the "
+        f"fingerprint before each update hold ({contributions:,} contributions, {body_bytes:,} bytes of bodies, "
+        f"{checked} snapshots)"
+    )
+    say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
+
+
+def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, str]:
+    """What the replay starts from, and that in words."""
+    steps = state.snapshot_steps()
+    if not steps:
+        raise Damaged(f"{state.folder}: there is no snapshot, not even of the first state", restore="one")
+    if steps[0] == 0:
+        return _first_state(state, say), "the first state"
+    step = steps[0]
+    _check_chain(state, step)
+    try:
+        replica = state.load_own_snapshot(step)
+    except ReplicaError as error:
+        raise Damaged(f"step {step}: {error}", step, restore="the snapshot") from None
+    say(
+        f"the first state is not kept any more: of the {step} updates before step {step} only the rows are checked, "
+        "each row's hash and the chain"
+    )
+    return replica, f"the snapshot of step {step}, the oldest that is kept"
+
+
+def _first_state(state: State, say: Callable[[str], None]) -> Replica:
+    try:
+        replica = state.load_snapshot(0)
+    except ReplicaError as error:
+        raise Damaged(f"step 0: {error}", 0, restore="the snapshot") from None
+    if replica.head != genesis(state.contract.hash, replica.state_hash()):
+        raise Damaged("step 0: the first state is not the one that the ledger began with", 0, restore="its snapshot")
+    say(f"first state: {replica.layout.parameters:,} parameters, genesis {replica.head.hex()}")
+    return replica
+
+
+def _check_chain(state: State, stop: int) -> None:
+    """The rows whose updates are not kept: their hashes, and that each names the one before."""
+    step, head = 0, None
+    for row in state.ledger.rows(0, stop):
+        if row.step != step:
+            raise Damaged(f"step {step}: its row is missing; the next is that of step {row.step}", step)
+        if head is not None and row.previous != head:
+            raise Damaged(f"step {row.step}: its row does not follow the row before", row.step)
+        step, head = step + 1, row.hash
+
+
+def _check_snapshot(state: State, replica: Replica) -> bool:
+    """False if it is not there any more: a coordinator that runs on the directory deletes what is too many."""
+    if not state.snapshot_path(replica.step).exists():
+        return False
+    try:
+        snapshot = state.load_snapshot(replica.step)
+    except ReplicaError as error:
+        raise Damaged(f"step {replica.step}: {error}", replica.step, restore="the snapshot") from None
+    if snapshot.head != replica.head or snapshot.state_hash() != replica.state_hash():
+        text = f"step {replica.step}: the snapshot is not what the updates lead to"
+        raise Damaged(text, replica.step, restore="the snapshot")
+    return True

@@ -1,0 +1,100 @@
+"""What `/metrics` answers: everything that is counted and how everything stands, in Prometheus's text format.
+
+Two things cost more than reading a number: asking the kernel about every connection, and measuring the disks. They are
+done in threads, seldom, and only while somebody asks for metrics at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from thinwire_coordinator.ledger.disk_forecast import Need, measure
+from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.observe.connections import Connections
+from thinwire_coordinator.observe.cpu_budget import CpuBudget
+from thinwire_coordinator.observe.gauges import Gauges
+from thinwire_coordinator.observe.metrics import Metrics
+from thinwire_coordinator.observe.text_format import CONTENT_TYPE, Writer
+from thinwire_coordinator.rpc.traffic import Traffic
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.web.server import Readiness
+from thinwire_proto.errors import LedgerError
+
+log = logging.getLogger("thinwire.coordinator")
+
+Result = TypeVar("Result")
+
+WIRE_EVERY_S = 1.0
+DISKS_EVERY_S = 10.0
+
+
+class Exposition:
+    """There from the start of the process; `begin` when the ledger is replayed, `listening` when nodes can join."""
+
+    def __init__(self, readiness: Readiness, workers: Workers) -> None:
+        self.traffic = Traffic()
+        self.metrics = Metrics()
+        self.route = Route("/metrics", self.answer)
+        self._writer = Writer()
+        self._workers = workers
+        self._standing = Gauges(readiness, workers, self.traffic, self.metrics)
+        self.metrics.registry.register(self._standing)
+        self._look_at_wire = CpuBudget(WIRE_EVERY_S)
+        self._look_at_disks = CpuBudget(DISKS_EVERY_S)
+        self._measuring: asyncio.Task[None] | None = None
+        self._state: State | None = None
+        self._keep: int | None = None
+
+    def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], losses: list[tuple[int, float]]) -> None:
+        """From now on the swarm is watched. keep: see `retention`. needs: of the disks, as just measured. losses: the
+        held-out ones by step."""
+        self._state, self._keep = swarm.state, keep
+        self._standing.needs = needs
+        self.metrics.begin(swarm.layout.parameters, losses)
+        swarm.registry.events.watchers.append(self.metrics.watch)
+
+    def listening(self, port: int) -> None:
+        self._standing.connections = Connections(port)
+
+    async def answer(self, request: Request) -> Response:
+        await self._look()
+        return Response(self._writer.write(self.metrics.registry.collect()), media_type=CONTENT_TYPE)
+
+    async def _look(self) -> None:
+        now = time.monotonic()
+        connections = self._standing.connections
+        if connections is not None and self._look_at_wire.due(now):
+            cpu_s = 0.0
+            try:
+                _, cpu_s = await asyncio.to_thread(_timed, connections.look)
+            finally:
+                self._look_at_wire.took(now, cpu_s)
+        if self._state is not None and self._look_at_disks.due(now):
+            # not waited for: the disk may be busy, and what was last measured will do
+            self._measuring = asyncio.create_task(self._measure_disks(self._state, now))
+
+    async def _measure_disks(self, state: State, now: float) -> None:
+        needs: list[Need] = []
+        cpu_s = 0.0
+        try:
+            (_, needs), cpu_s = await self._workers.reading.submit(_timed, lambda: measure(state, self._keep))
+        except (OSError, LedgerError) as error:
+            log.warning("the disks cannot be measured: %s", error)
+        finally:
+            self._standing.needs = needs
+            self._look_at_disks.took(now, cpu_s)
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """What it returns, and the seconds of processor time that this thread spent on it."""
+    began = time.thread_time()
+    return work(), time.thread_time() - began

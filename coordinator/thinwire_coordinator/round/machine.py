@@ -1,0 +1,247 @@
+"""The round machine: when a round opens, when it is over, and why. No clock, no network, no disk: `now` comes in
+(seconds of any monotonic clock), and what is to be done goes out.
+
+    phase     event          next       what happens
+    WAITING   enough nodes   OPEN       a round is announced, its deadline is set
+    OPEN      gathered       SEALING    everybody awaited has delivered (barrier), or time is up: merge and seal
+    OPEN      too few        WAITING    void: fewer than min_contributions; no update, the schedule does not move
+    SEALING   sealed         WAITING    the update is on disk and out
+    SEALING   last sealed    COMPLETE   it was the last of the schedule
+
+An event that the table does not know in a phase raises, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from thinwire_proto.contract import RoundSpec
+from thinwire_proto.limits import void_lasts_s
+
+
+class Phase(Enum):
+    WAITING = auto()
+    OPEN = auto()
+    SEALING = auto()
+    COMPLETE = auto()
+
+
+class Event(Enum):
+    ENOUGH_NODES = auto()
+    GATHERED = auto()
+    TOO_FEW = auto()
+    SEALED = auto()
+    LAST_SEALED = auto()
+
+
+TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
+    (Phase.WAITING, Event.ENOUGH_NODES): Phase.OPEN,
+    (Phase.OPEN, Event.GATHERED): Phase.SEALING,
+    (Phase.OPEN, Event.TOO_FEW): Phase.WAITING,
+    (Phase.SEALING, Event.SEALED): Phase.WAITING,
+    (Phase.SEALING, Event.LAST_SEALED): Phase.COMPLETE,
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Announce this round to `nodes`."""
+
+    round: int
+    step: int
+    deadline: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Merge and seal what these nodes delivered, then call `sealed`."""
+
+    round: int
+    step: int
+    nodes: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Voided:
+    """Record the round as void; its contributions are not counted."""
+
+    round: int
+    why: str
+
+
+Action = Opened | Gathered | Voided
+
+TIME_IS_UP = "time is up"
+NOBODY_IS_LEFT = "nobody is left to wait for"
+"""Every `why` begins with one of these."""
+
+
+MISSES_FORGIVEN = 1
+"""A node that let so many rounds pass is waited for again as soon as it is heard of; after more, once it delivers."""
+
+
+@dataclass
+class _ActiveNode:
+    """An active node."""
+
+    awaited: bool = True  # by the next round
+    missed: int = 0  # rounds in a row that waited for it in vain
+
+
+@dataclass
+class _Round:
+    number: int
+    opened: float
+    deadline: float
+    awaited: set[str]
+    delivered: list[str] = field(default_factory=list)
+
+
+class RoundMachine:
+    """Rounds of one term.
+
+    first_round: the number of the first one. step: updates sealed so far. wait_for: nodes to wait for before the first
+    round (a wish of the organizer's, on top of min_contributions).
+    """
+
+    def __init__(self, spec: RoundSpec, steps: int, first_round: int, step: int, wait_for: int = 1) -> None:
+        self._spec = spec
+        self._steps = steps
+        self._next_round = first_round
+        self._wait_for = wait_for
+        self._active: dict[str, _ActiveNode] = {}  # in the order in which they came
+        self._round: _Round | None = None
+        self._beat: float | None = None  # deadline of the round before
+        self._not_before = float("-inf")
+        self.step = step
+        self.phase = Phase.WAITING if step < steps else Phase.COMPLETE
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do, if nothing else happens."""
+        if self.phase is Phase.OPEN and self._round:
+            return self._round.deadline
+        return self._not_before if self.phase is Phase.WAITING and self._enough() else None
+
+    @property
+    def next_round(self) -> int:
+        return self._next_round
+
+    @property
+    def missing_nodes(self) -> int:
+        """How many more active nodes a round needs to open."""
+        return max(0, max(self._spec.min_contributions, self._wait_for) - len(self._active))
+
+    @property
+    def awaited(self) -> int:
+        """How many active nodes the open round still waits for; 0 if none is open."""
+        return len(self._round.awaited & self._active.keys()) if self._round and self.phase is Phase.OPEN else 0
+
+    def attend(self, node: str, now: float) -> list[Action]:
+        """A node holds the head's parameters and wants to train. It may deliver to the round that is open, and is
+        waited for from the next one on."""
+        self._active[node] = _ActiveNode()
+        return self._advance(now)
+
+    def depart(self, node: str, now: float) -> list[Action]:
+        """A node left or was lost. What it delivered before stays delivered."""
+        self._active.pop(node, None)
+        return self.excuse(node, now)
+
+    def heard(self, node: str) -> None:
+        """A node spoke, if only too late: it lives, and the next round waits for it. Not so if that was in vain before:
+        one that is late whenever it is waited for would keep every round at its full length."""
+        presence = self._active.get(node)
+        if presence is not None and presence.missed <= MISSES_FORGIVEN:
+            presence.awaited = True
+
+    def excuse(self, node: str, now: float) -> list[Action]:
+        """This round need not wait for a node any longer: it spoke, but there is nothing to count."""
+        if self._round is not None:
+            self._round.awaited.discard(node)
+        return self._advance(now)
+
+    def deliver(self, node: str, round_number: int, now: float) -> tuple[bool, list[Action]]:
+        """A contribution to a round has arrived whole and is in order. Returns whether it is in (which it is up to the
+        very deadline), and what is to be done."""
+        actions = self._advance(now) if self._over(now) else []
+        self.heard(node)
+        current = self._round
+        if self.phase is not Phase.OPEN or current is None or current.number != round_number:
+            return False, actions
+        if node in current.delivered:
+            return False, actions
+        current.delivered.append(node)
+        current.awaited.discard(node)
+        if node in self._active:
+            self._active[node] = _ActiveNode()
+        return True, self._advance(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        return self._advance(now)
+
+    def sealed(self, now: float) -> list[Action]:
+        """The update of the gathered round is on disk."""
+        last = self.step + 1 >= self._steps
+        self._move(Event.LAST_SEALED if last else Event.SEALED)
+        self.step += 1
+        self._round = None
+        return self._advance(now)
+
+    def _advance(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if self.phase is Phase.OPEN:
+            actions += self._close(now)
+        if self.phase is Phase.WAITING and self._enough() and now >= self._not_before:
+            actions.append(self._open(now))
+        return actions
+
+    def _enough(self) -> bool:
+        on_the_clock = self._spec.pace == "clock" and self._wait_for <= len(self._active)
+        return on_the_clock or self.missing_nodes == 0
+
+    def _open(self, now: float) -> Opened:
+        length = self._spec.length_s
+        start = now
+        if self._spec.pace == "clock" and self._beat is not None and now < self._beat + length:
+            start = self._beat  # the beat goes on from deadline to deadline; sealing takes time from the next round
+        self._move(Event.ENOUGH_NODES)
+        self._wait_for = 0
+        awaited = {node for node, presence in self._active.items() if presence.awaited} or set(self._active)
+        self._round = _Round(self._next_round, now, start + length, awaited)
+        self._next_round += 1
+        return Opened(self._round.number, self.step, self._round.deadline, tuple(self._active))
+
+    def _over(self, now: float) -> bool:
+        return self.phase is Phase.OPEN and self._round is not None and now > self._round.deadline
+
+    def _close(self, now: float) -> list[Action]:
+        current = self._round
+        assert current is not None
+        time_is_up = self._over(now)
+        everybody = self._spec.pace == "barrier" and not current.awaited
+        if not (time_is_up or everybody):
+            return []
+        for node in current.awaited & self._active.keys():
+            self._active[node].awaited = False
+            self._active[node].missed += 1
+        self._beat = current.deadline
+        why = TIME_IS_UP if time_is_up else NOBODY_IS_LEFT
+        if len(current.delivered) >= self._spec.min_contributions:
+            self._move(Event.GATHERED)
+            return [Gathered(current.number, self.step, tuple(current.delivered), why)]
+        self._move(Event.TOO_FEW)
+        self._round = None
+        self._not_before = current.opened + void_lasts_s(self._spec.length_s)
+        count = len(current.delivered)
+        return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions came")]
+
+    def _move(self, event: Event) -> None:
+        following = TRANSITIONS.get((self.phase, event))
+        if following is None:
+            raise RuntimeError(f"round machine: {event.name} cannot happen in phase {self.phase.name}")
+        self.phase = following

@@ -1,0 +1,267 @@
+"""The gRPC service: the door. Takes messages in and gives messages out, and decides nothing but who may pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+from grpc.aio import ServicerContext as Context
+
+from thinwire_coordinator.ledger.retention import NotKept
+from thinwire_coordinator.rpc.traffic import SERVICE
+from thinwire_coordinator.swarm.events import Fetched, UpdateSent
+from thinwire_coordinator.swarm.members import NODE_ID, Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_proto.contract import differences, parse_contract
+from thinwire_proto.errors import ContractError, LedgerError
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.codec import PROTOCOL
+from thinwire_proto.wire.parts import PART_BYTES_MAX
+from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
+
+REFUSAL_LENGTH_MAX = 2000
+"""gRPC carries an error's text in a header, and headers end at 8 kB."""
+
+
+def add_service(service: Service, server: grpc.aio.Server) -> None:
+    """All calls; and in place of the handlers that protobuf makes, those of calls whose answers are serialized already.
+    Of two generic ones gRPC takes the first, and of two registered ones, where it knows of these, the second."""
+    updates = grpc.unary_stream_rpc_method_handler(
+        service.Updates, request_deserializer=pb.UpdatesRequest.FromString, response_serializer=bytes
+    )
+    ours = {"Updates": updates}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, ours),))
+    add_SwarmServicer_to_server(service, server)
+    server.add_registered_method_handlers(SERVICE, ours)
+
+
+class Service(SwarmServicer):
+    """See service.proto for what each call means."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+
+    async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
+        if request.protocol != PROTOCOL:
+            older = "node" if request.protocol < PROTOCOL else "coordinator"
+            spoken = f"this coordinator speaks protocol {PROTOCOL}, the node {request.protocol}"
+            await _refuse(context, f"{spoken}: the {older} is the older one, so update the {older}")
+        if not NODE_ID.fullmatch(request.node_id):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
+        await self._compare_contracts(request, context)
+        await self._compare_heads(request, context)
+        member = self._swarm.registry.members.join(request.node_id, request.name)
+        if member is None:
+            limit = self._swarm.registry.members.nodes_max
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
+        return await self._swarm.join(request, member)
+
+    async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
+        member = await self._member(request.session, context)
+        self._swarm.leave(member, request.trained_through if request.HasField("trained_through") else None)
+        return pb.LeaveReply()
+
+    async def Probe(self, request: pb.ProbeRequest, context: Context[Any, Any]) -> pb.ProbeReply:
+        received_us = self._swarm.driver.now_us()
+        await self._member(request.session, context)
+        answered_us = self._swarm.driver.now_us()
+        return pb.ProbeReply(term=self._swarm.term.number, received_us=received_us, answered_us=answered_us)
+
+    async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
+        member = await self._member(request.session, context)
+        async with _one_at_a_time(member, "Attend", context), aclosing(self._swarm.attend(member)) as announcements:
+            async for announcement in announcements:
+                yield announcement
+
+    async def Contribute(
+        self, request_iterator: AsyncIterator[pb.ContributionPart], context: Context[Any, Any]
+    ) -> pb.Receipt:
+        parts = aiter(request_iterator)
+        first = await anext(parts, pb.ContributionPart())
+        member = await self._member(first.header.session, context)
+        member.bytes_up += first.ByteSize()  # also if it is refused at the door, and no other part is taken in
+        return await self._swarm.intake.contribute(member, first.header, _counted_up(member, first, parts))
+
+    async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
+        await self._member(request.session, context)
+        return await self._swarm.ask_receipt(request.contribution)
+
+    async def Updates(  # type: ignore[override]
+        self, request: pb.UpdatesRequest, context: Context[Any, Any]
+    ) -> AsyncIterator[bytes]:
+        """Gives messages that are serialized already, each once for all who follow; see `add_service`."""
+        member = await self._member(request.session, context)
+        step = request.from_step
+        if step > self._swarm.feed.step:
+            await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
+        follows = step == self._swarm.feed.step  # or it has to catch up first
+        async with _one_at_a_time(member, "Updates", context):
+            while True:
+                try:
+                    update = await self._swarm.feed.get(step)
+                except NotKept as error:
+                    await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # join again: a snapshot leads past it
+                for part in update.parts(self._swarm.feed.step):
+                    member.bytes_down += len(part)
+                    yield part
+                del update, part  # or who waits for the next one would keep it
+                step += 1
+                if step == self._swarm.feed.step:
+                    if follows:
+                        after_s = self._swarm.driver.now() - self._swarm.sealed_at
+                        self._swarm.registry.events.tell(UpdateSent(member.node_id, step - 1, after_s))
+                    follows = True
+
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        member = await self._member(request.session, context)
+        step = self._swarm.state.snapshot_steps()[-1]
+        path, offset = self._swarm.state.snapshot_path(step), request.offset if request.step == step else 0
+        size = (await asyncio.to_thread(path.stat)).st_size
+        if offset > size:  # `==` is fine: a node may have died between the last byte and the file's own name
+            text = f"the snapshot of step {step} has {size} bytes, so nothing begins at byte {offset}: fetch it anew"
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, text)
+        self._swarm.registry.events.tell(Fetched(member.node_id, "snapshot"))
+        async with _one_at_a_time(member, "Snapshot", context):
+            async for part in self._file(member, path, step, offset):
+                yield part
+
+    async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        member = await self._member(request.session, context)
+        self._swarm.registry.events.tell(Fetched(member.node_id, "corpus"))
+        async with _one_at_a_time(member, "Corpus", context):
+            async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
+                yield part
+
+    async def _file(self, member: Member, path: Path, step: int = 0, offset: int = 0) -> AsyncIterator[pb.FilePart]:
+        """The parts of a file from `offset` on: at least one, also where nothing is left of it."""
+        with path.open("rb") as file:
+            size = (await asyncio.to_thread(path.stat)).st_size
+            file.seek(offset)
+            data = await asyncio.to_thread(file.read, PART_BYTES_MAX)
+            part = pb.FilePart(size=size, data=data, step=step, offset=offset)
+            while True:
+                member.bytes_fetched += part.ByteSize()
+                yield part
+                if not (data := await asyncio.to_thread(file.read, PART_BYTES_MAX)):
+                    return
+                part = pb.FilePart(data=data)
+
+    async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
+        swarm, tally = self._swarm, self._swarm.registry.tally
+        step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (swarm.feed.step, None)
+        losses = await swarm.workers.disk.submit(swarm.state.ledger.losses)
+        reply = pb.StatusReply(
+            state=swarm.condition,
+            term=swarm.term.number,
+            round=swarm.round_number,
+            step=step,
+            steps=swarm.contract.schedule.steps,
+            rounds_void=await swarm.workers.disk.submit(lambda: swarm.state.ledger.rounds_void),
+            loss_first=losses[0][1] if losses else None,
+            loss_newest=losses[-1][1] if losses else None,
+            loss_newest_step=losses[-1][0] if losses else 0,
+            loss_training=tally.loss_training,
+            tokens=tally.tokens,
+            measured_step=swarm.measured_step,
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down,
+            bytes_fetched=tally.bytes_fetched,
+            fingerprint=fingerprint,
+            fingerprints_compared=tally.fingerprints_compared,
+            fingerprints_different=tally.fingerprints_different,
+            parameters=swarm.layout.parameters,
+        )
+        reply.nodes.extend(_node_status(member) for member in swarm.registry.members.by_id.values())
+        return reply
+
+    async def _member(self, session: str, context: Context[Any, Any]) -> Member:
+        member = self._swarm.registry.members.by_session.get(session)
+        if member is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
+        return member
+
+    async def _compare_contracts(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
+        if not request.contract:
+            return
+        try:
+            theirs = parse_contract(request.contract)
+        except ContractError as error:
+            await _refuse(context, str(error))
+        found = differences(self._swarm.contract, theirs)
+        if found:
+            await _refuse(
+                context,
+                f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
+                "start the node with another --state-dir to take part in this run",
+            )
+
+    async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
+        """A node that saw a row which this ledger does not have finds out a coordinator that lost something."""
+        if request.head_step == 0:
+            return
+        sealed = self._swarm.feed.step
+        if request.head_step > sealed:
+            await _refuse(
+                context,
+                f"this coordinator's ledger ends at step {sealed}, but the node has seen step {request.head_step} "
+                "sealed: the ledger has lost rows, and has to be restored from its newest copy",
+            )
+        try:
+            row = await self._swarm.workers.disk.submit(self._swarm.state.ledger.row, request.head_step - 1)
+        except LedgerError as error:
+            await _refuse(context, f"the coordinator cannot read its own ledger: {error}")
+        if row.hash != request.head_hash:
+            await _refuse(
+                context,
+                f"the node has seen another row lead to step {request.head_step} than the one in this ledger: "
+                "they are two lineages; start the node with another --state-dir to take part in this one",
+            )
+
+
+async def _counted_up(
+    member: Member, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
+) -> AsyncIterator[pb.ContributionPart]:
+    """All parts; those behind the first one are counted as they are taken in."""
+    yield first
+    async for part in parts:
+        member.bytes_up += part.ByteSize()
+        yield part
+
+
+@asynccontextmanager
+async def _one_at_a_time(member: Member, call: str, context: Context[Any, Any]) -> AsyncIterator[None]:
+    """A session may have one call of each kind open: it cannot use up what all share."""
+    calls = member.calls  # of this session; the next one has a set of its own
+    if call in calls:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"one {call} at a time in a session")
+    calls.add(call)
+    try:
+        yield
+    finally:
+        calls.discard(call)
+
+
+async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
+
+
+def _node_status(member: Member) -> pb.NodeStatus:
+    return pb.NodeStatus(
+        node_id=member.node_id,
+        name=member.name,
+        active=member.announcements is not None,
+        counted=member.counted,
+        not_counted=member.not_counted,
+        dropped=member.dropped,
+        tokens=member.tokens,
+        compute_s=member.compute_s,
+        lost=member.lost,
+        bytes_up=member.bytes_up,
+        bytes_down=member.bytes_down,
+        bytes_fetched=member.bytes_fetched,
+        replica_equal=member.replica_equal,
+    )

@@ -1,0 +1,119 @@
+"""Bytes between the coordinator and everybody, counted where gRPC parses and serializes messages: the one place
+(docs/watching.md). What belongs to the one or the other node is counted in `service`, where it is known whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+
+from thinwire_coordinator.swarm.registry import Tally
+from thinwire_proto.wire.service_pb2 import DESCRIPTOR
+
+SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
+KINDS = (
+    "contribution",
+    "receipt",
+    "update",
+    "announcement",
+    "snapshot",
+    "corpus",
+    "probe",
+    "join",
+    "status",
+    "other",
+)
+KINDS_OF_CALL = {
+    f"/{SERVICE}/{call}": kinds
+    for call, kinds in {
+        "Join": ("join", "join"),
+        "Attend": ("announcement", "announcement"),
+        "Contribute": ("contribution", "receipt"),
+        "AskReceipt": ("receipt", "receipt"),
+        "Updates": ("update", "update"),
+        "Snapshot": ("snapshot", "snapshot"),
+        "Corpus": ("corpus", "corpus"),
+        "Probe": ("probe", "probe"),
+        "Status": ("status", "status"),
+    }.items()
+}
+"""Of what is asked, and of what is answered; "other" for any other call."""
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
+
+
+class Payload:
+    """Messages in one direction, by kind."""
+
+    def __init__(self) -> None:
+        self.bytes = dict.fromkeys(KINDS, 0)
+        self.messages = dict.fromkeys(KINDS, 0)
+
+    def add(self, kind: str, size: int) -> None:
+        self.bytes[kind] += size
+        self.messages[kind] += 1
+
+
+class Traffic:
+    """Of the coordinator with everybody, since this process started."""
+
+    def __init__(self) -> None:
+        self.sent = Payload()
+        self.received = Payload()
+
+
+class CountMessages(grpc.aio.ServerInterceptor):
+    """Counts every message of every call, and keeps the tally of those that make up the rounds."""
+
+    def __init__(self, traffic: Traffic, tally: Tally) -> None:
+        self._traffic = traffic
+        self._tally = tally
+        self._counted: dict[str, Handler] = {}  # by method; there are only those that are served
+
+    async def intercept_service(self, continuation: Find, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method
+        if method not in self._counted:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None  # there is no such method
+            self._counted[method] = self._count(handler, *KINDS_OF_CALL.get(method, ("other", "other")))
+        return self._counted[method]
+
+    def _count(self, handler: Handler, asked: str, answered: str) -> Handler:
+        parse, serialize = handler.request_deserializer, handler.response_serializer
+        assert parse is not None
+        assert serialize is not None
+
+        def counted_parse(data: bytes) -> Any:
+            self._came(asked, len(data))
+            return parse(data)
+
+        def counted_serialize(message: Any) -> bytes:
+            data = serialize(message)
+            self._went(answered, len(data))
+            return data
+
+        makers: dict[tuple[bool, bool], tuple[Callable[..., Any], Any]] = {
+            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
+            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
+            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+        }
+        make, behavior = makers[handler.request_streaming, handler.response_streaming]
+        counted: Handler = make(behavior, counted_parse, counted_serialize)
+        return counted
+
+    def _came(self, kind: str, size: int) -> None:
+        self._traffic.received.add(kind, size)
+        if kind == "contribution":
+            self._tally.bytes_up += size
+
+    def _went(self, kind: str, size: int) -> None:
+        self._traffic.sent.add(kind, size)
+        if kind == "update":
+            self._tally.bytes_down += size
+        elif kind in ("snapshot", "corpus"):
+            self._tally.bytes_fetched += size

@@ -1,0 +1,89 @@
+"""Who is here: one member for each node that joined, with what it gave and what it got."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from dataclasses import dataclass, field
+
+from thinwire_proto.wire.service_pb2 import Announcement
+
+NODE_ID = re.compile(r"[0-9a-f]{32}")
+NAME_LENGTH_MAX = 64
+
+
+class NewestAnnouncement:
+    """Holds the newest announcement for one reader; an older one that was not read yet is dropped."""
+
+    def __init__(self) -> None:
+        self._value: Announcement | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, announcement: Announcement) -> None:
+        self._value = announcement
+        self._changed.set()
+
+    async def get(self) -> Announcement:
+        await self._changed.wait()
+        self._changed.clear()
+        assert self._value is not None
+        return self._value
+
+
+@dataclass
+class Member:
+    node_id: str
+    name: str
+    session: str
+    announcements: NewestAnnouncement | None = None  # while it attends
+    calls: set[str] = field(default_factory=set)  # of this session that are open: one of each kind
+    counted: int = 0
+    not_counted: int = 0
+    dropped: int = 0
+    tokens: int = 0
+    compute_s: float = 0.0
+    lost: int = 0
+    leaving: bool = False  # it has said so
+    bytes_up: int = 0
+    bytes_down: int = 0
+    bytes_fetched: int = 0
+    replica_equal: bool | None = None
+
+
+@dataclass
+class Members:
+    """All nodes that this process has seen, by node id and by session; as many as the contract allows."""
+
+    nodes_max: int
+    randomness: random.Random = field(default_factory=random.SystemRandom)
+    by_id: dict[str, Member] = field(default_factory=dict)
+    by_session: dict[str, Member] = field(default_factory=dict)
+
+    def join(self, node_id: str, name: str) -> Member | None:
+        """A session for a node, in place of the one that it had; None if the swarm is full of others."""
+        member = self.by_id.get(node_id)
+        if member is None:
+            if len(self.by_id) >= self.nodes_max and not self._forget_one():
+                return None
+            member = self.by_id[node_id] = Member(node_id, "", "")
+        self.by_session.pop(member.session, None)
+        member.name = readable(name) or node_id[:8]
+        member.session = f"{self.randomness.getrandbits(128):032x}"
+        member.calls = set()
+        member.leaving = False
+        self.by_session[member.session] = member
+        return member
+
+    def _forget_one(self) -> bool:
+        for member in self.by_id.values():
+            if member.announcements is None:
+                del self.by_id[member.node_id]
+                self.by_session.pop(member.session, None)
+                return True
+        return False
+
+
+def readable(name: str) -> str:
+    """A name that can be printed on any terminal: control characters out, and not too long."""
+    return "".join(letter for letter in name if letter.isprintable())[:NAME_LENGTH_MAX].strip()

@@ -1,0 +1,116 @@
+"""From a round's contributions to a sealed update: merge, encode, body on disk, row in the ledger, and only then out.
+
+If the process dies before the row is in, the step does not exist, and its contributions are not counted. If it dies
+after, the step is sealed, and replay finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.votes import Merges
+from thinwire_proto.wire.codec import Update
+from thinwire_proto.wire.rows import Counted, Row
+from thinwire_proto.wire.sign_form import encode_smaller
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A contribution that is in the round: checked, and given to the round's merger."""
+
+    counted: Counted
+    loss: float
+
+
+@dataclass(frozen=True)
+class SealedRound:
+    """Which round a row is for."""
+
+    round: int
+    term: int
+    step: int
+    nonce: int
+    fingerprint: int
+
+
+@dataclass(frozen=True)
+class Out:
+    """A sealed update: what it is, how many components it has, its size on disk, its form (votes or signs), how long
+    its two halves took, and when the coordinator's replica has it, with the seconds that this took."""
+
+    update: Update
+    components: int
+    size: int
+    form: str
+    merge_s: float
+    seal_s: float
+    applied: asyncio.Future[float]
+
+
+class Sealer:
+    """Seals rounds one after the other, and keeps the coordinator's own replica at the head."""
+
+    def __init__(self, state: State, replica: Replica, feed: Feed, workers: Workers, now: Callable[[], float]) -> None:
+        self._state = state
+        self._replica = replica
+        self._feed = feed
+        self._workers = workers
+        self._now = now
+        self._head = replica.head
+
+    async def seal(
+        self,
+        sealed: SealedRound,
+        counted: tuple[Counted, ...],
+        merger: Merges,
+        leases: Callable[[], bytes] | None = None,
+    ) -> Out:
+        """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names. `leases`
+        tells what they are, at the moment when the row is queued behind whatever was recorded of them before.
+
+        Returns when the update is on disk and out. Raises OSError or LedgerError where the disk fails; nothing is
+        announced then."""
+        began = self._now()
+        (update, components), (encoded, form) = await self._workers.merge.submit(self._body, sealed.step, merger)
+        merged = self._now()
+        row, out = await self._workers.disk.submit(self._write, sealed, counted, encoded, leases and leases())
+        on_disk = self._now()
+        self._head = row.hash
+        applied = self._workers.replica.submit(self._apply, update, row.hash)
+        await self._feed.publish(out)
+        return Out(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
+
+    def _apply(self, update: Update, head: bytes) -> float:
+        """Seconds that it took."""
+        began = self._now()
+        self._replica.apply(update, head)
+        return self._now() - began
+
+    def _body(self, step: int, merger: Merges) -> tuple[tuple[Update, int], tuple[bytes, str]]:
+        schedule, merged = self._state.contract.schedule, merger.merged()
+        update = Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+        return (update, len(merged)), encode_smaller(update, self._replica.layout, self._state.contract.demo)
+
+    def _write(
+        self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: bytes | None
+    ) -> tuple[Row, EncodedUpdate]:
+        row = Row(
+            step=sealed.step,
+            round=sealed.round,
+            term=sealed.term,
+            nonce=sealed.nonce,
+            fingerprint=sealed.fingerprint,
+            body_hash=self._state.bodies.put(encoded),
+            body_bytes=len(encoded),
+            counted=counted,
+            previous=self._head,
+        )
+        self._state.ledger.append(row, leases)
+        return row, encoded_update(row.step, row.canonical(), encoded)

@@ -1,0 +1,221 @@
+"""The routes of the page: files from this package, JSON made on demand, and one stream.
+
+Answers that many browsers ask for are kept, encoded, for as long as nobody would see a difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from thinwire_coordinator.observe.history import History, read_past
+from thinwire_coordinator.swarm.events import Event, NodeCame
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.web import status
+from thinwire_coordinator.web.live import Live
+from thinwire_coordinator.web.server import Readiness
+from thinwire_proto.errors import LedgerError
+
+log = logging.getLogger("thinwire.coordinator")
+
+POINTS, POINTS_MIN, POINTS_MAX = 400, 16, 2000
+"""Of a series, in one answer."""
+ROWS = 15
+"""Nodes, where it is not said how many."""
+KEPT_S = 0.5
+KEPT_MAX = 64
+"""Different questions, whose answers are kept meanwhile."""
+NAMES_EVERY_S = 1.0
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+SAFETY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""Nothing from elsewhere is loaded, and no script but the page's own files runs."""
+
+
+class Page:
+    """`routes` are there from the beginning, and say so while there is no swarm yet; `open` gives them one."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._swarm: Swarm | None = None
+        self._history: History | None = None
+        self._live: Live | None = None
+        self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
+        self._kept: dict[str, bytes] = {}
+        self._kept_since = 0.0
+        self._new_names: dict[str, str] = {}
+        self._names_timer: asyncio.TimerHandle | None = None
+        self._remembering: asyncio.Task[None] | None = None
+        self.routes: list[BaseRoute] = [
+            Route("/", self._index),
+            Route("/static/{name}", self._static),
+            Route("/api/status", self._status),
+            Route("/api/history", self._series),
+            Route("/api/live", self._stream),
+        ]
+
+    def open(self, swarm: Swarm) -> None:
+        """Begin to watch. What happened before is read from the ledger meanwhile."""
+        contract = swarm.contract
+        self._swarm = swarm
+        self._history = History(
+            swarm.layout.parameters, contract.model.context, swarm.registry.tally, swarm.feed.step, swarm.driver.now()
+        )
+        self._live = Live(self._message)
+        swarm.tasks.must_succeed(self._live.sending)
+        swarm.registry.events.watchers += [self._history.watch, self._know_name, self._live.wake]
+        self._remembering = asyncio.get_running_loop().create_task(self._remember(swarm, self._history))
+        swarm.tasks.must_succeed(self._remembering)
+
+    def close(self) -> None:
+        if self._names_timer is not None:
+            self._names_timer.cancel()
+        if self._remembering is not None:
+            self._remembering.cancel()
+        if self._live is not None:
+            self._live.close()
+
+    async def _remember(self, swarm: Swarm, history: History) -> None:
+        submit = swarm.workers.reading.submit
+        try:
+            past = await read_past(
+                swarm.state.reading_ledger, swarm.term.number, history.since_step, swarm.contract.model.context, submit
+            )
+        except LedgerError as error:
+            log.warning("the page shows nothing before step %d: %s", history.since_step, error)
+            return
+        history.begin_with(past)
+        if self._live is not None:
+            self._live.wake()
+
+    def _know_name(self, event: Event) -> None:
+        """Names of nodes outlive the coordinator, so that who has left can still be thanked by name."""
+        swarm, history = self._swarm, self._history
+        if not isinstance(event, NodeCame) or swarm is None or history is None:
+            return
+        member = swarm.registry.members.by_id.get(event.node_id)
+        if member is None or history.names.get(event.node_id) == member.name:
+            return
+        history.know_name(event.node_id, member.name)
+        if self._names_timer is None:
+            self._names_timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._record_names, swarm)
+        self._new_names[event.node_id] = member.name
+
+    def _record_names(self, swarm: Swarm) -> None:
+        """One write for all that came meanwhile: a thousand may come back at once."""
+        names, self._new_names, self._names_timer = self._new_names, {}, None
+        swarm.tasks.must_succeed(swarm.workers.disk.submit(swarm.state.ledger.record_names, names))
+
+    def _message(self) -> bytes:
+        assert self._swarm is not None
+        assert self._history is not None
+        return _json(status.summary(self._swarm, self._history))
+
+    # answers
+
+    async def _index(self, request: Request) -> Response:
+        if self._readiness.swarm is not None:
+            return self._files["index.html"].answer(request)
+        waiting = self._files["waiting.html"].data.replace(b"{state}", escape(self._readiness.state).encode())
+        return Response(waiting, 503, {**SAFETY, "retry-after": "2", "cache-control": "no-store"}, KINDS[".html"])
+
+    async def _static(self, request: Request) -> Response:
+        found = self._files.get(request.path_params["name"])
+        return found.answer(request) if found else Response("there is no such file\n", 404, SAFETY)
+
+    async def _status(self, request: Request) -> Response:
+        """How it is now. `nodes`, `offset`, `sort`: which of them; a sort with a minus before it is the other way."""
+        try:
+            count = _number(request, "nodes", ROWS, 0, status.NODES_MAX)
+            offset = _number(request, "offset", 0, 0, 1 << 20)
+            sort = request.query_params.get("sort", "tokens")
+            if sort.removeprefix("-") not in status.SORTS:
+                raise ValueError(f"sort must be one of {', '.join(status.SORTS)}, or that with a minus before it")
+        except ValueError as error:
+            return _refused(str(error))
+
+        def make(swarm: Swarm, history: History) -> Any:
+            reverse = sort.startswith("-")
+            page = status.nodes(swarm, history, sort.removeprefix("-"), reverse, offset, count)
+            return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
+
+        return self._answer(f"status {count} {offset} {sort}", make)
+
+    async def _series(self, request: Request) -> Response:
+        try:
+            points = _number(request, "points", POINTS, POINTS_MIN, POINTS_MAX)
+        except ValueError as error:
+            return _refused(str(error))
+        return self._answer(f"history {points}", lambda _, history: status.series(history, points))
+
+    async def _stream(self, request: Request) -> Any:
+        return self._live or self._not_yet()
+
+    def _answer(self, question: str, make: Callable[[Swarm, History], Any]) -> Response:
+        if self._swarm is None or self._history is None or self._readiness.swarm is None:
+            return self._not_yet()
+        now = time.monotonic()
+        if now - self._kept_since > KEPT_S or len(self._kept) >= KEPT_MAX:
+            self._kept, self._kept_since = {}, now
+        if question not in self._kept:
+            self._kept[question] = _json(make(self._swarm, self._history))
+        headers = {**SAFETY, "cache-control": "no-store"}
+        return Response(self._kept[question], headers=headers, media_type="application/json")
+
+    def _not_yet(self) -> Response:
+        return JSONResponse({"state": self._readiness.state}, 503, {**SAFETY, "retry-after": "2"})
+
+
+class _File:
+    """One file of the page, in memory, so that no path from outside ever meets a disk."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.data = data
+        kind = KINDS[name[name.rindex(".") :]]
+        tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        self._headers = {**SAFETY, "content-type": kind, "etag": tag, "cache-control": "no-cache"}
+
+    def answer(self, request: Request) -> Response:
+        if request.headers.get("if-none-match") == self._headers["etag"]:
+            return Response(status_code=304, headers=self._headers)
+        return Response(self.data, headers=self._headers)
+
+
+def _static() -> list[Any]:
+    folder = files("thinwire_coordinator.web").joinpath("static")
+    return [entry for entry in folder.iterdir() if entry.is_file()]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def _refused(text: str) -> Response:
+    return JSONResponse({"error": text}, 400, SAFETY)

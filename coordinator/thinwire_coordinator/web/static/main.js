@@ -1,0 +1,292 @@
+// Listens to the coordinator, and shows what it says. When it is away, waits and says so.
+
+import { Chart } from "./charts.js";
+import { NodeTable, showThanks, showVoids } from "./tables.js";
+import * as words from "./words.js";
+
+const SILENCE_MS = 40_000; // a heartbeat comes every 15 seconds
+const AGAIN_MS = 1_500;
+const CROWDED_MS = 5_000; // between two looks while there is no room for another stream
+const DETAILS_MS = 5_000;
+const GROWN = 400; // points after which the coordinator's own, shorter series is fetched again
+
+const byId = (id) => document.getElementById(id);
+const put = (id, text) => {
+  const at = byId(id);
+  if (at.textContent !== String(text)) at.textContent = text; // or a screen reader would say it again
+};
+
+const charts = {
+  loss: new Chart(byId("loss-chart"), { label: "Loss", height: 300, y: words.loss, tick: words.brief, nothing: "nothing was measured yet" }),
+  bytes: new Chart(byId("bytes-chart"), { label: "Bytes moved, logarithmic", height: 220, y: words.bytes, tick: words.briefBytes, log: true, nothing: "nothing was moved yet" }),
+  tokens: new Chart(byId("tokens-chart"), { label: "Tokens trained", height: 220, y: words.amount, tick: words.briefAmount, nothing: "nothing was trained yet" }),
+};
+const AXES = {
+  step: { label: "step", unit: "steps", text: words.count, whole: true },
+  at_s: { label: "after", unit: "time since this coordinator started", text: words.duration },
+};
+const nodes = new NodeTable(() => askDetails());
+let against = "step";
+let run = null; // what does not change
+let history = null;
+let newest = null; // the newest summary
+let heard = 0; // when
+let deadline = null; // of the open round, by this browser's clock
+let grown = 0;
+const asked = { details: 0, moment: null, sample: null };
+
+// what the coordinator says
+
+function listen() {
+  const source = new EventSource("api/live");
+  let opened = false;
+  heard = performance.now();
+  source.onopen = () => {
+    opened = true;
+  };
+  source.addEventListener("status", (event) => {
+    heard = performance.now();
+    show(JSON.parse(event.data));
+  });
+  source.addEventListener("heartbeat", () => {
+    heard = performance.now();
+  });
+  source.onerror = () => {
+    source.close();
+    if (opened) gone("The coordinator is away");
+    setTimeout(again, opened ? AGAIN_MS : CROWDED_MS);
+  };
+  const watch = setInterval(() => {
+    if (source.readyState === EventSource.CLOSED) clearInterval(watch);
+    else if (performance.now() - heard > SILENCE_MS) source.onerror();
+  }, 5_000);
+}
+
+/** Ask whether it is there, and what it does, before listening: a coordinator that replays its ledger says so. */
+async function again() {
+  try {
+    const reply = await fetch("api/status?nodes=0");
+    const said = await reply.json();
+    if (reply.ok) {
+      show(said);
+      listen();
+      return;
+    }
+    gone(`The coordinator is ${said.state}`);
+  } catch {
+    gone("The coordinator is away");
+  }
+  setTimeout(again, AGAIN_MS);
+}
+
+async function askDetails() {
+  asked.details = performance.now();
+  const said = await ask(`api/status?${nodes.query}`);
+  if (!said) return;
+  run = said.run;
+  asked.sample = said.sample_step;
+  asked.moment = momentOf(said);
+  showRun();
+  show(said);
+  nodes.show(said.node_list);
+  showThanks(said.volunteers);
+  showVoids(said.voids, said.rounds_void);
+  showSample(said.sample);
+}
+
+async function askHistory() {
+  const said = await ask("api/history");
+  if (!said) return;
+  grown = 0;
+  history = said;
+  drawCharts();
+}
+
+async function ask(address) {
+  try {
+    const reply = await fetch(address);
+    return reply.ok ? await reply.json() : null;
+  } catch {
+    return null; // the stream notices, and says so
+  }
+}
+
+// what is shown
+
+function gone(text) {
+  document.body.classList.add("stale");
+  byId("link").dataset.link = "away";
+  put("link", "away");
+  put("state", text);
+  put("waits", "This page goes on by itself when it is back.");
+  deadline = null;
+}
+
+function show(said) {
+  document.body.classList.remove("stale");
+  byId("link").dataset.link = "live";
+  put("link", "live");
+  const before = newest;
+  newest = said;
+  put("state", said.state);
+  put("round", words.count(said.round));
+  byId("round").classList.toggle("long", said.round > 99_999);
+  put("waits", said.clock.text);
+  showClock(said.clock, before?.round !== said.round);
+  put("step", `Step ${words.count(said.step)}`);
+  if (run) {
+    put("steps", `of ${words.count(run.steps)}`);
+    byId("progress").value = said.step / run.steps;
+    document.title = `${words.loss(said.loss.held_out)} · step ${words.count(said.step)} · thinwire`;
+  }
+  showFigures(said);
+  const restarted = before && before.term !== said.term;
+  const filled = before && !before.history_complete && said.history_complete;
+  if (restarted || filled) askHistory();
+  else if (history && (said.step > (before?.step ?? 0) || said.loss.held_out_step !== before?.loss.held_out_step)) grow(said);
+  const left = before && before.nodes.active !== said.nodes.active;
+  if (restarted || left || said.sample_step !== asked.sample) asked.moment = null;
+}
+
+function showFigures(said) {
+  put("loss", words.loss(said.loss.held_out ?? said.loss.training));
+  const fell = said.loss.first !== null && said.loss.held_out !== said.loss.first ? `from ${words.loss(said.loss.first)}` : "";
+  const unit = run?.unit ?? "nats";
+  put("loss-note", said.loss.held_out === null ? "not measured yet" : `${unit}${fell ? `, ${fell}` : ""}`);
+  put("active", words.count(said.nodes.active));
+  const { compared, different } = said.nodes;
+  byId("equal").classList.toggle("bad", different > 0);
+  const all = compared ? `replicas equal, ${words.amount(compared)} times shown` : "replicas not compared yet";
+  put("equal", different ? `${words.count(different)} of ${words.amount(compared)} comparisons differ` : all);
+  put("tokens", words.amount(said.tokens));
+  put("rate", said.tokens_per_s ? `${words.amount(said.tokens_per_s)} a second` : "");
+  put("moved", words.bytes(said.bytes.up + said.bytes.down));
+  put("fewer", said.bytes.fewer ? `${words.amount(Math.round(said.bytes.fewer))} times fewer than dense` : "");
+}
+
+/** At a pace of its own the ring fills with time; at pace barrier, with nodes that have delivered. */
+function showClock(clock, beat) {
+  const open = clock.phase === "open";
+  deadline = open ? performance.now() + 1000 * clock.time_left_s : null;
+  if (beat) {
+    const place = document.querySelector(".clock");
+    place.classList.remove("beat");
+    place.getBoundingClientRect(); // or the animation does not begin anew
+    place.classList.add("beat");
+  }
+  const everybody = (clock.delivered ?? 0) + (clock.awaited ?? 0);
+  fill({ complete: 1, sealing: 1, waiting: 0 }[clock.phase] ?? (run?.pace === "clock" ? null : clock.delivered / Math.max(1, everybody)));
+  tick();
+}
+
+function fill(share) {
+  if (share === null) return;
+  const ring = byId("ring");
+  ring.style.strokeDashoffset = 100 * (1 - share);
+  ring.classList.toggle("empty", share < 0.005);
+}
+
+function tick() {
+  const left = deadline === null ? null : Math.max(0, deadline - performance.now()) / 1000;
+  put("left", left === null ? "" : `${Math.ceil(left)} s left`);
+  if (left !== null && run?.pace === "clock") fill(1 - left / run.length_s);
+}
+
+function showRun() {
+  put("run", `${words.amount(run.parameters)} parameters, ${run.model} · contract ${run.contract.slice(0, 8)}`);
+}
+
+function showSample(sample) {
+  if (!sample) return;
+  put("sample-step", `at step ${words.count(sample.step)}`);
+  const prompt = Object.assign(document.createElement("b"), { textContent: sample.prompt });
+  byId("sample").replaceChildren(prompt, sample.text);
+}
+
+/** Put the newest moment behind the history that is here, so that it need not be fetched again. */
+function grow(said) {
+  const { steps, held_out: held } = history;
+  if (said.step > (steps.step.at(-1) ?? 0)) {
+    const { training } = said.loss;
+    const { up, down, dense } = said.bytes;
+    const added = { step: said.step, at_s: said.at_s, tokens: said.tokens, bytes_up: up, bytes_down: down, dense_bytes: dense };
+    const all = { ...added, loss: training, loss_min: training, loss_max: training };
+    for (const [name, value] of Object.entries(all)) steps[name].push(value);
+    grown += 1;
+  }
+  if (said.loss.held_out_step !== null && said.loss.held_out_step > (held.step.at(-1) ?? -1)) {
+    held.step.push(said.loss.held_out_step);
+    for (const name of ["loss", "loss_min", "loss_max"]) held[name].push(said.loss.held_out);
+  }
+  drawCharts();
+}
+
+function drawCharts() {
+  if (!history || document.hidden) return;
+  const { steps, held_out: held } = history;
+  const x = steps[against];
+  const axis = AXES[against];
+  const measured = against === "step" ? held.step : held.step.map((step) => timeOf(steps, step));
+  charts.loss.show(
+    [
+      { name: "training", x, y: steps.loss, low: steps.loss_min, high: steps.loss_max, style: "second" },
+      { name: "held out", x: measured, y: held.loss, dots: true },
+    ],
+    axis,
+  );
+  const moved = steps.bytes_up.map((up, i) => (up === null ? null : up + steps.bytes_down[i]));
+  charts.bytes.show(
+    [
+      { name: "moved", x, y: moved },
+      { name: "dense", x, y: steps.dense_bytes.map((sent) => sent === null ? null : 2 * sent), style: "second dashed" },
+    ],
+    axis,
+  );
+  charts.tokens.show([{ name: "trained", x, y: steps.tokens }], axis);
+}
+
+function timeOf(steps, step) {
+  const i = steps.step.findIndex((at) => at >= step);
+  return i < 0 ? null : steps.at_s[i];
+}
+
+// the small parts
+
+/** When the tables may have changed. */
+const momentOf = (said) => said && `${said.round} ${said.step} ${said.clock.phase === "complete"}`;
+
+function chooseTheme() {
+  const button = byId("theme");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+  const mark = () => button.setAttribute("aria-pressed", String(isDark()));
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    try {
+      localStorage.setItem("theme", document.documentElement.dataset.theme);
+    } catch {
+      // it holds until the page is closed
+    }
+    mark();
+  });
+  system.addEventListener("change", mark);
+  mark();
+}
+
+for (const radio of document.querySelectorAll("[name=against]")) {
+  radio.addEventListener("change", () => {
+    against = radio.value;
+    drawCharts();
+  });
+}
+document.addEventListener("visibilitychange", () => drawCharts());
+setInterval(() => {
+  tick();
+  if (document.hidden || document.body.classList.contains("stale")) return;
+  if (performance.now() - asked.details > DETAILS_MS && asked.moment !== momentOf(newest)) askDetails();
+  if (grown > GROWN) askHistory();
+}, 500);
+chooseTheme();
+await Promise.all([askDetails(), askHistory()]);
+performance.mark("shown");
+listen();

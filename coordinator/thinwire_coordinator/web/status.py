@@ -1,0 +1,244 @@
+"""How the swarm is now, and how it came to be, as plain values for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from thinwire_coordinator.observe.history import History, Manner, Share
+from thinwire_coordinator.observe.series import Bucket
+from thinwire_coordinator.round.machine import Phase
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_proto.wire.service_pb2 import Receipt
+
+Plain = dict[str, Any]
+
+VOLUNTEERS = 12
+"""That are thanked by name; how many more there are is said."""
+NODES_MAX = 200
+"""Rows of the table of nodes in one answer."""
+
+
+def run_of(swarm: Swarm) -> Plain:
+    """What stays as it is for the whole run."""
+    contract = swarm.contract
+    model = contract.model
+    return {
+        "contract": contract.hash.hex(),
+        "parameters": swarm.layout.parameters,
+        "model": f"{model.layers} layers of width {model.width}, context {model.context}",
+        "k": contract.demo.k,
+        "steps": contract.schedule.steps,
+        "pace": contract.round.pace,
+        "length_s": contract.round.length_s,
+        "unit": "nats a byte" if contract.data.tokenizer == "bytes" else "nats a token",
+    }
+
+
+def summary(swarm: Swarm, history: History) -> Plain:
+    """What a browser is told once a second: small, whatever the number of nodes."""
+    now = swarm.driver.now()
+    tally = swarm.registry.tally
+    members = swarm.registry.members.by_id.values()
+    moved = tally.bytes_up + tally.bytes_down
+    first, newest = history.loss_first, history.loss_newest
+    return {
+        "state": swarm.condition,
+        "term": swarm.term.number,
+        "round": swarm.round_number,
+        "step": swarm.feed.step,
+        "at_s": round(now - history.started, 1),
+        "clock": clock(swarm, now),
+        "loss": {
+            "training": _short(history.loss_training),
+            "held_out": _short(newest[1]) if newest else None,
+            "held_out_step": newest[0] if newest else None,
+            "first": _short(first[1]) if first else None,
+        },
+        "tokens": history.tokens_before + history.tokens,
+        "tokens_per_s": round(history.tokens_per_s(now), 1),
+        "bytes": {
+            "up": tally.bytes_up,
+            "down": tally.bytes_down,
+            "fetched": tally.bytes_fetched,
+            "dense": history.dense_bytes,
+            "fewer": _short(2 * history.dense_bytes / moved) if moved and history.dense_bytes else None,
+            "since_step": history.since_step,
+        },
+        "nodes": {
+            "active": sum(member.announcements is not None for member in members),
+            "known": len(members),
+            "compared": tally.fingerprints_compared,
+            "different": tally.fingerprints_different,
+        },
+        "rounds_void": history.rounds_void,
+        "history_complete": history.complete,
+        "sample_step": history.sample.step if history.sample else None,
+    }
+
+
+def clock(swarm: Swarm, now: float) -> Plain:
+    """Where the round is, and what it waits for, in words."""
+    machine, current = swarm.driver.machine, swarm.intake.round
+    length_s = swarm.contract.round.length_s
+    if machine.phase is Phase.COMPLETE:
+        return {"phase": "complete", "text": "all updates are sealed"}
+    if current is None:
+        return {"phase": "waiting", "text": swarm.condition}
+    delivered = len(current.accepted)
+    came = {"delivered": delivered, "length_s": length_s}
+    if machine.phase is Phase.SEALING:
+        return came | {"phase": "sealing", "text": f"sealing {_counted(delivered, 'contribution')}"}
+    awaited = machine.awaited
+    everybody = delivered + awaited
+    of = f"{awaited} of {everybody} nodes" if delivered else f"all {everybody} nodes" if everybody > 1 else "one node"
+    text = f"waiting for {of}" if swarm.contract.round.pace == "barrier" and awaited else "gathering until time is up"
+    return came | {
+        "phase": "open",
+        "awaited": awaited,
+        "time_left_s": round(max(0.0, current.deadline - now), 3),
+        "text": text,
+    }
+
+
+Row = tuple[str, Member, Share, Manner]
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "name": lambda row: row[1].name.casefold(),
+    "active": lambda row: row[1].announcements is None,
+    "rounds": lambda row: -row[2].rounds,
+    "tokens": lambda row: -row[2].tokens,
+    "weight": lambda row: -row[3].weight,
+    "early": lambda row: math.inf if row[3].early_s is None else row[3].early_s,
+    "equal": lambda row: {False: 0, None: 1, True: 2}[row[1].replica_equal],
+    "up": lambda row: -row[1].bytes_up,
+    "down": lambda row: -row[1].bytes_down,
+}
+"""What nodes can be sorted by; what one looks for comes first: the largest, the latest, the one that differs."""
+
+
+def nodes(swarm: Swarm, history: History, sort: str, reverse: bool, offset: int, count: int) -> Plain:
+    """A page of the table of nodes. `sort`: one of SORTS."""
+    rows: list[Row] = [
+        (node, member, history.shares.get(node, Share()), history.manners.get(node, Manner()))
+        for node, member in swarm.registry.members.by_id.items()
+    ]
+    key = SORTS[sort]
+    rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # among equals
+    rows.sort(key=key, reverse=reverse)
+    return {"total": len(rows), "offset": offset, "rows": [_node(*row) for row in rows[offset : offset + count]]}
+
+
+def _node(node: str, member: Member, share: Share, manner: Manner) -> Plain:
+    refused = manner.refused
+    return {
+        "id": node[:8],
+        "name": member.name,
+        "active": member.announcements is not None,
+        "rounds": share.rounds,
+        "tokens": share.tokens,
+        "weight": manner.weight,
+        "early_s": None if manner.early_s is None else round(manner.early_s, 3),
+        "equal": member.replica_equal,
+        "up": member.bytes_up,
+        "down": member.bytes_down,
+        "not_counted": member.not_counted,
+        "why_not": REASONS.get(refused.reason, "not counted") if refused else None,
+        "lost": member.lost,
+    }
+
+
+REASONS: dict[Receipt.Reason.ValueType, str] = {
+    Receipt.REASON_LATE: "too late",
+    Receipt.REASON_FUTURE_ROUND: "before its round",
+    Receipt.REASON_REPLICA_DIFFERS: "its replica differs",
+    Receipt.REASON_BASE_AGE: "computed on too old a step",
+    Receipt.REASON_MALFORMED: "malformed",
+    Receipt.REASON_OVER_LEASE: "more samples than leased",
+    Receipt.REASON_NO_LEASE: "without a lease",
+    Receipt.REASON_DUPLICATE: "twice in a round",
+    Receipt.REASON_VOID: "the round was void",
+    Receipt.REASON_NOTHING_TRAINED: "nothing was trained",
+}
+
+
+def volunteers(swarm: Swarm, history: History) -> Plain:
+    """Who gave most, over the whole run, also if they left long ago."""
+    shares = sorted(history.shares.items(), key=lambda item: (-item[1].tokens, item[0]))
+    total = history.tokens_before + history.tokens
+    by_id = swarm.registry.members.by_id
+
+    def name(node: str) -> str:
+        return by_id[node].name if node in by_id else history.names.get(node, node[:8])
+
+    rows = [
+        {"name": name(node), "tokens": share.tokens, "rounds": share.rounds, "share": _short(share.tokens / total)}
+        for node, share in shares[:VOLUNTEERS]
+        if share.tokens
+    ]
+    return {"total": len(shares), "rows": rows}
+
+
+def details(swarm: Swarm, history: History) -> Plain:
+    """What changes now and then, and is asked for."""
+    now, sample = swarm.driver.now(), history.sample
+    voids = [
+        {
+            "first": entry.first,
+            "last": entry.last,
+            "why": entry.why,
+            "ago_s": None if entry.at is None else round(now - entry.at),
+        }
+        for entry in reversed(history.voids)
+    ]
+    return {
+        "run": run_of(swarm),
+        "volunteers": volunteers(swarm, history),
+        "voids": voids,
+        "sample": {"step": sample.step, "prompt": sample.prompt, "text": _readable(sample.text)} if sample else None,
+    }
+
+
+def series(history: History, points: int) -> Plain:
+    """The series, as columns of at most `points` values each. Tokens and bytes are running sums; bytes begin with this
+    life of the coordinator, as they do everywhere."""
+    found = history.series.points(points)
+    measured = history.held_out.points(points)
+    columns: dict[str, list[Any]] = {}
+    for name in ("tokens", "bytes_up", "bytes_down", "dense_bytes"):
+        sums = accumulate(getattr(bucket, name) for bucket in found)
+        began = [name == "tokens" or bucket.at_s is not None for bucket in found]
+        columns[name] = [number if known else None for number, known in zip(sums, began, strict=True)]
+    columns["step"] = [bucket.step for bucket in found]
+    columns["at_s"] = [_short(bucket.at_s) for bucket in found]
+    columns["nodes"] = [bucket.nodes for bucket in found]
+    return {
+        "term_began_at_step": history.since_step,
+        "complete": history.complete,
+        "steps": columns | _losses(found),
+        "held_out": {"step": [bucket.step for bucket in measured]} | _losses(measured),
+    }
+
+
+def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
+    return {
+        "loss": [_short(bucket.loss) for bucket in buckets],
+        "loss_min": [_short(bucket.loss_min) if bucket.losses else None for bucket in buckets],
+        "loss_max": [_short(bucket.loss_max) if bucket.losses else None for bucket in buckets],
+    }
+
+
+def _short(number: float | None) -> float | None:
+    """Four decimals are enough to draw and to read; JSON knows no infinity."""
+    return None if number is None or not math.isfinite(number) else round(number, 4)
+
+
+def _readable(text: str) -> str:
+    """Control characters say nothing to whoever reads it."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

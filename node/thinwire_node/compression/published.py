@@ -1,0 +1,132 @@
+"""DeMo as it was published (arXiv 2411.19870, and the code beside it), operation for operation, in float.
+
+What thinwire's own way is measured against. A tensor is cut into chunks whose edges divide it, the largest that are not
+above `chunk`; the values of the kept coefficients travel as float32 beside an int64 index; where several nodes sent the
+same coefficient their mean counts, and the step is the sign of what comes out. Two replicas that add these floats up in
+another order drift apart, which is why swarms send votes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import torch
+from torch import Tensor
+
+BYTES_A_COMPONENT = 12  # an int64 and a float32
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Kept coefficients of a tensor. indices: int64 [chunks, k], within the chunk. values: float32 [chunks, k]."""
+
+    indices: Tensor
+    values: Tensor
+
+
+class Published:
+    """The momentum ("delta") of one node. shapes: of the parameters, by name; more than two dimensions count as (first,
+    the rest), where the published code knows one and two only. chunk: the edge wanted. alpha: share of what was sent
+    that leaves the momentum; 1 in the published code."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        beta: float = 0.999,
+        k: int = 32,
+        chunk: int = 64,
+        alpha: float = 1.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self._chunks = {name: _chunks_of(shape, chunk) for name, shape in self._shapes.items()}
+        self._beta, self._k, self._alpha = beta, k, alpha
+        self.delta = {name: torch.zeros(shape, device=device) for name, shape in self._shapes.items()}
+
+    @torch.no_grad()
+    def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float) -> None:
+        """m ← β·m + η·g."""
+        for name, delta in self.delta.items():
+            delta.mul_(self._beta).add_(gradients[name], alpha=learning_rate)
+
+    @torch.no_grad()
+    def extract(self) -> dict[str, Kept]:
+        """Take the k largest coefficients of each chunk out of the momentum."""
+        sent = {}
+        for name, delta in self.delta.items():
+            flat = self._encode(name, delta)
+            indices = flat.abs().topk(min(self._k, flat.shape[1]), dim=1, largest=True, sorted=False).indices
+            sent[name] = Kept(indices, flat.gather(1, indices))
+            own = torch.zeros_like(flat)
+            own.scatter_reduce_(1, indices, sent[name].values, reduce="mean", include_self=False)
+            delta.sub_(self._decode(name, own), alpha=self._alpha)
+        return sent
+
+    @torch.no_grad()
+    def step_of(self, everybody: Sequence[Mapping[str, Kept]]) -> dict[str, Tensor]:
+        """The sign of the step that all nodes' coefficients make together, by name: −1, 0 or 1, float32."""
+        steps = {}
+        for name, delta in self.delta.items():
+            indices = torch.cat([sent[name].indices for sent in everybody], 1)
+            values = torch.cat([sent[name].values for sent in everybody], 1)
+            flat = torch.zeros(indices.shape[0], self.size(name), device=delta.device)
+            flat.scatter_reduce_(1, indices, values, reduce="mean", include_self=False)
+            steps[name] = self._decode(name, flat).sign_()
+        return steps
+
+    def size(self, name: str) -> int:
+        """Of a chunk of the tensor, in coefficients."""
+        return prod(self._chunks[name])
+
+    def kept_shape(self, name: str) -> tuple[int, int]:
+        """(chunks, k): the shape of what is kept of the tensor."""
+        return prod(self._shapes[name]) // self.size(name), min(self._k, self.size(name))
+
+    def _encode(self, name: str, values: Tensor) -> Tensor:
+        """Coefficients [chunks, edge · edge]."""
+        rows, columns = self._chunks[name]
+        grid = values.reshape(_rows(values.shape) // rows, rows, -1, columns)
+        first, second = (_basis(edge, values.device) for edge in (rows, columns))
+        return torch.einsum("yhxw,kh,lw->yxkl", grid, first, second).reshape(-1, rows * columns)
+
+    def _decode(self, name: str, flat: Tensor) -> Tensor:
+        """Coefficients [chunks, edge · edge] to a tensor of the parameter's shape."""
+        rows, columns = self._chunks[name]
+        shape = self._shapes[name]
+        grid = flat.view(_rows(shape) // rows, -1, rows, columns)
+        first, second = (_basis(edge, flat.device) for edge in (rows, columns))
+        return torch.einsum("yxkl,kh,lw->yhxw", grid, first, second).reshape(shape)
+
+
+def components(sent: Mapping[str, Kept]) -> int:
+    return sum(kept.indices.numel() for kept in sent.values())
+
+
+def _rows(shape: Sequence[int]) -> int:
+    """Of the parameter as a matrix; a vector, and a single number, is one row."""
+    return shape[0] if len(shape) > 1 else 1
+
+
+def _chunks_of(shape: Sequence[int], chunk: int) -> tuple[int, int]:
+    """Edges of the chunks of a tensor: rows and columns."""
+    rows = _rows(shape)
+    return _divisor(rows, chunk), _divisor(prod(shape) // rows, chunk)
+
+
+def _divisor(size: int, at_most: int) -> int:
+    """The largest divisor of `size` that is not above `at_most`."""
+    return next(edge for edge in range(min(size, at_most), 0, -1) if size % edge == 0)
+
+
+@lru_cache(maxsize=32)
+def _basis(edge: int, device: torch.device) -> Tensor:
+    """The orthonormal DCT-II basis, [edge, edge] float32: rows are frequencies, columns positions."""
+    position = torch.arange(edge, dtype=torch.float64)
+    basis = torch.cos(math.pi * (2 * position + 1) * position[:, None] / (2 * edge)) * math.sqrt(2 / edge)
+    basis[0] /= math.sqrt(2)
+    return basis.to(device, torch.float32)

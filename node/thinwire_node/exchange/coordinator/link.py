@@ -1,0 +1,260 @@
+"""The node's end of the wire: calls to the coordinator, in words of the node, with every size bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from thinwire_node.exchange.coordinator.traffic import CountedChannel, Traffic
+from thinwire_node.storage.state import Head
+from thinwire_proto import limits
+from thinwire_proto.contract import Contract, DemoSpec, Magnitude
+from thinwire_proto.data.corpus import packed_bytes_max
+from thinwire_proto.errors import RemoteError, ReplicaError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.topk import check_kept
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.codec import PROTOCOL, Update, decode_update, update_bytes_max
+from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
+from thinwire_proto.wire.rows import Row, parse_row
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
+
+Reply = TypeVar("Reply")
+
+SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # HTTP/2 pings are the heartbeat
+    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # or gRPC waits a minute for the answer
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
+)
+LOST = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.NOT_FOUND,  # of the session: the coordinator was started anew
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # too many calls at once: a passing thing
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+    }
+)
+
+
+class LinkLost(RemoteError):
+    """The connection or the session is gone: connect and join again."""
+
+
+class Refused(RemoteError):
+    """The coordinator refuses this node, for a reason that trying again does not mend."""
+
+
+class BeyondTheEnd(Refused):
+    """More of a file is here than there is of it."""
+
+
+@dataclass(frozen=True)
+class SealedUpdate:
+    row: Row
+    update: Update
+    size: int  # bytes of the body
+    head_step: int  # how many steps were sealed when it was sent
+
+
+class Link:
+    """One connection to the coordinator. Every call raises LinkLost or Refused where gRPC fails.
+
+    stub: the calls as gRPC offers them; close: ends the connection."""
+
+    def __init__(self, stub: Any, close: Callable[[], Awaitable[None]]) -> None:
+        self._stub = stub
+        self._close = close
+        self._session = ""
+
+    async def close(self) -> None:
+        await self._close()
+
+    async def join(
+        self,
+        contract: Contract | None,
+        node_id: str,
+        name: str,
+        head: Head | None,
+        replica_step: int | None,
+        momentum: pb.KeptMomentum | None,
+    ) -> pb.JoinReply:
+        """The handshake; the session is kept."""
+        request = pb.JoinRequest(
+            protocol=PROTOCOL,
+            contract=contract.canonical() if contract else b"",
+            node_id=node_id,
+            name=name,
+            head_step=head.step if head else 0,
+            head_hash=head.hash if head else b"",
+            replica_step=replica_step,
+            momentum=momentum,
+        )
+        reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
+        self._session = reply.session
+        return reply
+
+    async def announcements(self) -> AsyncIterator[pb.Announcement]:
+        async for announcement in _stream(self._stub.Attend(pb.AttendRequest(session=self._session))):
+            yield announcement
+
+    async def contribute(
+        self, header: pb.ContributionHeader, payload: bytes, sent: Callable[[], None] | None = None
+    ) -> pb.Receipt:
+        """Send a contribution; returns its receipt, when its round is over. `sent` is called when all of it is out."""
+        header.session = self._session
+        header.payload_bytes = len(payload)
+
+        async def parts() -> AsyncIterator[pb.ContributionPart]:
+            first: pb.ContributionHeader | None = header
+            for data in split(payload):
+                yield pb.ContributionPart(header=first, data=data)
+                first = None
+            if sent is not None:
+                sent()
+
+        return await _told(self._stub.Contribute(parts()))
+
+    async def probe(self) -> pb.ProbeReply:
+        return await _told(self._stub.Probe(pb.ProbeRequest(session=self._session), timeout=limits.CALL_S))
+
+    async def leave(self, trained_through: int | None) -> None:
+        request = pb.LeaveRequest(session=self._session, trained_through=trained_through)
+        await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S))
+
+    async def ask_receipt(self, contribution: bytes) -> pb.Receipt:
+        request = pb.ReceiptRequest(session=self._session, contribution=contribution)
+        return await _told(self._stub.AskReceipt(request))
+
+    async def updates(self, from_step: int, replica: Replica) -> AsyncIterator[SealedUpdate]:
+        """Updates from a step on, decoded for this replica's contract, each checked to be what its row names. Raises
+        PayloadError as well."""
+        layout, demo = replica.layout, replica.contract.demo
+        request = pb.UpdatesRequest(session=self._session, from_step=from_step)
+        row: Row | None = None
+        head_step = 0
+        assembly: Assembly | None = None
+        async for part in _stream(self._stub.Updates(request)):
+            if row is None or assembly is None:
+                row, head_step = parse_row(part.row), part.head_step
+                assembly = Assembly(row.body_bytes, update_bytes_max(layout, demo.magnitude), "update")
+            assembly.add(part.data)
+            if assembly.complete:
+                body = assembly.whole()
+                # off the event loop: for a large model it takes seconds
+                update = await asyncio.to_thread(_checked, row, body, layout, demo)
+                yield SealedUpdate(row, update, len(body), head_step)
+                row = assembly = None
+
+    async def snapshot(self, folder: Path, contract: Contract, begun: tuple[Path, int, int] | None) -> Path:
+        """Fetch the newest snapshot into a file of `folder`, named after its step; of the one that was begun, if that
+        is still the newest, only what is missing."""
+        _, step, offset = begun or (None, 0, 0)
+        size_max = 4 * TileLayout(contract.parameters).parameters + SNAPSHOT_HEAD_BYTES_MAX
+        request = pb.SnapshotRequest(session=self._session, step=step, offset=offset)
+        path: Path | None = None
+        with contextlib.ExitStack() as opened:
+            async for part, first in self._parts(self._stub.Snapshot(request), size_max):
+                if first is not None:
+                    path = folder / f"snapshot-{first.step}.part"
+                    goes_on = first.offset > 0 and begun is not None and first.step == step
+                    if begun is not None and not goes_on:
+                        begun[0].unlink(missing_ok=True)
+                    file = opened.enter_context(path.open("ab" if goes_on else "wb"))
+                file.write(part)
+        if path is None:
+            raise LinkLost("the snapshot did not come")
+        return path
+
+    async def corpus(self, contract: Contract) -> bytes:
+        """Fetch the packed corpus; whether it is the right one is for `unpack_corpus` to say."""
+        packed = bytearray()
+        request = pb.CorpusRequest(session=self._session)
+        async for part, _ in self._parts(self._stub.Corpus(request), packed_bytes_max(contract.data)):
+            packed += part
+        return bytes(packed)
+
+    async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
+        """The data of a file, part by part, the first one with its envelope. Raises LinkLost if it is not all of it."""
+        size: int | None = None
+        received = 0
+        async for part in _stream(call):
+            first = part if size is None else None
+            if first is not None:
+                size, received = first.size, first.offset
+            assert size is not None
+            received += len(part.data)
+            if size > size_max or received > size:
+                raise LinkLost(f"a file of {size} bytes was announced, {received} came, and {size_max} are allowed")
+            yield part.data, first
+        if received != size:
+            raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
+
+
+def connect(address: str, traffic: Traffic) -> Link:
+    """A link over gRPC to HOST:PORT; what passes is counted."""
+    channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    traffic.connecting_to(int(address.rpartition(":")[2]))
+
+    async def close() -> None:
+        traffic.look()  # the kernel forgets a connection that is closed
+        await channel.close()
+
+    stub: Any = SwarmStub(CountedChannel(channel, traffic))  # type: ignore[call-overload]  # it needs no more of a channel
+    return Link(stub, close)
+
+
+def _checked(row: Row, body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
+    if hashlib.sha256(body).digest() != row.body_hash:
+        raise ReplicaError(f"the body of step {row.step} is not the one that its row names")
+    return _decoded(body, layout, demo.magnitude, demo.update_topk)
+
+
+@lru_cache(maxsize=2)  # a thousand simulated nodes of one process decode the same bytes
+def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk: int) -> Update:
+    update = decode_update(body, layout, magnitude)
+    check_kept(update.merged, layout, update_topk)
+    return update
+
+
+async def _told(call: Awaitable[Reply]) -> Reply:
+    """The answer of a unary call."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise _plain(error) from None
+
+
+async def _stream(call: Any) -> AsyncIterator[Any]:
+    try:
+        async for message in call:
+            yield message
+    except grpc.aio.AioRpcError as error:
+        raise _plain(error) from None
+    finally:
+        call.cancel()
+    if call.cancelled():
+        raise LinkLost("the call was cancelled")
+
+
+def _plain(error: grpc.aio.AioRpcError) -> RemoteError:
+    text = error.details() or error.code().name.lower()
+    if error.code() == grpc.StatusCode.OUT_OF_RANGE:
+        return BeyondTheEnd(text)
+    return LinkLost(text) if error.code() in LOST else Refused(text)

@@ -1,0 +1,125 @@
+"""Looks at a node while it runs, and shows what it sees: on the terminal, in the log, at `/metrics` and in the state
+directory. It decides nothing, and what goes wrong here does not end the node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from thinwire_node.daemon import Node
+from thinwire_node.observe import status
+from thinwire_node.observe.metrics import CONTENT_TYPE, NodeMetrics
+from thinwire_node.observe.report import Report
+from thinwire_node.observe.reporter import Reporter
+from thinwire_node.observe.terminal import Terminal
+from thinwire_node.observe.view import one_line
+from thinwire_node.observe.web import Web
+
+log = logging.getLogger("thinwire.node")
+
+Result = TypeVar("Result")
+
+SHOW_EVERY_S = 1.0
+LOG_EVERY_S = 30.0
+"""Where there is no terminal."""
+
+
+class Monitor:
+    """`metrics`: host and port for `/metrics`, if they are wanted."""
+
+    def __init__(self, node: Node, terminal: Terminal | None, metrics: tuple[str, int] | None) -> None:
+        self._node = node
+        self._terminal = terminal
+        self._listen = metrics
+        self._reporter = Reporter(node)
+        self._metrics = NodeMetrics(self._reporter, node.record, lambda: self.cpu_s)
+        self._ended = asyncio.Event()
+        self._own_cpu_s = 0.0
+        self._disk_failed = False
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that all this has taken, the view included."""
+        return self._own_cpu_s + (self._terminal.cpu_s if self._terminal is not None else 0.0)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run the node, and watch it. Raises ThinwireError."""
+        web = await self._open_web()
+        watching = asyncio.ensure_future(self._watch())
+        watching.add_done_callback(_tell_failure)
+        try:
+            await self._node.run(stop)
+        finally:
+            self._ended.set()
+            await asyncio.wait({watching})
+            if web is not None:
+                await web.stop()
+
+    async def _open_web(self) -> Web | None:
+        if self._listen is None:
+            return None
+        web = Web(*self._listen, {"/metrics": self._metrics_page, "/healthz": self._healthz})
+        log.info("metrics at %s/metrics", await web.start())
+        return web
+
+    def _metrics_page(self) -> tuple[str, bytes]:
+        return CONTENT_TYPE, self._costed(self._metrics.text)
+
+    def _healthz(self) -> tuple[str, bytes]:
+        """An answer says that the event loop lives; nothing else is needed for health. Waiting is healthy."""
+        report = self._reporter.report()
+        return "application/json", json.dumps({"state": report.state, "words": report.words}).encode()
+
+    async def _watch(self) -> None:
+        now, every_s = time.monotonic, SHOW_EVERY_S if self._terminal is not None else status.WRITE_EVERY_S
+        write_at, log_at = now(), now() + LOG_EVERY_S
+        while not self._ended.is_set():
+            report = self._costed(self._look)
+            if now() >= write_at:
+                write_at = now() + status.WRITE_EVERY_S
+                self._costed(self._node.record.traffic.look)
+                await self._write(report)
+            if self._terminal is None and now() >= log_at:
+                log_at = now() + LOG_EVERY_S
+                log.info("%s", one_line(report), extra={"fields": {"node": asdict(report)}})
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), every_s)
+        await self._write(self._look())
+
+    def _look(self) -> Report:
+        report = self._reporter.report()
+        if self._terminal is not None:
+            self._terminal.show(report)
+        return report
+
+    async def _write(self, report: Report) -> None:
+        """Into the state directory, if it is the node's."""
+        if not self._node.holds_state:
+            return
+        try:
+            # off the event loop: a disk may take its time
+            await asyncio.to_thread(self._costed, status.write, self._node.settings.state_dir, report)
+            self._disk_failed = False
+        except OSError as error:
+            if not self._disk_failed:
+                log.warning("`thinwire-node status` knows nothing new, since the disk fails: %s", error)
+            self._disk_failed = True
+
+    def _costed(self, job: Callable[..., Result], *arguments: Any) -> Result:
+        """Do something, and add up the CPU time that it takes."""
+        began = time.thread_time()
+        try:
+            return job(*arguments)
+        finally:
+            self._own_cpu_s += time.thread_time() - began
+
+
+def _tell_failure(watching: asyncio.Future[None]) -> None:
+    if not watching.cancelled() and (error := watching.exception()) is not None:
+        log.error("the watching has failed, and the node goes on without it", exc_info=error)

@@ -1,0 +1,169 @@
+"""Looks at a node, and tells how it is now: see `thinwire_node.observe.report`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from thinwire_node.daemon import Node
+from thinwire_node.exchange.coordinator.record import Record
+from thinwire_node.exchange.coordinator.session import SessionState
+from thinwire_node.exchange.coordinator.traffic import Traffic
+from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Report, RunPosition
+from thinwire_node.training import pacing
+from thinwire_node.training.device import memory_bytes
+from thinwire_proto.wire.service_pb2 import Announcement
+
+RATE_OVER_S = 60.0
+RATE_EVERY_S = 0.5
+
+
+class Reporter:
+    """Makes reports of a node, on the node's event loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._past: deque[_Totals] = deque()
+
+    def report(self) -> Report:
+        node = self._node
+        session = node.session.state() if node.session is not None else None
+        state, words = _state(node, session)
+        context = node.contract.model.context if node.contract is not None else 0
+        samples_s, sent_s, received_s = self._rates(node.record)
+        return Report(
+            at_s=time.time(),
+            version=VERSION,
+            name=node.settings.options.name,
+            address=node.settings.address,
+            state=state,
+            words=words,
+            place=_place(node, session),
+            given=_given(node.record, samples_s * context),
+            clock=Clock(
+                offset_s=session.clock_offset_s if session is not None else None,
+                error_s=session.clock_error_s if session is not None else None,
+                jumps=node.record.clock_jumps,
+            ),
+            bytes=_bytes(node.record.traffic, sent_s, received_s, node.record.tail.bytes_s),
+            device=_device(node, session),
+        )
+
+    def _rates(self, record: Record) -> tuple[float, float, float]:
+        """Samples, bytes sent and bytes received in a second."""
+        traffic, past = record.traffic, self._past
+        now = _Totals(time.monotonic(), record.samples, traffic.sent.total_bytes, traffic.received.total_bytes)
+        if not past or now.at_s - past[-1].at_s >= RATE_EVERY_S:
+            past.append(now)
+        while len(past) > 1 and now.at_s - past[0].at_s > RATE_OVER_S:
+            past.popleft()
+        then = past[0]
+        seconds = now.at_s - then.at_s
+        if seconds < RATE_EVERY_S:
+            return 0.0, 0.0, 0.0
+        return (
+            (now.samples - then.samples) / seconds,
+            (now.sent_bytes - then.sent_bytes) / seconds,
+            (now.received_bytes - then.received_bytes) / seconds,
+        )
+
+
+@dataclass(frozen=True)
+class _Totals:
+    at_s: float
+    samples: int
+    sent_bytes: int
+    received_bytes: int
+
+
+def _state(node: Node, session: SessionState | None) -> tuple[str, str]:
+    """One of STATES, and the same for people."""
+    words = node.doing
+    if node.leaving and node.doing != "left":
+        words = "leaving"
+    elif session is not None:
+        words = _in_session(node, session)
+    return next((state for state in STATES if words.startswith(state)), "waiting"), words
+
+
+def _in_session(node: Node, session: SessionState) -> str:
+    replica = node.work.replica if node.work is not None else None
+    announced, doing = session.announcement, session.doing
+    words = "training"
+    if announced is None:
+        behind = replica is not None and replica.step < session.head_step
+        words = f"catching up: step {replica.step} of {session.head_step}" if replica and behind else "waiting"
+    elif announced.state == Announcement.STATE_WAITING:
+        words = announced.text
+    elif isinstance(doing, pacing.Wait):
+        words = "delivering: the receipt is out" if session.to_deliver else f"waiting: {doing.why}"
+    return words
+
+
+def _place(node: Node, session: SessionState | None) -> RunPosition:
+    contract, replica = node.contract, node.work.replica if node.work is not None else None
+    announced = session.announcement if session is not None else None
+    current = announced if announced is not None and announced.state == Announcement.STATE_ROUND else None
+    return RunPosition(
+        step=replica.step if replica is not None else None,
+        head_step=session.head_step if session is not None else None,
+        steps=contract.schedule.steps if contract is not None else None,
+        parameters=replica.layout.parameters if replica is not None else None,
+        round=current.round if current is not None else None,
+        round_length_s=contract.round.length_s if contract is not None else None,
+        round_left_s=session.round_left_s if session is not None else None,
+        k=current.k if current is not None else None,
+        lease_samples=node.work.lease.left if node.work is not None else None,
+    )
+
+
+def _given(record: Record, tokens_s: float) -> Given:
+    bits = 8 * (record.payload_bytes or 0)
+    return Given(
+        counted=record.counted,
+        not_counted=record.not_counted,
+        not_counted_why=record.not_counted_why,
+        outcomes=dict(record.outcomes),
+        tokens=record.tokens,
+        samples=record.samples,
+        tokens_s=tokens_s,
+        micro_batches_dropped=record.dropped,
+        gradients_dropped=record.too_old,
+        resyncs=record.resyncs,
+        mismatches=record.mismatches,
+        sessions=record.sessions,
+        sessions_lost=record.sessions_lost,
+        loss=record.loss,
+        components=record.components,
+        component_bits=bits / record.components if record.components else None,
+        slack_s=record.slack_s,
+        micro_batch_samples=record.micro_batch,
+    )
+
+
+def _bytes(traffic: Traffic, sent_s: float, received_s: float, upload_s: float | None) -> Bytes:
+    wire = traffic.wire
+    return Bytes(
+        sent=dict(traffic.sent.bytes),
+        received=dict(traffic.received.bytes),
+        sent_messages=dict(traffic.sent.messages),
+        received_messages=dict(traffic.received.messages),
+        sent_s=sent_s,
+        received_s=received_s,
+        wire_sent=wire.sent if wire is not None else None,
+        wire_received=wire.received if wire is not None else None,
+        upload_s=upload_s,
+    )
+
+
+def _device(node: Node, session: SessionState | None) -> Device:
+    name = node.machine.device if node.machine is not None else ""
+    held_bytes, limit_bytes = memory_bytes(name) if name else (None, None)
+    return Device(
+        name=name,
+        memory_bytes=held_bytes,
+        memory_limit_bytes=limit_bytes,
+        jobs=node.work.jobs if node.work is not None else 0,
+        to_deliver=session.to_deliver if session is not None else 0,
+    )

@@ -1,0 +1,260 @@
+"""One param group of the optimizer: what is learned of its parameters, what of it is sent, and the step.
+
+Two kinds behind one interface. `VoteGroup` is what a node of a swarm runs: votes, merged and decoded in integers,
+applied exactly. `FloatGroup` is DeMo as it was published. Both see a parameter of more than two dimensions as a matrix,
+(first, the rest).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.precondition import SecondMoment
+from thinwire_node.compression.published import Kept, Published
+from thinwire_node.compression.residual import left_out_of
+from thinwire_proto.contract import TILE_EDGE, DemoSpec, Parameter
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.apply import apply_votes, flush_subnormals
+from thinwire_proto.exact.schedule import to_float32
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.votes import merge
+from thinwire_proto.wire.codec import decode_votes, encode_votes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a param group, but for learning rate and weight decay, which each step brings along."""
+
+    compression_decay: float
+    compression_topk: int
+    compression_chunk: int
+    update_topk: int
+    alpha: float
+    values: Literal["vote", "float"]
+    transform: Literal["dct", "hadamard"]
+    magnitude: Literal["sign", "clipped"]
+    precondition: Literal["none", "adam"]
+    precondition_beta: float
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        named = {
+            "values": ("vote", "float"),
+            "transform": ("dct", "hadamard"),
+            "magnitude": ("sign", "clipped"),
+            "precondition": ("none", "adam"),
+        }
+        for name, known in named.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} must be one of {', '.join(known)}; it is {getattr(self, name)!r}")
+        for name in ("compression_decay", "precondition_beta"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 0 or more, and less than 1; it is {getattr(self, name)}")
+        for name in ("compression_topk", "compression_chunk"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be a whole number, 1 or more; it is {getattr(self, name)}")
+        if not (isinstance(self.update_topk, int) and 0 <= self.update_topk <= MATRIX_COMPONENTS):
+            raise ConfigError(f"update_topk must be a whole number, 0 to {MATRIX_COMPONENTS}; it is {self.update_topk}")
+        if not 0 < self.alpha <= 1:
+            raise ConfigError(f"alpha must be more than 0, and at most 1; it is {self.alpha}")
+        if self.values == "vote" and self.compression_chunk != TILE_EDGE:
+            raise ConfigError(
+                f"compression_chunk must be {TILE_EDGE} with values='vote': the integer transform that keeps ranks "
+                f"equal is made for that; it is {self.compression_chunk}. Leave it out, or choose values='float'"
+            )
+        for name, published in (("transform", "dct"), ("magnitude", "sign"), ("update_topk", 0)):
+            if self.values == "float" and getattr(self, name) != published:
+                raise ConfigError(f"{name} must be {published!r} with values='float': the published has no other")
+
+
+def settings_of(group: Mapping[str, Any]) -> Settings:
+    """Of one of torch's `param_groups`. Raises ConfigError."""
+    return Settings(**{name: group[name] for name in Settings.__dataclass_fields__})
+
+
+def check_rates(learning_rate: float, weight_decay: float) -> None:
+    """Raises ConfigError."""
+    if not (0 <= learning_rate < math.inf and 0 <= weight_decay < math.inf):
+        raise ConfigError(f"lr and weight_decay must be 0 or more; they are {learning_rate} and {weight_decay}")
+    if learning_rate * weight_decay >= 1:
+        raise ConfigError(
+            "lr · weight_decay must be less than 1, or parameters change their sign; "
+            f"{learning_rate} · {weight_decay} is {learning_rate * weight_decay}"
+        )
+
+
+class ParamGroup(Protocol):
+    """One step is `cut`, and `apply` of what all ranks have cut; or `apply` alone."""
+
+    settings: Settings
+    parameters: Sequence[Tensor]
+
+    def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
+        """What this rank sends, once the gradients have gone into the momentum; it leaves that. gradients: of this rank
+        alone, in the order of the parameters, float32 in their shapes."""
+
+    def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+        """Step the parameters by what the ranks have sent, and decay them."""
+
+    def state(self) -> list[dict[str, Tensor]]:
+        """All that is learned, by parameter and name; not copies."""
+
+
+def group_of(parameters: Sequence[Tensor], settings: Settings) -> ParamGroup:
+    """A param group that has learned nothing. parameters: float32, on one device, none of them empty."""
+    return VoteGroup(parameters, settings) if settings.values == "vote" else FloatGroup(parameters, settings)
+
+
+class VoteGroup:
+    def __init__(self, parameters: Sequence[Tensor], settings: Settings) -> None:
+        self.settings = settings
+        self.parameters = parameters
+        self._layout = _layout_of(parameters)
+        self._k = min(settings.compression_topk, MATRIX_COMPONENTS)
+        self._demo = DemoSpec(
+            transform=settings.transform,
+            k=self._k,
+            update_topk=settings.update_topk,
+            beta=settings.compression_decay,
+            alpha=settings.alpha,
+            magnitude=settings.magnitude,
+            precondition=settings.precondition,
+            precondition_beta=settings.precondition_beta,
+        )
+        self._momentum = Momentum(self._layout, self._demo, parameters[0].device)
+        self._step = torch.zeros((), dtype=torch.int64)
+        self._sent: Sent | None = None  # in the step that is under way, by this rank
+        for parameter in parameters:
+            with _contiguous([parameter]) as (theta,):
+                flush_subnormals(theta)
+
+    def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
+        self._sent = self._momentum.accumulate_and_extract(_named(gradients), to_float32(learning_rate), 1, self._k)
+        return encode_votes(self._sent.votes(), self._layout)
+
+    def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+        votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in everybody]
+        step, sent = int(self._step), self._sent
+        self._sent = None
+        merged = merge(votes, self._layout.components, strongest_of(self._demo, self._layout, step))
+        if sent is not None and (part := left_out_of(sent, merged, self._layout, self._demo.update_topk)):
+            self._momentum.put_back(part)
+        rate = to_float32(learning_rate)
+        decay = to_float32(1 - rate * weight_decay)
+        with _contiguous(self.parameters) as tensors:
+            apply_votes(
+                _named(tensors),
+                merged,
+                self._layout,
+                self._demo,
+                learning_rate=rate,
+                decay=decay,
+                step=step,
+            )
+        self._step += 1
+
+    def state(self) -> list[dict[str, Tensor]]:
+        return [{"step": self._step} | self._momentum.of(tensor) for tensor in self._layout.tensors]
+
+
+class FloatGroup:
+    def __init__(self, parameters: Sequence[Tensor], settings: Settings) -> None:
+        self.settings = settings
+        self.parameters = parameters
+        device = parameters[0].device
+        self._published = Published(
+            {str(number): _seen(parameter) for number, parameter in enumerate(parameters)},
+            beta=settings.compression_decay,
+            k=settings.compression_topk,
+            chunk=settings.compression_chunk,
+            alpha=settings.alpha,
+            device=device,
+        )
+        self._second: SecondMoment | None = None
+        if settings.precondition == "adam":
+            self._second = SecondMoment(_layout_of(parameters), settings.precondition_beta, device)
+        self._step = torch.zeros((), dtype=torch.int64)
+
+    def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
+        """For each parameter its indices, in as few bytes as they need, and then its values, float32."""
+        named = _named(gradients)
+        if self._second is not None:
+            self._second.begin()
+            named = {name: self._second.precondition(name, gradient) for name, gradient in named.items()}
+        self._published.accumulate(named, learning_rate)
+        parts = []
+        for name, kept in self._published.extract().items():
+            parts.append(kept.indices.cpu().numpy().astype(self._index_type(name)).tobytes())
+            parts.append(kept.values.cpu().numpy().astype("<f4").tobytes())
+        return b"".join(parts)
+
+    def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+        if weight_decay:
+            for parameter in self.parameters:
+                parameter.mul_(1 - learning_rate * weight_decay)
+        if everybody:
+            steps = self._published.step_of([self._read(sent) for sent in everybody])
+            for parameter, step in zip(self.parameters, steps.values(), strict=True):
+                parameter.sub_(step.view(parameter.shape), alpha=learning_rate)
+        self._step += 1
+
+    def state(self) -> list[dict[str, Tensor]]:
+        return [
+            {"step": self._step, "momentum": delta} | (self._second.of(name) if self._second else {})
+            for name, delta in self._published.delta.items()
+        ]
+
+    def _read(self, sent: bytes) -> dict[str, Kept]:
+        found, at = {}, 0
+        for name, delta in self._published.delta.items():
+            shape = self._published.kept_shape(name)
+            parts = []
+            for kind, wanted in ((self._index_type(name), np.int64), (np.dtype("<f4"), np.float32)):
+                part = np.frombuffer(sent, kind, math.prod(shape), at).astype(wanted).reshape(shape)
+                parts.append(torch.from_numpy(part).to(delta.device))
+                at += math.prod(shape) * kind.itemsize
+            found[name] = Kept(*parts)
+        return found
+
+    def _index_type(self, name: str) -> np.dtype[Any]:
+        return np.dtype("<u2" if self._published.size(name) <= 1 << 16 else "<u4")
+
+
+def described(group: ParamGroup) -> dict[str, Any]:
+    """What all ranks must hold alike of a param group, in words for JSON."""
+    shapes = {f"shape of parameter {number}": list(tensor.shape) for number, tensor in enumerate(group.parameters)}
+    return asdict(group.settings) | {"steps so far": int(group.state()[0]["step"])} | shapes
+
+
+def _seen(tensor: Tensor) -> tuple[int, ...]:
+    """Its shape, in at most two dimensions."""
+    return (tensor.shape[0], tensor[0].numel()) if tensor.dim() > 2 else tuple(tensor.shape)
+
+
+def _named(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors under the names that they have here, in at most two dimensions."""
+    return {str(number): tensor.view(_seen(tensor)) for number, tensor in enumerate(tensors)}
+
+
+def _layout_of(parameters: Sequence[Tensor]) -> TileLayout:
+    return TileLayout([Parameter(name=str(number), shape=_seen(tensor)) for number, tensor in enumerate(parameters)])
+
+
+@contextmanager
+def _contiguous(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """The parameters themselves, or, of those that lie otherwise in memory, copies that are written back."""
+    found = [parameter.detach().contiguous() for parameter in parameters]
+    yield found
+    for parameter, tensor in zip(parameters, found, strict=True):
+        if tensor.data_ptr() != parameter.data_ptr():
+            parameter.copy_(tensor)

@@ -1,0 +1,237 @@
+"""The node's state directory: what it keeps between two lives. Any file in it may be lost; the node then fetches anew.
+
+node_id                   made once
+contract.json, corpus.zst of the run that it takes part in
+head.json                 the newest sealed row that it has seen
+replica.safetensors       its parameters, now and then
+momentum.safetensors      its momentum as it was after a cut, with the contribution that this cut took out of it
+sent.json                 contributions sent since: the momentum still holds what is in them, so that it is worth
+nothing
+                          if one of them was counted
+snapshot-STEP.part        a snapshot that is on its way
+status.json               how it was a few seconds ago, for `thinwire-node status`
+lock                      held by the node that runs on this directory
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from thinwire_node.compression.momentum import Sent
+from thinwire_proto import limits
+from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.data.corpus import Corpus, unpack_corpus
+from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
+from thinwire_proto.exact.replica import Replica, load_replica, save_tensors
+
+PENDING = "pending."  # in the name of a tensor: of what is out
+AWAITED = "awaited."  # of what is counted, and whose update is out
+NODE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest sealed row that this node has seen: the step it led to, and its hash."""
+
+    step: int
+    hash: bytes
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A contribution that something is still to come of: its hash, what it took out of the momentum, and the step that
+    its round was for."""
+
+    hash: bytes
+    sent: Sent
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class KeptMomentum:
+    """What of the momentum goes on disk: its tensors by name (see `Momentum.state`), the last position trained on that
+    is in it, and what is out. pending: the contribution whose receipt is. awaited: with update_topk, those whose
+    update was
+    not applied yet, the pending one perhaps among them."""
+
+    momentum: dict[str, Tensor]
+    trained_through: int | None
+    pending: Pending | None
+    awaited: tuple[Pending, ...] = ()
+
+
+class NodeState:
+    """Opens or makes a state directory and keeps other nodes off it. Raises ConfigError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(folder / "lock")
+            self._lock.acquire(timeout=limits.LOCK_WAIT_S)
+            self._sweep()
+            self.node_id = self._identity()
+            self.head = self._read_head()
+        except Timeout:
+            raise ConfigError(
+                f"{folder}: another node runs on this state directory; give another --state-dir"
+            ) from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(
+                f"{folder}: cannot be used as a state directory: {reason}; give another --state-dir"
+            ) from None
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed had begun to write; a snapshot that broke off is gone on with."""
+        for path in (*self._folder.glob("*.part"), *self._folder.glob(".tmp*")):
+            if not path.name.startswith("snapshot-") and path.is_file():
+                path.unlink()
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def path(self, name: str) -> Path:
+        return self._folder / name
+
+    def _identity(self) -> str:
+        path = self.path("node_id")
+        if path.exists() and NODE_ID.fullmatch(found := path.read_text(errors="replace").strip()):
+            return found
+        node_id = secrets.token_hex(16)
+        self.write("node_id", node_id.encode())
+        return node_id
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put `data` in place of the file, whole or not at all."""
+        passing = self.path(name + ".part")
+        passing.write_bytes(data)
+        self.rename(passing, name)
+
+    def rename(self, passing: Path, name: str) -> None:
+        with passing.open("r+b") as file:
+            os.fsync(file.fileno())
+        passing.replace(self.path(name))
+
+    def contract(self) -> Contract | None:
+        """The contract of the run that this directory belongs to, if it belongs to one."""
+        path = self.path("contract.json")
+        if not path.exists():
+            return None
+        try:
+            return parse_contract(path.read_bytes())
+        except ContractError as error:
+            raise ConfigError(f"{path}: {error}; give another --state-dir") from None
+
+    def corpus(self, contract: Contract) -> Corpus | None:
+        try:
+            return unpack_corpus(self.path("corpus.zst").read_bytes(), contract.data)
+        except (FileNotFoundError, PayloadError):
+            return None
+
+    def _read_head(self) -> Head | None:
+        try:
+            found = json.loads(self.path("head.json").read_text())
+            return Head(int(found["step"]), bytes.fromhex(found["hash"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save_head(self, head: Head) -> None:
+        """Remember a head, if it is newer than the newest: replaying old updates forgets nothing."""
+        if self.head is None or head.step > self.head.step:
+            self.head = head
+            self.write("head.json", json.dumps({"step": head.step, "hash": head.hash.hex()}).encode())
+
+    def replica(self, contract: Contract) -> Replica | None:
+        try:
+            return load_replica(contract, self.path("replica.safetensors"))
+        except ReplicaError:
+            return None
+
+    def save_replica(self, replica: Replica) -> None:
+        passing = self.path("replica.part")
+        replica.save(passing)
+        self.rename(passing, "replica.safetensors")
+
+    def save_momentum(self, kept: KeptMomentum) -> None:
+        tensors = {name: tensor.cpu() for name, tensor in kept.momentum.items()}
+        about = {} if kept.trained_through is None else {"trained_through": str(kept.trained_through)}
+        if kept.pending is not None:
+            tensors |= _tensors_of(kept.pending, PENDING)
+            about["pending"] = kept.pending.hash.hex()
+        for number, one in enumerate(kept.awaited):
+            about[f"{AWAITED}{number}"] = f"{one.hash.hex()} {one.step} {one.sent.extraction}"
+            tensors |= _tensors_of(one, f"{AWAITED}{number}.")
+        passing = self.path("momentum.part")
+        save_tensors(tensors, passing, about)
+        self.rename(passing, "momentum.safetensors")
+
+    def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
+        """The momentum of the last save, if there is one that can be read, with tensors of these shapes."""
+        try:
+            with safe_open(self.path("momentum.safetensors"), framework="pt") as file:
+                about = file.metadata() or {}
+                # copies: see replica.load_replica
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            mark = int(about["trained_through"]) if "trained_through" in about else None
+            pending: Pending | None = None
+            awaited: list[Pending] = []
+            if "pending" in about:
+                pending = Pending(bytes.fromhex(about["pending"]), _sent_of(tensors, PENDING, 0))
+            while (key := f"{AWAITED}{len(awaited)}") in about:
+                name, step, cut = about[key].split()
+                awaited.append(Pending(bytes.fromhex(name), _sent_of(tensors, key + ".", int(cut)), int(step)))
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return None
+        fits = {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict(shapes) and all(
+            tensor.dtype == torch.float32 and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()
+        )
+        return KeptMomentum(tensors, mark, pending, tuple(awaited)) if fits else None
+
+    def drop_momentum(self) -> None:
+        self.path("momentum.safetensors").unlink(missing_ok=True)
+        self.save_sent([])
+
+    def save_sent(self, contributions: list[bytes]) -> None:
+        """Must be on disk before any of them leaves."""
+        self.write("sent.json", json.dumps([contribution.hex() for contribution in contributions]).encode())
+
+    def sent(self) -> list[bytes] | None:
+        """Contributions sent since the momentum was saved; None if that is not known any more."""
+        path = self.path("sent.json")
+        try:
+            return [bytes.fromhex(text) for text in json.loads(path.read_text())]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def partial_snapshot(self) -> tuple[Path, int, int] | None:
+        """A snapshot that broke off on its way: its file, its step, and how many bytes there are."""
+        for path in self._folder.glob("snapshot-*.part"):
+            step = path.stem.removeprefix("snapshot-")
+            if step.isdecimal():
+                return path, int(step), path.stat().st_size
+        return None
+
+
+def _tensors_of(one: Pending, prefix: str) -> dict[str, Tensor]:
+    """Copies, since a file may not hold the same memory under two names."""
+    sent = one.sent
+    return {prefix + "components": sent.components.cpu().clone(), prefix + "values": sent.values.cpu().clone()}
+
+
+def _sent_of(tensors: dict[str, Tensor], prefix: str, extraction: int) -> Sent:
+    """Taken out of `tensors`."""
+    return Sent(tensors.pop(prefix + "components"), tensors.pop(prefix + "values"), extraction)

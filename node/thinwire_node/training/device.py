@@ -1,0 +1,72 @@
+"""Which device computes, which one applies updates, and how much memory is in use there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.selftest import run_selftest
+
+
+def choose_device(wanted: str) -> tuple[torch.device, str]:
+    """ "auto" takes CUDA (or ROCm), then Apple's MPS, then the CPU: the first that really computes. Returns the device,
+    and why not a faster one, in words. Raises ConfigError if `wanted` is named and does not compute."""
+    if wanted != "auto":
+        device, problem = _try_device(wanted)
+        if device is None:
+            raise ConfigError(f"--device {wanted}: cannot be used on this machine ({problem}); try auto or cpu")
+        return device, ""
+    passed_over = []
+    for name, available in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
+        if available:
+            device, problem = _try_device(name)
+            if device is not None:
+                return device, ""
+            passed_over.append(f"{name} does not compute here ({problem})")
+    return torch.device("cpu"), "; ".join(passed_over)
+
+
+def _try_device(name: str) -> tuple[torch.device | None, str]:
+    """The device, with its number, if a product comes out right there; else what is wrong."""
+    try:
+        device = torch.zeros(1, device=name).device  # "cuda" becomes "cuda:0", as tensors will say
+        product = torch.ones(64, 64, device=device) @ torch.ones(64, 64, device=device)
+        return (device, "") if product.sum().item() == 64**3 else (None, "a product came out wrong")
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        return None, str(error).splitlines()[0]
+
+
+def choose_apply_device(demo: DemoSpec, compute: torch.device) -> tuple[torch.device, str]:
+    """The compute device if it decodes and steps exactly, else the CPU; and why, in words. Raises ConfigError if the
+    CPU does not either."""
+    cpu = torch.device("cpu")
+    for device in dict.fromkeys((compute, cpu)):
+        try:
+            test = run_selftest(demo, device)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            detail = f"the self-test cannot run there: {str(error).splitlines()[0]}"
+        else:
+            if test.passed:
+                return device, f"self-test on {device}: {test.detail}; a decode in float was told apart"
+            detail = test.detail
+        if device == cpu:
+            raise ConfigError(f"this machine's CPU does not decode exactly ({detail}); it cannot take part")
+    raise AssertionError("unreachable: the CPU is always tried")
+
+
+def memory_bytes(device: str) -> tuple[int | None, int | None]:
+    """Held on a device, as `str(torch.device)` names it, and there in all; on a CPU, by this process and in the
+    machine. None where that cannot be told."""
+    if device.startswith("cuda"):
+        return torch.cuda.memory_reserved(device), torch.cuda.get_device_properties(device).total_memory
+    if device.startswith("mps"):
+        return torch.mps.driver_allocated_memory(), torch.mps.recommended_max_memory()
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError, ValueError):  # there is no /proc
+        return None, None

@@ -1,0 +1,186 @@
+"""Train, cut, or wait? A pure function of what the node knows at a moment; the answer comes with its reason.
+
+Waiting for the update before training on is simple, and leaves a thin link's machine idle for most of its time. Never
+waiting would train on parameters that the swarm has left behind. So the node goes on as long as what it trains can
+still be in a round that takes a base of that age, and drops what cannot (docs/time.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from thinwire_proto.contract import RoundSpec
+from thinwire_proto.limits import margin_s, unmeasured_tail_s
+
+MEASURED_KEPT = 8
+BATCHES_A_ROUND = 4
+"""A micro-batch is made so small that this many fit into a round, if need be: updates are taken between them."""
+
+
+class Tail:
+    """How long a contribution takes from the cut until it has arrived, by the last ones."""
+
+    def __init__(self) -> None:
+        self._encode_s: deque[float] = deque(maxlen=MEASURED_KEPT)
+        self._seconds_a_byte: deque[float] = deque(maxlen=MEASURED_KEPT)
+        self._bytes = 0
+
+    def encoded(self, seconds: float) -> None:
+        self._encode_s.append(seconds)
+
+    def arrived(self, payload_bytes: int, seconds: float) -> None:
+        """A payload took so long from its first byte out to its last byte in."""
+        if payload_bytes > 0:
+            self._bytes = payload_bytes
+            self._seconds_a_byte.append(max(0.0, seconds) / payload_bytes)
+
+    @property
+    def bytes_s(self) -> float | None:
+        """What the link has carried in a second, on average over the last ones; None before the first."""
+        mean = sum(self._seconds_a_byte) / len(self._seconds_a_byte) if self._seconds_a_byte else 0.0
+        return 1 / mean if mean else None
+
+    def seconds(self, round_s: float) -> float:
+        """What to allow for the next one: the slowest encoding and the slowest rate of the last eight."""
+        if not self._encode_s or not self._seconds_a_byte:
+            return unmeasured_tail_s(round_s)
+        return max(self._encode_s) + max(self._seconds_a_byte) * self._bytes
+
+
+class Speed:
+    """Seconds a sample, by the last micro-batches."""
+
+    def __init__(self) -> None:
+        self._measured: deque[float] = deque(maxlen=MEASURED_KEPT)
+
+    def trained(self, samples: int, seconds: float) -> None:
+        self._measured.append(seconds / samples)
+
+    @property
+    def sample_s(self) -> float:
+        """0.0 before the first."""
+        return sum(self._measured) / len(self._measured) if self._measured else 0.0
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """The round that is open, on the node's own clock."""
+
+    step: int
+    deadline: float
+    error: float  # how wrong the deadline can be
+
+
+@dataclass(frozen=True)
+class View:
+    """What the node knows at `now`."""
+
+    now: float
+    round: RoundView | None
+    contributed: bool  # to that round; or it has said that it has nothing
+    out: bool  # a contribution is out whose receipt is not in
+    hurry: bool  # a round has passed without us: say what there is before this one does, too
+    replica_step: int
+    base_step: int | None  # of the gradient since the last cut
+    samples: int  # in that gradient
+    leased: int  # positions that may still be trained on
+    sample_s: float
+    tail_s: float
+    micro_batch: int  # as many samples at a time as the volunteer allows
+
+
+@dataclass(frozen=True)
+class Train:
+    samples: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Extract:
+    why: str
+
+
+@dataclass(frozen=True)
+class SayNothing:
+    why: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    why: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    why: str
+
+
+Decision = Train | Extract | SayNothing | Drop | Wait
+
+
+def decide(view: View, spec: RoundSpec) -> Decision:
+    """What to do next."""
+    stands_on = max(view.round.step if view.round else 0, view.replica_step)
+    if view.base_step is not None and view.base_step < stands_on - spec.base_age_max:
+        return Drop(f"the gradient is of step {view.base_step}, and rounds stand on step {stands_on} by now")
+    if view.round is None:
+        return Wait("no round is open")
+    may_contribute = not view.contributed and not view.out and view.now <= view.round.deadline
+    fits = view.round.step - spec.base_age_max <= view.replica_step <= view.round.step
+    if may_contribute and fits:
+        if view.samples and (why := _due(view, view.round, spec)):
+            return Extract(why)
+        if not view.samples and not view.leased:
+            return SayNothing("there is nothing to train on, and nothing was trained")
+    return _train_or_wait(view, view.round, spec)
+
+
+def cut_at(view: View, current: RoundView, spec: RoundSpec) -> float:
+    """When to stop adding to the contribution, so that it arrives in time."""
+    return current.deadline - current.error - view.tail_s - margin_s(spec.length_s)
+
+
+def _due(view: View, current: RoundView, spec: RoundSpec) -> str:
+    """Why to cut now; empty if there is time for more."""
+    if _share_is_trained(view, spec):
+        return "the share is trained"
+    if not view.leased:
+        return "the lease is used up"
+    if view.hurry:
+        return "the round before passed without us"
+    if view.now + view.sample_s > cut_at(view, current, spec):
+        return "time is up"
+    return ""
+
+
+def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
+    # what is trained now is for this round, or for the next one, which stands on the step after it
+    aims_at = current.step + (1 if view.contributed or view.out or view.now > current.deadline else 0)
+    if view.replica_step < aims_at - spec.base_age_max:
+        return Wait(f"the update to step {aims_at - spec.base_age_max} is under way")
+    if not view.leased:
+        return Wait("the lease is used up")
+    if _share_is_trained(view, spec) and spec.base_age_max == 0:
+        return Wait("the share is trained")
+    return Train(_size(view, current, spec), f"towards step {aims_at}")
+
+
+def _share_is_trained(view: View, spec: RoundSpec) -> bool:
+    """At pace barrier, all that anybody waits for. Whoever waits for a round to open goes on as long as its lease
+    lasts:
+    one node's packets that are sent again would otherwise leave all machines idle."""
+    return spec.pace == "barrier" and view.samples >= spec.samples
+
+
+def _size(view: View, current: RoundView, spec: RoundSpec) -> int:
+    """Samples of the next micro-batch: as many as the volunteer allows, unless that would take too long."""
+    size = min(view.micro_batch, view.leased)
+    if spec.pace == "barrier" and not _share_is_trained(view, spec):
+        size = min(size, spec.samples - view.samples)
+    if view.sample_s > 0:
+        size = min(size, int(spec.length_s / BATCHES_A_ROUND / view.sample_s))
+        left = cut_at(view, current, spec) - view.now
+        if not view.contributed and not view.out and left > 0:
+            size = min(size, int(left / view.sample_s))
+    return max(1, size)

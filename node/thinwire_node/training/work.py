@@ -1,0 +1,379 @@
+"""What a node holds while it takes part: replica, trainer and momentum, the one thread that touches them, and the
+one that writes them down.
+
+Every job runs whole on the compute thread, so an update is applied between two micro-batches and never within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.residual import Awaited
+from thinwire_node.exchange.coordinator.link import SealedUpdate
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Pending
+from thinwire_node.training.lease import Lease
+from thinwire_node.training.rule import Rule
+from thinwire_proto.contract import Contract
+from thinwire_proto.errors import ReplicaError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.limits import save_every_s
+from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.rows import contribution_hash
+from thinwire_proto.wire.service_pb2 import Announcement
+
+Result = TypeVar("Result")
+
+
+class ParametersDiffer(ReplicaError):
+    """The replica's bits are not the swarm's."""
+
+
+class Computes(Protocol):
+    """What trains: see `thinwire_node.training.trainer.Trainer`. The simulator has one that makes its votes up."""
+
+    replica: Replica
+    rule: Rule
+    samples: int
+    dropped: int
+    base_step: int | None
+    compute_s: float
+
+    def adopt(self, replica: Replica) -> None: ...
+    def refresh(self, out: Sent | None = None) -> None: ...
+    def look_ahead(self, out: Sent) -> None: ...
+    def micro_batch(self, positions: Sequence[int]) -> None: ...
+    def extract(self, k: int) -> tuple[Sent, int, float]: ...
+    def clear(self) -> None: ...
+    def interrupt(self) -> None: ...
+
+
+class Thread(Protocol):
+    """Jobs run on it in order, one at a time."""
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]: ...
+    def close(self) -> None:
+        """Wait for the job that runs, drop those that are queued."""
+
+
+class OneThread:
+    """A thread of the operating system."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, job, *arguments)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Threads:
+    """compute: whatever touches the parameters and the momentum. saver: what takes long to write. journal: what must be
+    written before the next thing happens."""
+
+    compute: Thread
+    saver: Thread
+    journal: Thread
+
+    def close(self) -> None:
+        for thread in (self.compute, self.saver, self.journal):
+            thread.close()
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A finished cut: what it is computed on, and the payload."""
+
+    name: bytes
+    step: int
+    base_step: int
+    fingerprint: int
+    samples: int
+    dropped: int
+    loss: float
+    trained_through: int | None
+    compute_ms: int
+    payload: bytes
+    components: int
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Copies of what is to be saved, and the last contribution that was sent before."""
+
+    replica: Replica
+    momentum: KeptMomentum
+    last_sent: bytes | None
+
+
+class Work:
+    """`kept`: the momentum of an earlier life, if this one may go on with it. `now`: seconds on a monotonic clock."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        state: NodeState,
+        trainer: Computes,
+        threads: Threads,
+        now: Callable[[], float],
+        kept: KeptMomentum | None,
+    ) -> None:
+        self.contract = contract
+        self.trainer = trainer
+        self.replica: Replica | None = trainer.replica
+        """None from a resync until the parameters are there again."""
+        self.pending: Pending | None = None
+        """The contribution whose receipt is out."""
+        self.lease = Lease()
+        self._on_the_way: Pending | None = None  # the newest contribution, until an update holds it or it is put back
+        self._awaited = Awaited(contract.demo.update_topk, kept.awaited if kept else ())
+        self._state = state
+        self._threads = threads
+        self._now = now
+        self._moved = asyncio.Condition()
+        self._trained_through_at_extraction: int | None = None
+        self._fingerprinted = (-1, 0, 0)  # step, nonce, fingerprint
+        self._told_s = 0.0
+        self.apply_s = 0.0
+        """That the newest update took on the compute thread."""
+        self.jobs = 0
+        """Of the compute thread: waiting, or under way."""
+        self._sent_since = state.sent() or []  # the save that is on disk
+        self._saving: asyncio.Future[None] | None = None
+        self._saved_at = now()
+        self._save_s = 0.0
+        if kept is not None:
+            trainer.rule.load(kept.momentum)
+            self.pending = self._on_the_way = kept.pending
+            self.lease.trained_through = self._trained_through_at_extraction = kept.trained_through
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        """Queue a job for the compute thread."""
+        self.jobs += 1
+        done = self._threads.compute.run(job, *arguments)
+        done.add_done_callback(self._job_done)
+        return done
+
+    def _job_done(self, done: asyncio.Future[Any]) -> None:
+        self.jobs -= 1
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def adopt(self, replica: Replica) -> None:
+        """Train on this replica from now on; the momentum stays, the gradient of the one before does not."""
+        self.replica = replica
+        await self.run(self._adopt, replica)
+
+    def _adopt(self, replica: Replica) -> None:
+        self.trainer.clear()
+        self.trainer.adopt(replica)
+        self._fingerprinted = (-1, 0, 0)
+
+    # updates
+
+    async def apply(self, sealed: SealedUpdate) -> None:
+        """Check an update's row against the replica, and step. Raises ReplicaError; the replica is then untouched."""
+        await self.run(self._apply, sealed)
+        async with self._moved:
+            self._moved.notify_all()
+
+    def _apply(self, sealed: SealedUpdate) -> None:
+        replica, row, began = self.replica, sealed.row, self._now()
+        assert replica is not None
+        if row.step != replica.step or row.previous != replica.head:
+            raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
+        if self._fingerprint(replica, row.nonce) != row.fingerprint:
+            raise ParametersDiffer(f"the parameters differ from those that were sealed at step {row.step}")
+        replica.apply(sealed.update, row.hash)
+        for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
+            self.trainer.rule.put_back(part)
+        ahead = self._on_the_way
+        if ahead is not None and ahead.hash in row.contributions:
+            ahead = self._on_the_way = None
+        self.trainer.refresh(ahead.sent if ahead and self._looks_ahead else None)
+        self._state.save_head(Head(replica.step, replica.head))
+        self.apply_s = self._now() - began
+
+    def _fingerprint(self, replica: Replica, nonce: int) -> int:
+        """Of the replica. The row asks for what the contribution told, mostly: it is worked out once for both, and what
+        goes wrong with a replica in between is found by the next contribution."""
+        step, known_nonce, fingerprint = self._fingerprinted
+        if (step, known_nonce) != (replica.step, nonce):
+            fingerprint = replica.fingerprint(nonce)
+            self._fingerprinted = (replica.step, nonce, fingerprint)
+        return fingerprint
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return self.contract.round.base_age_max > 0
+
+    async def reached(self, step: int) -> None:
+        """Wait until the replica is at `step` or beyond."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.replica is not None and self.replica.step >= step)
+
+    # contributions
+
+    async def train(self, samples: int) -> int:
+        """One micro-batch of up to so many samples of the lease; returns how many it took."""
+        positions = self.lease.take(samples)
+        await self.run(self.trainer.micro_batch, positions)
+        return len(positions)
+
+    async def drop_gradient(self) -> None:
+        await self.run(self.trainer.clear)
+
+    async def contribution(self, announcement: Announcement) -> Contribution | None:
+        """Extract, and encode. None if the replica has left the round's step behind: the gradient then waits for the
+        next
+        cut. What was cut is `pending` from then on, until `settle`; it is noted on disk before this returns."""
+        done = await self.run(self._contribution, announcement, self.lease.trained_through)
+        if done is None:
+            return None
+        contribution, kept = done
+        self._sent_since.append(contribution.name)
+        await self._note_sent()
+        if self._saving is not None and self._saving.done():
+            self._saving.result()
+        if kept is not None and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.ensure_future(self._save_kept(kept))
+        return contribution
+
+    async def _note_sent(self) -> None:
+        await self._threads.journal.run(self._state.save_sent, list(self._sent_since))
+
+    def _contribution(
+        self, announcement: Announcement, trained_through: int | None
+    ) -> tuple[Contribution, _Kept | None] | None:
+        replica, trainer = self.replica, self.trainer
+        assert replica is not None
+        behind = announcement.step - replica.step
+        if not 0 <= behind < len(announcement.nonces) or trainer.base_step is None:
+            return None
+        dropped, base_step = trainer.dropped, trainer.base_step
+        sent, samples, loss = trainer.extract(announcement.k)
+        payload = encode_votes(sent.votes(), replica.layout)
+        name = contribution_hash(
+            self.contract.hash, announcement.term, announcement.round, self._state.node_id, payload
+        )
+        self.pending = self._on_the_way = Pending(name, sent, announcement.step)
+        self._awaited.extract(self.pending)
+        self._trained_through_at_extraction = trained_through
+        fingerprint = self._fingerprint(replica, announcement.nonces[behind])
+        if self._looks_ahead:
+            trainer.look_ahead(sent)
+        kept = self._keep() if self._save_is_due() else None
+        contribution = Contribution(
+            name,
+            replica.step,
+            base_step,
+            fingerprint,
+            samples,
+            dropped,
+            loss,
+            trained_through,
+            self._compute_ms(),
+            payload,
+            len(sent.components),
+        )
+        return contribution, kept
+
+    def _compute_ms(self) -> int:
+        """Spent on forward and backward since this was last asked."""
+        told, self._told_s = self._told_s, self.trainer.compute_s
+        return round((self._told_s - told) * 1000)
+
+    async def settle(self, counted: bool) -> None:
+        """The receipt is in: counted votes stay out of the momentum, others go back into it."""
+        await self.run(self._settle, counted)
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def settled(self) -> None:
+        """Wait until no receipt is out."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.pending is None)
+
+    def _settle(self, counted: bool) -> None:
+        if self.pending is not None and not counted:
+            self.trainer.rule.put_back(self.pending.sent)
+            if self._on_the_way is self.pending:
+                self._on_the_way = None
+                self.trainer.refresh()
+        self.pending = None
+
+    async def forget(self) -> None:
+        """The momentum is worth nothing any more: begin anew, with a new lease."""
+        await self.run(self._forget)
+        await self._threads.journal.run(self._state.drop_momentum)
+
+    def _forget(self) -> None:
+        self.trainer.clear()
+        self.trainer.rule.forget()
+        self.trainer.refresh()
+        self.pending = self._on_the_way = None
+        self._awaited.clear()
+        self.lease = Lease()
+        self._sent_since = []
+
+    def interrupt(self) -> None:
+        """We are about to leave: give up the micro-batch that runs."""
+        self.trainer.interrupt()
+
+    async def finish_jobs(self) -> None:
+        """Wait for whatever the threads have begun: cancelling a wait does not cancel the work."""
+        await self.run(lambda: None)
+        if self._saving is not None:
+            await self._saving
+
+    # saving
+
+    def _save_is_due(self) -> bool:
+        return self._now() - self._saved_at > save_every_s(self.contract.round.length_s, self._save_s)
+
+    def _keep(self) -> _Kept | None:
+        """Copies, so that computing goes on while they are written."""
+        if self.replica is None:
+            return None
+        self._saved_at = self._now()
+        rule, mark = self.trainer.rule, self._trained_through_at_extraction
+        momentum = KeptMomentum(rule.state(), mark, self.pending, self._awaited.kept())
+        return _Kept(self.replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
+
+    async def _save_kept(self, kept: _Kept) -> None:
+        """The list of what was sent since grows shorter only when the momentum is on disk."""
+        began = self._now()
+        await self._threads.saver.run(self._write, kept)
+        self._save_s = self._now() - began
+        known = [name for name in (kept.last_sent, kept.momentum.pending and kept.momentum.pending.hash) if name]
+        ends = [self._sent_since.index(name) + 1 for name in known if name in self._sent_since]
+        self._sent_since = self._sent_since[max(ends, default=0) :]
+        await self._note_sent()
+
+    def _write(self, kept: _Kept) -> None:
+        self._state.save_momentum(kept.momentum)
+        self._state.save_replica(kept.replica)
+
+    async def save(self) -> None:
+        """Keep all of it; for a node that leaves in good order, or that is catching up."""
+        await self.finish_jobs()
+        kept = await self.run(self._keep)
+        if kept is not None:
+            await self._save_kept(kept)
+
+    async def save_if_due(self) -> None:
+        if self._save_is_due():
+            await self.save()
+
+    @property
+    def trained_through_at_extraction(self) -> int | None:
+        """The last position that is in the momentum, and not only in the gradient beside it."""
+        return self._trained_through_at_extraction

@@ -1,0 +1,1 @@
+"""What the coordinator and the node share and no protocol needs: logs, files, workers, counters, HTTP."""

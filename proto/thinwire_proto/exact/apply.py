@@ -1,0 +1,131 @@
+"""The exact application of merged votes to parameters (design section 3.6), for whoever holds them: a replica, or the
+optimizer of somebody's own training script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import TILE_EDGE, DemoSpec
+from thinwire_proto.exact.decode import clipped, directions, displacements, scale_votes, tile_batch
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TileLayout
+from thinwire_proto.exact.votes import Merged, Signs
+
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
+ROOM = 1 << 22
+"""Parameters whose signs become steps at a time: bounds the extra memory, not the result."""
+
+
+@torch.no_grad()
+def apply_votes(
+    tensors: Mapping[str, Tensor],
+    merged: Merged | Signs,
+    layout: TileLayout,
+    demo: DemoSpec,
+    *,
+    learning_rate: float,
+    decay: float,
+    step: int,
+) -> None:
+    """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`), or with magnitudes θ ← θ − S·X: two
+    operations, each rounded, never fused; subnormals become zero.
+
+    tensors: θ_step, float32 by the layout's names, contiguous, on one device, changed in place. learning_rate and
+    decay: η and c, float32 numbers that all replicas hold alike.
+    """
+    if not layout.tensors:
+        return
+    if isinstance(merged, Signs):
+        _apply_signs(tensors, merged, layout, learning_rate, decay)
+        return
+    device = tensors[layout.tensors[0].name].device
+    for batch, change in changes(merged, layout, demo, learning_rate=learning_rate, step=step, device=device):
+        for part in batch.parts:
+            theta = part.band(tensors[part.tensor.name])
+            _decay(theta, decay)
+            for of_theta, of_change in part.pieces(theta, change):
+                of_theta.sub_(of_change)
+            flush_subnormals(theta)
+
+
+def changes(
+    merged: Merged, layout: TileLayout, demo: DemoSpec, *, learning_rate: float, step: int, device: torch.device
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What merged votes subtract from the parameters, a batch of tiles at a time: float32 [n, 64, 64] or [n, 64], which
+    lasts until the next batch."""
+    tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
+    votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
+    batches = layout.batches(tile_batch(device))
+    places = torch.from_numpy(merged.components).to(device)
+    starts = np.searchsorted(merged.components, [_first_component(layout, batch) for batch in batches]).tolist()
+    room = torch.empty(2, max(_shape(batch).numel() for batch in batches), device=device)
+    for batch, start, end in zip(batches, starts, [*starts[1:], len(places)], strict=True):
+        shape = _shape(batch)
+        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in room)
+        scaled.zero_().view(-1)[places[start:end] - _first_component(layout, batch)] = votes[start:end]
+        rate = rates[: layout.matrix_tiles] if batch.is_matrix else rates[layout.matrix_tiles :]
+        rate = rate[batch.tiles].view(-1, *[1] * (len(shape) - 1))
+        if merged.scales is not None:
+            yield batch, displacements(scaled, demo.transform, rate, other)
+        elif demo.magnitude == "clipped":
+            yield batch, clipped(scaled, demo.transform, learning_rate, other)
+        else:
+            change = directions(scaled, demo.transform, step, other)
+            yield batch, torch.copysign(rate, change, out=change)
+
+
+def _apply_signs(
+    tensors: Mapping[str, Tensor], signs: Signs, layout: TileLayout, learning_rate: float, decay: float
+) -> None:
+    """The same step to the bit as by the merged votes that the signs come from."""
+    start, rate = 0, np.float32(learning_rate)
+    for tensor in layout.tensors:
+        whole = tensors[tensor.name].view(tensor.rows, tensor.columns)
+        rows = max(1, ROOM // (tensor.columns * TILE_EDGE)) * TILE_EDGE
+        steps_of = layout.in_tiles(tensor, signs.stepped)
+        for first in range(0, tensor.rows, rows):
+            steps, theta = steps_of[first : first + rows], whole[first : first + rows]
+            end = start + int(np.count_nonzero(steps))
+            change = np.zeros(steps.shape, np.float32)
+            change[steps] = np.where(signs.positive[start:end], rate, -rate)
+            start = end
+            _decay(theta, decay)
+            theta.sub_(torch.from_numpy(change).to(theta.device))
+            flush_subnormals(theta)
+
+
+def _shape(batch: Batch) -> torch.Size:
+    tiles = batch.tiles.stop - batch.tiles.start
+    return torch.Size((tiles, TILE_EDGE, TILE_EDGE) if batch.is_matrix else (tiles, TILE_EDGE))
+
+
+def _first_component(layout: TileLayout, batch: Batch) -> int:
+    first: int = batch.tiles.start
+    return first * MATRIX_COMPONENTS if batch.is_matrix else layout.matrix_components + first * VECTOR_COMPONENTS
+
+
+def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
+    """V' of the merged votes, float32 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
+    votes steps by zero, which changes no bit. tile: int64 [n], ascending, which of them each belongs to."""
+    values = torch.from_numpy(merged.values).to(tile.device)
+    if merged.scales is None:
+        votes, stepped = scale_votes(values, tile, tiles)
+        return votes.float(), torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
+    rates = torch.zeros(tiles, device=tile.device)
+    rates[torch.unique_consecutive(tile)] = torch.from_numpy(merged.scales).to(tile.device)
+    return values.float(), rates
+
+
+def _decay(theta: Tensor, decay: float) -> None:
+    if decay != 1.0:
+        theta.mul_(decay)
+        flush_subnormals(theta)
+
+
+def flush_subnormals(tensor: Tensor) -> None:
+    """Replace zeros of either sign and subnormals by +0, so that machines that flush them and others agree."""
+    torch.ops.aten.hardshrink.out(tensor, LARGEST_SUBNORMAL, out=tensor)  # x where |x| > LARGEST_SUBNORMAL, else +0

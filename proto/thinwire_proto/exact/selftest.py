@@ -1,0 +1,184 @@
+"""Does this device decode and step exactly? Extreme tiles through the very code path that a replica will use.
+
+The expectation comes from plain int64 arithmetic in numpy. The test has a negative control, a decode in float, which
+must fail it: a test that cannot fail proves nothing (design section 3.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
+from thinwire_proto.exact.apply import SMALLEST_NORMAL
+from thinwire_proto.exact.decode import CLIP, SHIFT, VOTE_MAX
+from thinwire_proto.exact.fingerprint import GOLDEN, MASK, fingerprint, mix64
+from thinwire_proto.exact.magnitudes import rounded
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.transform import dct_table, hadamard_table, inverse
+from thinwire_proto.exact.votes import Merged
+from thinwire_proto.wire.codec import Update
+
+STEP = 7
+NONCE = 2**64 - 3
+RATE = float(np.float32(1e-3))
+DECAY = float(np.float32(1 - 1e-5))
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """`exact`: every bit as expected. `control_differs`: the float decode was told apart, as it must be."""
+
+    exact: bool
+    control_differs: bool
+    detail: str
+
+    @property
+    def passed(self) -> bool:
+        return self.exact and self.control_differs
+
+
+def extreme_tiles(transform: str) -> Int64:
+    """Merged votes [n, 64, 64] at the bounds of the decode: all votes aligned with a basis column, single components,
+    checkerboards, and random ones from sparse to full."""
+    table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    tiles = [np.zeros((64, 64), np.int64)]
+    for row, column in ((0, 0), (1, 63), (31, 32), (63, 63)):
+        aligned = np.where(table[:, row] < 0, -1, 1)[:, None] * np.where(table[:, column] < 0, -1, 1)[None]
+        tiles += [aligned, WEIGHT_SUM_MAX * aligned]  # the largest sums there are, at this position
+        for value in (1, -WEIGHT_SUM_MAX):
+            single = np.zeros((64, 64), np.int64)
+            single[row, column] = value
+            tiles.append(single)
+    rng = np.random.default_rng(1)
+    for density, largest in ((0.008, 1), (0.03, 3), (0.1, 100), (1.0, WEIGHT_SUM_MAX), (1.0, 1)):
+        values = rng.integers(-largest, largest + 1, (8, 64, 64))
+        tiles += list(np.where(rng.random((8, 64, 64)) < density, values, 0))
+    return np.stack(tiles)
+
+
+def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
+    x = reference_integers(reference_scaled(merged), transform)
+    flat = merged.reshape(len(merged), -1)
+    even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
+    return (x > 0) | ((x == 0) & even), np.abs(flat).max(1) > 0
+
+
+def reference_scaled(merged: Int64) -> Int64:
+    """V' of merged votes [n, 64, 64] or [n, 64], in the same shape."""
+    flat = merged.reshape(len(merged), -1)
+    largest = np.abs(flat).max(1, keepdims=True)
+    scaled = np.sign(flat) * ((2 * VOTE_MAX * np.abs(flat) + largest) // np.maximum(2 * largest, 1))
+    same_shape: Int64 = scaled.reshape(merged.shape)
+    return same_shape
+
+
+def reference_integers(scaled: Int64, transform: str) -> Int64:
+    """X of V' [n, 64, 64] or [n, 64], in the same shape."""
+    table: Int64 = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
+    first: Int64 = table.T @ scaled if scaled.ndim == 3 else scaled
+    if scaled.ndim == 3 and transform == "dct":
+        first = (first + SHIFT // 2) // SHIFT
+    x: Int64 = first @ table
+    return x
+
+
+def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np.float32]:
+    """What is taken off each parameter at RATE where no sizes travel: merged [n, 64, 64] or [n, 64], same shape."""
+    rate = np.float32(RATE)
+    if demo.magnitude != "clipped":
+        positive, stepped = reference_signs(merged, demo.transform, step)
+        signed = np.where(positive, rate, -rate) * stepped.reshape(-1, *[1] * (merged.ndim - 1))
+        return np.asarray(signed, np.float32)
+    x = reference_integers(reference_scaled(merged), demo.transform)
+    change = np.zeros(x.shape, np.float32)
+    for tile, total in enumerate(np.abs(x).reshape(len(x), -1).sum(1).tolist()):
+        if total:
+            unit = np.float32(RATE * x[tile].size / (CLIP * total))  # of Python's floats, one tile at a time
+            change[tile] = np.clip(x[tile].astype(np.float32) * unit, -rate, rate)
+    return change
+
+
+def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
+    """Step a small replica on `device` through extreme tiles, by the votes and then by their magnitudes, and compare
+    each bit."""
+    transform = demo.transform
+    matrix = extreme_tiles(transform)  # [n, 64, 64]
+    vector = matrix[:, :, 0].copy()  # [n, 64]
+    tiles = len(matrix)
+    contract = _contract(demo, tiles)
+    rng = np.random.default_rng(2)
+    start = {
+        "matrix": rng.normal(0, 0.02, (64, 64 * tiles)).astype(np.float32),
+        "vector": rng.normal(0, 0.02, 64 * tiles).astype(np.float32),
+    }
+    start["vector"][:32] = SMALLEST_NORMAL  # the decay makes these subnormal
+    votes = np.concatenate([matrix.reshape(-1), vector.reshape(-1)])
+    places = np.flatnonzero(votes)
+    update = Update(STEP, RATE, DECAY, Merged(places, votes[places].astype(np.int16)))
+    replica = Replica(contract, {n: torch.from_numpy(t.copy()).to(device) for n, t in start.items()}, STEP, b"")
+    replica.apply(update, b"")
+    different = 0
+    for name, merged in (("matrix", matrix), ("vector", vector)):
+        different += _step_and_compare(start, name, reference_change(merged, demo, STEP), replica)
+
+    scaled = {"matrix": reference_scaled(matrix), "vector": reference_scaled(vector)}
+    values = np.concatenate([of_kind.reshape(-1) for of_kind in scaled.values()])
+    places = np.flatnonzero(values)
+    has_votes = [bool(tile.any()) for of_kind in scaled.values() for tile in of_kind]
+    scales = np.where(has_votes, rounded(10.0 ** rng.uniform(-12, -4, 2 * tiles)), np.float32(0))
+    sized = Merged(places, values[places].astype(np.int16), scales[scales > 0])
+    replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
+    for (name, of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
+        x = reference_integers(of_kind, transform).astype(np.float32)
+        different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
+    control = _control_differs(matrix, transform, device)
+    words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"
+    if fingerprint([replica.tensors["vector"]], NONCE) != _reference_fingerprint(replica.tensors["vector"]):
+        different, words = different + 1, f"{words}; the fingerprint is not that of the integer reference"
+    if not control:
+        words += "; the float decode was not told apart, so the test proves nothing"
+    return SelfTest(different == 0, control, words)
+
+
+def _step_and_compare(theta: dict[str, Float32], name: str, change: Float32, replica: Replica) -> int:
+    """Step one tensor of the reference, in place; in how many parameters the replica's differs. change: of its tiles,
+    [n, 64, 64] or [n, 64]."""
+    if change.ndim == 3:
+        change = change.transpose(1, 0, 2)  # the tiles lie side by side
+    theta[name] = _flushed(_flushed(theta[name] * np.float32(DECAY)) - change.reshape(theta[name].shape))
+    found = replica.tensors[name].cpu().numpy()
+    return int((theta[name].view(np.int32) != found.view(np.int32)).sum())
+
+
+def _reference_fingerprint(tensor: torch.Tensor) -> int:
+    """The formula of `thinwire_proto.exact.fingerprint`, one Python integer at a time."""
+    key = mix64(NONCE + GOLDEN)
+    bits = tensor.cpu().numpy().view(np.uint32).tolist()
+    return sum(mix64((place << 32 | value) ^ key) for place, value in enumerate(bits)) & MASK
+
+
+def _control_differs(matrix: Int64, transform: str, device: torch.device | str) -> bool:
+    """Whether a decode in float, the published way, is told apart from the exact one."""
+    coefficients = torch.from_numpy(matrix.astype(np.float32)).to(device)
+    x = inverse(coefficients, transform).cpu().numpy()
+    expected, _ = reference_signs(matrix, transform, STEP)
+    return bool((np.where(x == 0, expected, x > 0) != expected).any())
+
+
+def _flushed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.where(np.abs(values) < np.float32(SMALLEST_NORMAL), np.float32(0), values)
+
+
+def _contract(demo: DemoSpec, tiles: int) -> Contract:
+    return Contract(
+        demo=demo,
+        data=DataSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20),
+        parameters=(Parameter(name="matrix", shape=(64, 64 * tiles)), Parameter(name="vector", shape=(64 * tiles,))),
+    )

@@ -1,0 +1,221 @@
+"""The payload codec: votes to bytes and back, updates to bytes and back.
+
+A contribution is its components (`component_codec`) and a sign bit for each. An update is the same, and how large each
+merged vote is: 1 for nearly all of them where nodes seldom choose alike, so several are joined to one byte before
+zstandard counts bytes. Where the contract steps by signs alone, an update can be those signs instead, if there are so
+many votes that this is smaller (`sign_form`).
+
+Where the contract has magnitudes, a contribution carries a code a tile beside that, and an update a scale a tile; each
+kind is refused where the contract has the other. Everything that is wrong (truncated, too long, too many components in
+a tile, …) raises PayloadError, before memory is taken beyond what the contract bounds.
+
+Layouts (msgpack arrays, `VERSION` first) are in docs/wire.md. A change of them is a change of the version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Magnitude
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.decode import VOTE_MAX
+from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN
+from thinwire_proto.exact.schedule import to_float32
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.votes import Merged, Signs, Votes
+from thinwire_proto.wire import component_codec
+from thinwire_proto.wire.component_codec import decode_components, encode_components
+from thinwire_proto.wire.packing import (
+    check_types,
+    compress,
+    compressed_max,
+    decompress_exactly,
+    from_planes,
+    pack_array,
+    pack_bits,
+    packed_bytes,
+    planes,
+    unpack_array,
+    unpack_bits,
+)
+
+VERSION = 2
+PROTOCOL = 2
+"""What the two ends compare when a node joins: the calls, and what is in their payloads. It goes up with `VERSION`."""
+ENVELOPE_BYTES_MAX = 128
+"""msgpack heads, frame heads, numbers."""
+WIDTHS = (1, 2, 4, 8)
+"""Bits that the size of a merged vote can have; what does not fit follows behind."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """The update that leads from θ_step to θ_{step+1}: θ ← θ·decay, then θ ← θ − learning_rate·sign(X). With
+    magnitudes, θ ← θ − S·X in place of that, S the tile's scale; the learning rate then only says what the nodes had.
+    """
+
+    step: int
+    learning_rate: float  # a float32
+    decay: float  # a float32
+    merged: Merged | Signs
+
+
+def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> int:
+    """No contribution of the contract is longer than this."""
+    kept = layout.kept_max(k)
+    codes = compressed_max(layout.tiles) if magnitude == "tile" else 0
+    return component_codec.encoded_max(kept, layout) + kept // 8 + 1 + codes + ENVELOPE_BYTES_MAX
+
+
+def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign") -> int:
+    """No update of the contract is longer than this."""
+    count = layout.components
+    sizes = compressed_max(count) + compressed_max(2 * count)
+    scales = compressed_max(2 * layout.tiles) if magnitude == "tile" else 0
+    return component_codec.encoded_max(count, layout) + count // 8 + 1 + sizes + scales + ENVELOPE_BYTES_MAX
+
+
+def encode_votes(votes: Votes, layout: TileLayout) -> bytes:
+    fields = [VERSION, *encode_components(votes.components, layout), _encode_signs(votes.positive)]
+    return pack_array(fields if votes.codes is None else [*fields, compress(votes.codes.tobytes())])
+
+
+def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> Votes:
+    """Votes with at most k components a tile, with a code for each tile that has some if the contract has magnitudes.
+    Raises PayloadError."""
+    size_max = contribution_bytes_max(layout, k, magnitude)
+    if len(data) > size_max:
+        raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
+    types = (*component_codec.FIELDS, bytes) + ((bytes,) if magnitude == "tile" else ())
+    fields = unpack_array(data, "contribution", VERSION)
+    check_types(fields, types, _kind("contribution", magnitude))
+    form, count, head, body, signs, *more = fields
+    components, in_tile = decode_components(form, count, head, body, layout, k, layout.kept_max(k))
+    tiles = int(np.count_nonzero(in_tile))
+    codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None
+    return Votes(components, _decode_signs(signs, count), codes)
+
+
+def encode_update(update: Update, layout: TileLayout) -> bytes:
+    head = [VERSION, update.step, _float_bits(update.learning_rate), _float_bits(update.decay)]
+    merged = update.merged
+    if isinstance(merged, Signs):
+        return pack_array([*head, _encode_signs(merged.stepped), _encode_signs(merged.positive)])
+    magnitude = np.abs(merged.values.astype(np.int32))
+    votes = [*encode_components(merged.components, layout), _encode_signs(merged.values > 0), *_encode_sizes(magnitude)]
+    if merged.scales is None:
+        return pack_array([*head, *votes])
+    bits = merged.scales.view(np.uint32)
+    if (bits & 0xFFFF).any() or (magnitude > VOTE_MAX).any():
+        raise ValueError("with magnitudes, values are int8 and scales have eight significant bits")
+    return pack_array([*head, *votes, compress(planes(bits >> 16))])
+
+
+def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign") -> Update:
+    """Raises PayloadError."""
+    if len(data) > update_bytes_max(layout, magnitude):
+        raise PayloadError(f"an update has at most {update_bytes_max(layout, magnitude)} bytes; this has {len(data)}")
+    rest = unpack_array(data, "update", VERSION)
+    check_types(rest[:3], (int, int, int), "update")
+    step, (rate, decay) = rest[0], [_bits_float(bits) for bits in rest[1:3]]
+    if not (0 <= rate <= 1 and 0 <= decay <= 1):
+        raise PayloadError(f"learning rate and decay must lie between 0 and 1; they are {rate} and {decay}")
+    if magnitude == "sign" and len(rest) == 5:
+        return Update(step, rate, decay, _decode_sign_form(rest[3:], layout))
+    return Update(step, rate, decay, _decode_merged(rest[3:], layout, magnitude))
+
+
+def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) -> Merged:
+    types = (*component_codec.FIELDS, bytes, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
+    check_types(fields, types, _kind("update", magnitude))
+    form, count, head, body, signs, width, sizes, large, *more = fields
+    components, in_tile = decode_components(form, count, head, body, layout, MATRIX_COMPONENTS, layout.components)
+    values = _decode_sizes(width, sizes, large, count, VOTE_MAX if more else WEIGHT_SUM_MAX)
+    values[~_decode_signs(signs, count)] *= -1
+    scales = _scales(more[0], int(np.count_nonzero(in_tile))) if more else None
+    return Merged(components, values, scales)
+
+
+def _decode_sign_form(fields: list[Any], layout: TileLayout) -> Signs:
+    check_types(fields, (bytes, bytes), "update")
+    stepped = _decode_signs(fields[0], layout.tiles)
+    return Signs(stepped, _decode_signs(fields[1], layout.parameters_in(stepped)))
+
+
+def _encode_signs(positive: npt.NDArray[np.bool_]) -> bytes:
+    return np.packbits(positive, bitorder="little").tobytes()
+
+
+def _decode_signs(signs: bytes, count: int) -> npt.NDArray[np.bool_]:
+    if len(signs) != -(-count // 8):
+        raise PayloadError(f"{count} signs need {-(-count // 8)} bytes; there are {len(signs)}")
+    bits = np.unpackbits(np.frombuffer(signs, np.uint8), bitorder="little")
+    if bits[count:].any():
+        raise PayloadError("there are sign bits beyond the last one")
+    return bits[:count].astype(bool)
+
+
+def _encode_sizes(magnitude: npt.NDArray[np.int32]) -> list[int | bytes]:
+    """How large merged votes are: the width in bits, one number below 2^width for each, and the rest of those that do
+    not fit, which have the highest number. The width that comes out smallest."""
+    smallest: list[int | bytes] = []
+    for width in WIDTHS:
+        highest = (1 << width) - 1
+        large = magnitude[magnitude > highest] - (highest + 1)
+        packed = compress(pack_bits(np.minimum(magnitude - 1, highest).astype(np.int64), width))
+        found: list[int | bytes] = [width, packed, compress(planes(large))]
+        if not smallest or _length(found) < _length(smallest):
+            smallest = found
+    return smallest
+
+
+def _length(fields: list[int | bytes]) -> int:
+    return sum(len(field) for field in fields if isinstance(field, bytes))
+
+
+def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: int) -> npt.NDArray[np.int16]:
+    if width not in WIDTHS:
+        raise PayloadError(f"the size of a merged vote has {', '.join(map(str, WIDTHS))} bits, and not {width}")
+    raw = decompress_exactly(packed, packed_bytes(count, width), 1, "bytes of merged votes")
+    sizes = unpack_bits(raw, count, width)
+    highest = (1 << width) - 1
+    above = np.flatnonzero(sizes == highest)
+    rest = decompress_exactly(large, len(above), 2, "large merged votes")
+    sizes[above] += from_planes(rest)
+    sizes += 1
+    if sizes.max(initial=1) > largest:
+        raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
+    return sizes.astype(np.int16)
+
+
+def _scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:
+    """The scales of so many tiles, from the upper halves of their float32."""
+    upper = from_planes(decompress_exactly(packed, tiles, 2, "scales of tiles"))
+    scales = (upper.astype(np.uint32) << 16).view(np.float32)
+    if not ((scales >= SCALE_MIN) & (scales <= SCALE_MAX)).all():
+        raise PayloadError(f"the scale of a tile must lie between {SCALE_MIN:.1e} and {SCALE_MAX:g}")
+    return scales
+
+
+def _kind(what: str, magnitude: Magnitude) -> str:
+    return f"{what} of version {VERSION} with demo.magnitude = {magnitude}"
+
+
+def _float_bits(value: float) -> int:
+    if to_float32(value) != value:
+        raise ValueError(f"{value!r} is not a float32")
+    return int(np.float32(value).view(np.uint32))
+
+
+def _bits_float(bits: int) -> float:
+    """A float32 that is +0 or normal; what machines make of others differs."""
+    if bits >> 32:
+        raise PayloadError("a float32 has 32 bits")
+    value = float(np.uint32(bits).view(np.float32))
+    if abs(value) < np.finfo(np.float32).tiny and bits:
+        raise PayloadError("learning rate and decay must be 0 or normal numbers")
+    return value

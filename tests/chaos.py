@@ -1,0 +1,256 @@
+"""`make chaos`: real processes, killed, stopped and started at random, while the swarm has to go on.
+
+Every half to two seconds one thing happens to one process: a node is started, killed with kill -9, told to leave,
+stopped (SIGSTOP) or woken, or the coordinator is killed and started again. The seed tells what happens to whom; when it
+happens, and what it hits, is up to the machine. At the end everybody leaves, and it has to hold:
+
+* steps went on: never longer than STANDSTILL_S without one while somebody could train;
+* no two replicas differed, in any comparison, and those that left at the same step left with the same fingerprint;
+  neither did a node find that out by itself: logs are read, of every life, since a tally ends with its coordinator;
+* the ledger verifies, and each contribution is in one update at most;
+* nobody ended but by a signal of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from deploy.local_swarm.processes import LISTENING, Process, left_with
+from thinwire_coordinator.ledger.verify import verify
+from thinwire_proto.errors import LedgerError
+from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
+
+NODES_MAX = 10
+NODES_LEAST = 2
+ACTION_S = (0.5, 2.0)
+STANDSTILL_S = 30.0
+"""Longer than a coordinator and a node take to start while everything else does, too."""
+END_S = 15.0
+ACTIONS = {"start": 6, "kill": 4, "leave": 2, "stop": 2, "wake": 3, "kill the coordinator": 1}
+"""By how likely they are."""
+
+RUN_TOML = """
+[model]
+width = 64
+layers = 1
+heads = 2
+hidden = 64
+context = 64
+
+[schedule]
+steps = 10000000
+warmup_steps = 2
+
+[round]
+pace = "clock"
+length_ms = 1000
+base_age_max = 1
+samples = 64
+weight_max = 16
+"""
+
+TROUBLE = re.compile(
+    r"Traceback|Segmentation|Fatal Python error"
+    r"|its replica differs|the parameters differ|are not those of step|resyncing"
+)
+"""What the log of no process may hold. The second line: a replica that differs, as the coordinator found, and as a node
+found, by itself and by its receipt; and a node that gave its replica up for whatever reason."""
+SHOWN_LINES = 20
+
+
+class Failed(Exception):
+    """A promise did not hold."""
+
+
+def check_logs(folder: Path) -> None:
+    """Raise Failed with the file, the line and what follows it, if a log tells of trouble."""
+    for path in sorted(folder.glob("*.log")):
+        lines = path.read_text(errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            if TROUBLE.search(line):
+                told = "\n".join(lines[number - 1 : number - 1 + SHOWN_LINES])
+                raise Failed(f"{path}:{number}: {told}")
+
+
+@dataclass
+class Victim:
+    name: str
+    process: Process | None = None
+    stopped: bool = False
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.running
+
+
+@dataclass
+class Chaos:
+    folder: Path
+    random: random.Random
+    address: str = "127.0.0.1:0"
+    coordinator: Process | None = None
+    victims: list[Victim] = field(default_factory=lambda: [Victim(f"node-{n}") for n in range(1, NODES_MAX + 1)])
+    ended: list[Process] = field(default_factory=list)
+    done: dict[str, int] = field(default_factory=dict)
+    different: int = 0
+    best_step: int = 0
+    moved_at: float = field(default_factory=time.monotonic)
+    slowest_s: float = 0.0
+    lives: int = 0
+
+    def start_coordinator(self) -> None:
+        self.lives += 1
+        run_file = self.folder / "RUN.toml"
+        run_file.write_text(RUN_TOML)
+        command = ["thinwire-coordinator", "serve", "--state-dir", str(self.folder / "coordinator")]
+        command += ["--listen", self.address, "--evaluate-every", "1000000000", "--run", str(run_file)]
+        self.coordinator = Process("coordinator", command, self.folder / f"coordinator.{self.lives}.log")
+        while not (found := LISTENING.search(self.coordinator.text())):
+            if not self.coordinator.running:
+                raise Failed(f"the coordinator did not start:\n{self.coordinator.tail()}")
+            time.sleep(0.1)
+        self.address = found[1]
+
+    def start(self, victim: Victim) -> None:
+        if victim.process is not None:
+            self.ended.append(victim.process)
+        command = ["thinwire-node", "start", self.address, "--name", victim.name, "--threads", "1"]
+        command += ["--state-dir", str(self.folder / victim.name)]
+        victim.process = Process(victim.name, command, self.folder / f"{victim.name}.{len(self.ended)}.log")
+        victim.stopped = False
+
+    def act(self) -> None:
+        """One thing happens to one process."""
+        running = [victim for victim in self.victims if victim.runs]
+        awake = [victim for victim in running if not victim.stopped]
+        choices = {
+            "start": [victim for victim in self.victims if not victim.runs],
+            "kill": running if len(awake) > NODES_LEAST else [],
+            "leave": awake if len(awake) > NODES_LEAST else [],
+            "stop": awake if len(awake) > NODES_LEAST else [],
+            "wake": [victim for victim in running if victim.stopped],
+            "kill the coordinator": self.victims,
+        }
+        possible = [action for action in ACTIONS if choices[action]]
+        action = self.random.choices(possible, [ACTIONS[action] for action in possible])[0]
+        victim = self.random.choice(choices[action])
+        self.done[action] = self.done.get(action, 0) + 1
+        assert self.coordinator is not None
+        if action == "start":
+            self.start(victim)
+        elif action == "kill the coordinator":
+            self.coordinator.tell(signal.SIGKILL)
+            self.coordinator.popen.wait()
+            self.start_coordinator()
+            self.moved_at = time.monotonic()
+        else:
+            assert victim.process is not None
+            numbers = {"kill": signal.SIGKILL, "leave": signal.SIGTERM, "stop": signal.SIGSTOP, "wake": signal.SIGCONT}
+            victim.process.tell(numbers[action])
+            victim.stopped = action == "stop"
+
+    def look(self) -> None:
+        """Has it gone on, and are all replicas equal?"""
+        status = self.status()
+        self.different += status.fingerprints_different
+        if status.fingerprints_different:
+            raise Failed(f"{status.fingerprints_different} replicas differed: see {self.folder}")
+        now = time.monotonic()
+        if status.step > self.best_step or not any(node.active for node in status.nodes):
+            self.best_step = max(status.step, self.best_step)
+            self.moved_at = now
+        if status.step < self.best_step:
+            raise Failed(f"step {self.best_step} was sealed, and the ledger ends at step {status.step}")
+        self.slowest_s = max(self.slowest_s, now - self.moved_at)
+        if now - self.moved_at > STANDSTILL_S:
+            raise Failed(f"no step after {self.best_step} for {STANDSTILL_S:.0f} s")
+        for victim in self.victims:
+            process = victim.process
+            # one that is told to leave before it has begun to listen to signals ends by the signal itself
+            fine = (0, -signal.SIGKILL, -signal.SIGTERM)
+            if process is not None and not process.running and process.popen.returncode not in fine:
+                raise Failed(f"{victim.name} ended with {process.popen.returncode}:\n{process.tail(20)}")
+
+    def status(self) -> StatusReply:
+        with grpc.insecure_channel(self.address) as channel:
+            reply: StatusReply = SwarmStub(channel).Status(StatusRequest(), timeout=END_S)
+            return reply
+
+    def finish(self) -> None:
+        """Everybody leaves in good order; then the logs and the books are looked at."""
+        for victim in self.victims:
+            if victim.process is not None:
+                victim.process.tell(signal.SIGCONT)
+                victim.process.tell(signal.SIGTERM)
+        for victim in self.victims:
+            if victim.process is not None:
+                victim.process.popen.wait(END_S)
+        self.look()
+        assert self.coordinator is not None
+        self.coordinator.end(END_S)
+        check_logs(self.folder)
+        try:
+            verify(self.folder / "coordinator", lambda said: None)
+        except LedgerError as error:
+            raise Failed(f"the ledger does not verify: {error}") from None
+        left: dict[int, int] = {}
+        for process in [*self.ended, *(victim.process for victim in self.victims if victim.process)]:
+            if found := left_with(process):
+                step, fingerprint = found
+                if left.setdefault(step, fingerprint) != fingerprint:
+                    raise Failed(f"{process.name} left step {step} with another fingerprint than somebody else")
+
+    def kill_all(self) -> None:
+        for process in [victim.process for victim in self.victims] + [self.coordinator]:
+            if process is not None:
+                process.tell(signal.SIGKILL)
+                process.popen.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="thinwire-chaos-"))
+    print(f"seed {given.seed}, {given.minutes:g} minutes, logs in {folder}", flush=True)
+    chaos = Chaos(folder, random.Random(given.seed))
+    try:
+        run(chaos, given.minutes * 60)
+    except Failed as error:
+        sys.exit(f"seed {given.seed}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        chaos.kill_all()
+    what = ", ".join(f"{action} {count}" for action, count in sorted(chaos.done.items()))
+    print(f"{chaos.best_step} steps, {chaos.lives} lives of the coordinator; {what}")
+    print(f"longest time without a step {chaos.slowest_s:.1f} s; every replica was equal, and the ledger verifies")
+
+
+def run(chaos: Chaos, seconds: float) -> None:
+    chaos.start_coordinator()
+    for victim in chaos.victims[:3]:
+        chaos.start(victim)
+    chaos.moved_at = time.monotonic()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(chaos.random.uniform(*ACTION_S))
+        chaos.act()
+        chaos.look()
+    chaos.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Nodes that share a folder: each has a slot of its own, and finds it again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thinwire_node.storage.state import NodeState
+from thinwire_node.storage.state_slots import free_state_slot
+from thinwire_proto.errors import ConfigError
+
+TAKER = """
+import sys
+from pathlib import Path
+from thinwire_node.storage.state_slots import free_state_slot
+with free_state_slot(Path(sys.argv[1])) as slot:
+    print(slot.number, flush=True)
+    sys.stdin.read()
+"""
+RACERS = 6
+
+
+def test_nodes_that_start_together_get_places_of_their_own_and_a_dead_ones_is_free_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKER, str(tmp_path)]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(RACERS)
+    ]
+    try:
+        by_place = {int(racer.stdout.readline()): racer for racer in racers if racer.stdout}
+        assert sorted(by_place) == list(range(RACERS))
+        by_place[2].kill()
+        by_place[2].wait()
+        with free_state_slot(tmp_path) as slot:
+            assert slot.number == 2
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+def test_a_place_serves_as_a_state_directory_and_is_found_again(tmp_path: Path) -> None:
+    ids = []
+    for _ in range(2):
+        with free_state_slot(tmp_path) as slot:
+            state = NodeState(slot.folder)
+            ids.append(state.node_id)
+            state.close()
+    assert ids[0] == ids[1]
+
+
+def test_a_folder_that_a_node_was_given_by_name_is_skipped(tmp_path: Path) -> None:
+    state = NodeState(tmp_path / "0")
+    with free_state_slot(tmp_path) as slot:
+        assert slot.number == 1
+    state.close()
+    with free_state_slot(tmp_path) as slot:
+        assert slot.number == 0
+
+
+def test_that_all_are_taken_is_said(tmp_path: Path) -> None:
+    first, second, third = (free_state_slot(tmp_path, slots_max=2) for _ in range(3))
+    with first, second, pytest.raises(ConfigError, match="all 2 slots are taken"), third:
+        pass
+
+
+def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot hold nodes' slots"), free_state_slot(tmp_path / "file"):
+        pass

@@ -1,0 +1,71 @@
+"""The coordinator dies at a named point of sealing an update: just before, or just after, each thing that it does; or
+while what it has sent is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+from simulator.virtual_time import ProcessDied
+from simulator.world import World
+
+POINTS = {
+    "the body is about to be written": ("bodies", "put", "before"),
+    "the body is written": ("bodies", "put", "after"),
+    "the row is about to be written": ("ledger", "append", "before"),
+    "the row is in": ("ledger", "append", "after"),
+    "the update is about to go out": ("feed", "publish", "before"),
+    "the update is out": ("feed", "publish", "on its way"),
+    "receipts are about to go out": ("intake", "close", "before"),
+    "receipts are out": ("intake", "close", "on its way"),
+    "leases are about to be written": ("ledger", "record_leases", "before"),
+    "leases are written": ("ledger", "record_leases", "after"),
+}
+
+
+def arm(world: World, when: str) -> None:
+    """The next time that this comes to pass is the coordinator's last moment."""
+    if when not in POINTS:
+        raise AssertionError(f"there is no point {when!r}; there are {', '.join(POINTS)}")
+    where, name, edge = POINTS[when]
+    sim_coordinator = world.living_coordinator()
+    places = {
+        "bodies": sim_coordinator.state.bodies,
+        "ledger": sim_coordinator.state.ledger,
+        "feed": sim_coordinator.feed,
+        "intake": sim_coordinator.swarm.intake,
+    }
+    target: Any = places[where]
+    real: Callable[..., Any] = getattr(target, name)
+
+    def dies(*arguments: Any, **named: Any) -> Any:
+        setattr(target, name, real)
+        if edge == "before":
+            world.kill_coordinator()
+            raise ProcessDied
+        real_result = real(*arguments, **named)
+        if edge == "on its way":
+            return _die_soon(world, real_result)
+        world.kill_coordinator()
+        return real_result
+
+    object.__setattr__(target, name, dies)
+
+
+def _die_soon(world: World, real_result: Any) -> Any:
+    """As long from now as a packet may take, so that some nodes have what was sent, and some never will. What was to
+    come behind an awaited call does not happen any more."""
+    lag_s = world.network.travel_s("")  # of no node in particular: the line that was named last
+    if not inspect.isawaitable(real_result):
+        asyncio.get_running_loop().call_later(lag_s, world.kill_coordinator)
+        return real_result
+    return _awaited(world, real_result, lag_s)
+
+
+async def _awaited(world: World, call: Awaitable[Any], lag_s: float) -> NoReturn:
+    await call
+    await asyncio.sleep(lag_s)
+    world.kill_coordinator()
+    raise ProcessDied

@@ -1,0 +1,139 @@
+"""A simulated machine: see `thinwire_node.machine.Machine`. Its clock drifts and jumps, its speed is given, and it
+can be killed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.network import Network
+from simulator.replicas import Shared, SharedReplica
+from simulator.stub import Calls
+from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
+from thinwire_node.exchange.coordinator.link import Link
+from thinwire_node.exchange.coordinator.session import Clocks
+from thinwire_node.exchange.coordinator.traffic import Traffic
+from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.training.work import Threads, Work
+from thinwire_proto.contract import Contract
+from thinwire_proto.data.corpus import Corpus
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.service_pb2 import ContributionHeader
+
+
+class DriftingClock:
+    """Seconds, which pass a little faster or slower than they should, from an arbitrary beginning."""
+
+    def __init__(self, begin: float, drift: float) -> None:
+        self._begin = begin
+        self._drift = drift
+        self._jumped = 0.0
+        self.slept_s = 0.0
+
+    def now(self) -> float:
+        return self._begin + asyncio.get_running_loop().time() * (1 + self._drift) + self._jumped
+
+    def asleep_s(self) -> float:
+        return self.slept_s
+
+    def jump(self, seconds: float) -> None:
+        self._jumped += seconds
+
+    def sleep(self, seconds: float) -> None:
+        """A suspend: this clock stands still meanwhile, and another one of the machine tells how long it was."""
+        self._jumped -= seconds
+        self.slept_s += seconds
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """samples_s: samples that it trains on in a second. encode_s, replay_s: a cut and its payload, one update."""
+
+    samples_s: float = 8.0
+    micro_batch: int = 8
+    encode_s: float = ENCODE_S
+    replay_s: float = REPLAY_S
+
+
+class SimulatedMachine:
+    """One life of a process on it."""
+
+    device = "synthetic"
+
+    def __init__(
+        self,
+        name: str,
+        hardware: Hardware,
+        clock: DriftingClock,
+        state: MemoryState,
+        network: Network,
+        service: Callable[[], Any | None],
+        shared: Shared,
+        randomness: random.Random,
+        on_upload: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._hardware = hardware
+        self._state = state
+        self._network = network
+        self._service = service
+        self._shared = shared
+        self._random = randomness
+        self._on_upload = on_upload
+        self._threads: Threads | None = None
+        self.clock = clock
+        self.clocks = Clocks(clock.now, clock.asleep_s)
+        self.trainer: SyntheticTrainer | None = None
+        self.slow_until = 0.0
+
+    def open_state(self) -> NodeState:
+        return self._state
+
+    def connect(self, traffic: Traffic) -> Link:
+        connection = self._network.connect(self._name)
+
+        async def close() -> None:
+            connection.die("closed by the node")
+
+        def upload(header: ContributionHeader) -> bool:
+            self._on_upload()
+            header.round += self._network.rounds_ahead.get(self._name, 0)
+            return self._name not in self._network.uploads_fail
+
+        return Link(Calls(connection, self._service, upload), close)
+
+    async def make_work(
+        self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
+    ) -> Work:
+        self.trainer = SyntheticTrainer(self.place(replica), self._random)
+        nothing = VirtualThread(lambda job, arguments: 0.0)
+        self._threads = Threads(VirtualThread(self._cost_s), VirtualThread(lambda job, arguments: 0.05), nothing)
+        return Work(contract, state, self.trainer, self._threads, self.clocks.now, kept)
+
+    def place(self, replica: Replica) -> Replica:
+        return replica if isinstance(replica, SharedReplica) else SharedReplica(self._shared, replica)
+
+    def _cost_s(self, job: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
+        stalled_s = max(0.0, self.slow_until - asyncio.get_running_loop().time())
+        name = getattr(job, "__name__", "")
+        if name == "micro_batch":
+            return stalled_s + len(arguments[0]) / self._hardware.samples_s
+        if name == "_contribution":
+            return stalled_s + self._hardware.encode_s
+        if name == "_apply":
+            return stalled_s + self._hardware.replay_s
+        return stalled_s
+
+    def kill(self) -> None:
+        """kill -9: nothing that runs here comes to anything any more."""
+        self._state.frozen = True
+        if self._threads is not None:
+            for thread in (self._threads.compute, self._threads.saver, self._threads.journal):
+                if isinstance(thread, VirtualThread):
+                    thread.dead = True
+        connection = self._network.connections.get(self._name)
+        if connection is not None and self._name not in self._network.blocked:
+            connection.die("the node's process is gone")

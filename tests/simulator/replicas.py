@@ -1,0 +1,78 @@
+"""Replicas of a simulated swarm: a thousand nodes that hold the same bits share them, so that each update is decoded
+once.
+
+What is shared is only the result of the real `Replica.apply`, found again by (what it was applied to, row). A
+replica that was made to differ has bits of its own from then on, and the real code finds it out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.wire.codec import Update
+
+STATES_KEPT = 200
+
+
+class Shared:
+    """States by what led to them: (state before, row), and fingerprints by (state, nonce)."""
+
+    def __init__(self) -> None:
+        self.after: dict[tuple[bytes, bytes], tuple[bytes, dict[str, Tensor]]] = {}
+        self.fingerprints: dict[tuple[bytes, int], int] = {}
+
+    def forget_oldest(self) -> None:
+        for memory in (self.after, self.fingerprints):
+            known: dict[Any, Any] = memory
+            while len(known) > STATES_KEPT:
+                del known[next(iter(known))]
+
+
+class SharedReplica(Replica):
+    def __init__(self, shared: Shared, replica: Replica) -> None:
+        # a whole replica already: what `Replica` looks at in its tensors holds
+        self.contract, self.layout, self.tensors = replica.contract, replica.layout, replica.tensors
+        self.step, self.head = replica.step, replica.head
+        self._shared = shared
+        self._state: bytes = replica._state if isinstance(replica, SharedReplica) else replica.state_hash()
+
+    def fingerprint(self, nonce: int) -> int:
+        known = self._shared.fingerprints
+        if (self._state, nonce) not in known:
+            known[self._state, nonce] = super().fingerprint(nonce)
+        return known[self._state, nonce]
+
+    def apply(self, update: Update, head: bytes) -> None:
+        found = self._shared.after.get((self._state, head))
+        if found is None:
+            before = self._state
+            self.tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+            super().apply(update, head)
+            self._state = self.state_hash()
+            self._shared.after[before, head] = (self._state, self.tensors)
+            self._shared.forget_oldest()
+            return
+        if update.step != self.step:
+            super().apply(update, head)  # raises
+        self._state, self.tensors = found
+        self.step += 1
+        self.head = head
+
+    def clone(self, device: torch.device | str = "cpu") -> SharedReplica:
+        return SharedReplica(self._shared, self)
+
+    def differ(self) -> None:
+        """Flip the last bit of one parameter."""
+        self.tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        next(iter(self.tensors.values())).view(-1).view(torch.int32)[7] ^= 1
+        self._state = self.state_hash()
+
+
+def load_shared(shared: Shared, contract: Contract, path: Path) -> SharedReplica:
+    return SharedReplica(shared, load_replica(contract, path))

@@ -1,0 +1,250 @@
+"""Scenarios as text: one command a line, done in order, under virtual time. `VERBS` at the end is the whole language.
+
+# what it shows                                   a comment; the first one is the scenario's title
+contract pace=clock length=10s samples=64         sections of the contract, before anything else
+line delay=50ms loss=1% rate=10Mbit               of nodes that are named from here on
+nodes a b c speed=4 micro_batch=2                 name machines; samples a second, samples at a time
+start coordinator / start a b
+until step 5                                      let time pass
+expect counted of a >= 4                          or the scenario fails here
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from simulator.churn import churn
+from simulator.crash import arm
+from simulator.machine import Hardware
+from simulator.network import Line
+from simulator.scenario_numbers import BadScenario, number
+from simulator.world import Broken, Volunteer, World
+
+COMPARE = {"=": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
+
+
+def options(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words)
+
+
+class Scenario:
+    def __init__(self, text: str, seed: int) -> None:
+        self._lines = [(place, line.split("#")[0].strip()) for place, line in enumerate(text.splitlines(), 1)]
+        self._seed = seed
+        self._line = Line()
+        self._wait_for = 1
+        self._world: World | None = None
+        self._spec: dict[str, Any] = {}
+
+    async def run(self) -> World:
+        """Do all of it, then check what holds whatever happens; the world, for whoever wants to look. Raises Broken or
+        BadScenario, with the line."""
+        for place, line in self._lines:
+            if not line:
+                continue
+            try:
+                await self._do(line)
+            except (Broken, BadScenario) as error:
+                raise type(error)(f"line {place}, {line!r}: {error}") from error
+        await self.world.check()
+        return self.world
+
+    @property
+    def world(self) -> World:
+        if self._world is None:
+            self._world = World(self._seed, self._spec, self._wait_for)
+        return self._world
+
+    async def _do(self, line: str) -> None:
+        for pattern, verb in VERBS:
+            if found := re.fullmatch(pattern, line):
+                done = verb(self, *found.groups())
+                if done is not None:
+                    await done
+                return
+        raise BadScenario("this is no command")
+
+    def who(self, names: str) -> list[Volunteer]:
+        everybody = self.world.volunteers
+        try:
+            return list(everybody.values()) if names == "all" else [everybody[name] for name in names.split()]
+        except KeyError as error:
+            raise BadScenario(f"there is no node {error}") from None
+
+    # the world before anything happens
+
+    def contract(self, words: str) -> None:
+        if self._world is not None:
+            raise BadScenario("the contract comes first")
+        given = options(words.split())
+        self._wait_for = int(given.pop("wait_for", "1"))
+        steps = int(given.pop("steps", "100000"))
+        rounds: dict[str, Any] = {"samples": 16, "weight_max": 8, "pace": given.pop("pace", "barrier")}
+        rounds["length_ms"] = round(number(given.pop("length", "30s")) * 1000)
+        demo = {"update_topk": int(given.pop("update_topk", "0"))}
+        rounds |= {key: int(value) for key, value in given.items()}
+        schedule = {"steps": steps, "warmup_steps": 1, "learning_rate": 1e-3}
+        self._spec = {"round": rounds, "schedule": schedule, "demo": demo}
+
+    def line(self, words: str) -> None:
+        given = {key: number(value) for key, value in options(words.split()).items()}
+        self._line = Line(
+            given.get("delay", 0.02), given.get("jitter", 0.0), given.get("loss", 0.0), given.get("rate", 0)
+        )
+        self.world.network.default = self._line
+
+    def nodes(self, words: str) -> None:
+        names = [word for word in words.split() if "=" not in word]
+        given = options([word for word in words.split() if "=" in word])
+        drift = number(given.pop("drift", "0"))
+        fields = {"speed": "samples_s", "micro_batch": "micro_batch", "encode": "encode_s", "replay": "replay_s"}
+        amounts: dict[str, Any] = {fields[key]: number(value) for key, value in given.items()}
+        amounts["micro_batch"] = int(amounts.get("micro_batch", Hardware.micro_batch))
+        hardware = replace(Hardware(), **amounts)
+        for name in names:
+            self.world.add(name, hardware, drift)
+            self.world.network.lines[name] = self._line
+
+    # what happens
+
+    def start(self, names: str) -> None:
+        for volunteer in self.who(names):
+            if not volunteer.running:
+                self.world.start(volunteer)
+
+    def kill(self, names: str) -> None:
+        for volunteer in self.who(names):
+            self.world.kill(volunteer)
+
+    async def leave(self, names: str) -> None:
+        await asyncio.gather(*(self.world.leave(volunteer) for volunteer in self.who(names)))
+
+    def each(self, act: Callable[[World, Volunteer], object], names: str) -> None:
+        for volunteer in self.who(names):
+            act(self.world, volunteer)
+
+    async def until_step(self, step: str) -> None:
+        await self.world.until(lambda: self.world.step >= int(step), f"step {step}")
+
+    async def until_round(self, number_: str) -> None:
+        await self.world.until(lambda: self.world.round >= int(number_), f"round {number_}")
+
+    async def until_node(self, name: str, what: str, compare: str, value: str) -> None:
+        (volunteer,) = self.who(name)
+        told = f"{what} of {name}"
+        await self.world.until(lambda: COMPARE[compare](figure(self.world, volunteer, what), number(value)), told)
+
+    async def until_coordinator(self, state: str) -> None:
+        await self.world.until_any(
+            lambda: (self.world.sim_coordinator is None) == (state == "dies"), f"the coordinator {state}"
+        )
+
+    async def expect(self, what: str, name: str | None, compare: str, value: str) -> None:
+        found = figure(self.world, self.who(name)[0] if name else None, what)
+        if not COMPARE[compare](found, number(value)):
+            raise Broken(f"it is {found}")
+
+    async def expect_agree(self) -> None:
+        await self.world.check()
+
+    async def expect_fingerprint(self, value: str) -> None:
+        step, found = await self.world.living_coordinator().swarm.own_fingerprint()
+        if f"{found:016x}" != value:
+            raise Broken(f"at step {step} it is {found:016x}")
+
+    def expect_update(self, step: str, compare: str, names: str) -> None:
+        ids = {volunteer.state.node_id: volunteer.name for volunteer in self.world.volunteers.values()}
+        row = self.world.living_coordinator().state.ledger.row(int(step))
+        self.who(names)
+        found = sorted(ids.get(entry.node, "?") for entry in row.counted)
+        if (found == sorted(names.split())) != (compare == "holds"):
+            raise Broken(f"it holds {' '.join(found)}")
+
+    def expect_said(self, name: str, text: str) -> None:
+        (volunteer,) = self.who(name)
+        if text not in str(volunteer.error):
+            raise Broken(f"it said {str(volunteer.error)!r}")
+
+
+def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
+    """A number that a scenario may ask for."""
+    if volunteer is None:
+        sim_coordinator = world.living_coordinator()
+        tally = sim_coordinator.swarm.registry.tally
+        figures: dict[str, Callable[[], float]] = {
+            "step": lambda: sim_coordinator.feed.step,
+            "round": lambda: world.round,
+            "voids": lambda: sim_coordinator.state.ledger.rounds_void,
+            "term": lambda: sim_coordinator.swarm.term.number,
+            "different": lambda: tally.fingerprints_different,
+            "free": lambda: sum(count for _, count in sim_coordinator.swarm.registry.leases.plain()[1]),
+            "put_back_in_part": lambda: world.put_back_in_part,
+            "active": lambda: sum(
+                m.announcements is not None for m in sim_coordinator.swarm.registry.members.by_id.values()
+            ),
+        }
+        return figures[what]()
+    return _of_node(world, volunteer, what)
+
+
+def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
+    """Also any number of its record, and how many receipts said a certain reason."""
+    record = volunteer.node.record if volunteer.node else None
+    work = volunteer.node.work if volunteer.node else None
+    figures: dict[str, Callable[[], float]] = {
+        "failures": lambda: volunteer.failures,
+        "lives": lambda: volunteer.lives,
+        "lost": lambda: world.living_coordinator().swarm.registry.members.by_id[volunteer.state.node_id].lost,
+        "nowhere": lambda: len(world.nowhere(volunteer)),
+        "momentum": lambda: len(world.trainer(volunteer).holds()),
+        "at": lambda: work.replica.step if work and work.replica else 0,
+    }
+    if what in figures:
+        return figures[what]()
+    if record is None:
+        return 0
+    return int(getattr(record, what)) if hasattr(record, what) else record.outcomes[what]
+
+
+Verb = Callable[..., Awaitable[None] | None]
+NODES = r"(all|[a-z0-9 ]+)"
+VERBS: list[tuple[str, Verb]] = [
+    (r"contract (.+)", Scenario.contract),
+    (r"line (.+)", Scenario.line),
+    (r"nodes (.+)", Scenario.nodes),
+    (r"start coordinator", lambda s: s.world.start_coordinator()),
+    (r"kill coordinator", lambda s: s.world.kill_coordinator()),
+    (r"kill coordinator when (.+)", lambda s, when: arm(s.world, when)),
+    (rf"start {NODES}", Scenario.start),
+    (rf"kill {NODES}", Scenario.kill),
+    (rf"{NODES} leaves?", Scenario.leave),
+    (rf"lose the disk of {NODES}", lambda s, names: s.each(World.lose_disk, names)),
+    (rf"cut off {NODES}", lambda s, names: s.each(lambda w, v: w.network.cut_off(v.name), names)),
+    (rf"reconnect {NODES}", lambda s, names: s.each(lambda w, v: w.network.reconnect(v.name), names)),
+    (rf"uploads of {NODES} fail", lambda s, names: s.each(lambda w, v: w.network.uploads_fail.add(v.name), names)),
+    (rf"uploads of {NODES} work", lambda s, names: s.each(lambda w, v: w.network.uploads_fail.discard(v.name), names)),
+    (rf"{NODES} claims? a round (\d+) ahead", lambda s, n, by: s.each(lambda w, v: w.claim(v, int(by)), n)),
+    (rf"{NODES} holds? another run's contract", lambda s, names: s.each(World.mistake, names)),
+    (rf"flip a bit of {NODES}", lambda s, names: s.each(World.flip, names)),
+    (rf"the clock of {NODES} jumps by (\S+)", lambda s, n, by: s.each(lambda w, v: v.clock.jump(number(by)), n)),
+    (rf"suspend {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.suspend(v, number(span)), n)),
+    (rf"stall {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.stall(v, number(span)), n)),
+    (rf"{NODES} raises?", lambda s, names: s.each(World.fail, names)),
+    (rf"the loss of {NODES} is not finite", lambda s, n: s.each(lambda w, v: w.poison(v), n)),
+    (r"churn (\S+) of (\d+) nodes a round for (\d+) rounds", lambda s, *given: churn(s.world, *given)),
+    (r"until step (\d+)", Scenario.until_step),
+    (r"until round (\d+)", Scenario.until_round),
+    (r"until the coordinator (dies|lives)", Scenario.until_coordinator),
+    (r"until (\w+) has (\w+) (>=|<=|=|<|>) (\S+)", Scenario.until_node),
+    (r"wait (\S+)", lambda s, span: asyncio.sleep(number(span))),
+    (r"expect replicas agree", Scenario.expect_agree),
+    (r"expect fingerprint ([0-9a-f]{16})", Scenario.expect_fingerprint),
+    (r"expect update (\d+) (holds|lacks) ([a-z0-9 ]+)", Scenario.expect_update),
+    (r"expect (\w+) says (.+)", Scenario.expect_said),
+    (r"expect (\w+)(?: of (\w+))? (>=|<=|=|<|>) (\S+)", Scenario.expect),
+]

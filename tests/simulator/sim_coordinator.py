@@ -1,0 +1,124 @@
+"""The simulated coordinator: the real state directory, ledger, swarm and service, with workers that take virtual
+time and stop dead when the process is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from simulator.replicas import Shared, SharedReplica
+from simulator.synthetic import VOTES
+from thinwire_coordinator.ledger.state_directory import State, open_state, replica_at_head
+from thinwire_coordinator.rpc.service import Service
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Worker, Workers
+from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
+from thinwire_proto.data.corpus import Corpus, CorpusFile
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.models import build, initial_state, manifest
+from thinwire_proto.wire.rows import genesis
+
+Result = TypeVar("Result")
+
+DISK_S = 0.004
+"""A synced write."""
+MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
+"""The smallest that there is: what is simulated is not the model."""
+DEMO = {"k": VOTES, "k_policy": "fixed", "magnitude": "sign"}
+"""synthetic votes know of no other k; and a golden history does not hang on what is the default."""
+
+
+def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
+    """A state directory with a first state and nothing sealed."""
+    text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
+    corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
+    data = DataSpec(seed=seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    demo = DEMO | spec.get("demo", {})
+    run = RunSpec.model_validate({"model": MODEL, "data": data} | spec | {"demo": demo})
+    sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}
+    contract = Contract.model_validate(sections)
+    contract = contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})
+    replica = Replica(contract, initial_state(contract.model, seed), 0, b"\0" * 32)
+    replica.head = genesis(contract.hash, replica.state_hash())
+    (folder / "snapshots").mkdir(parents=True)
+    (folder / "corpus.zst").write_bytes(corpus.pack())
+    replica.save(folder / "snapshots" / "0.safetensors")
+    (folder / "contract.json").write_bytes(contract.canonical())
+
+
+class VirtualWorker(Worker):
+    """Work is done when its virtual time is up, unless the process was killed before."""
+
+    def __init__(self, cost_s: float) -> None:
+        self._cost_s = cost_s
+        self._free_at = 0.0
+        self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
+        self.dead = False
+
+    def submit(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._free_at = max(loop.time(), self._free_at) + self._cost_s
+        self._queue.append((future, work, arguments))
+        loop.call_at(self._free_at, self._finish)
+        return future
+
+    def _finish(self) -> None:
+        future, work, arguments = self._queue.popleft()  # timers of the same moment fire in any order
+        if self.dead or future.cancelled():
+            return
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+            future.set_exception(error)
+
+    def close(self) -> None:
+        self.dead = True
+
+
+class VirtualWorkers(Workers):
+    def __init__(self) -> None:
+        self.replica = VirtualWorker(0.001)
+        self.disk = VirtualWorker(DISK_S)
+        self.reading = VirtualWorker(0.001)
+        self.merge = VirtualWorker(0.0)
+        self.evaluation = VirtualWorker(0.0)
+
+
+class SimCoordinator:
+    """One life of the coordinator's process."""
+
+    def __init__(self, folder: Path, shared: Shared, randomness: random.Random, wait_for: int) -> None:
+        self.workers = VirtualWorkers()
+        self.state: State = open_state(folder)
+        replica = SharedReplica(shared, replica_at_head(self.state))
+        term = self.state.ledger.begin_term()
+
+        async def read(step: int) -> EncodedUpdate:
+            return await self.workers.reading.submit(self._read, step)
+
+        self.feed = Feed(read, replica.step)
+        time = asyncio.get_running_loop().time
+        born = time()  # its machine was started anew, and a monotonic clock begins then
+        self.swarm = Swarm(
+            self.state, replica, term, self.workers, self.feed, wait_for, lambda: time() - born, randomness
+        )
+        self.service: Service | None = Service(self.swarm)
+
+    def _read(self, step: int) -> EncodedUpdate:
+        row = self.state.reading_ledger.row(step)
+        return encoded_update(step, row.canonical(), self.state.bodies.get(row.body_hash, row.body_bytes))
+
+    def kill(self) -> None:
+        """kill -9: nothing more is written, and nothing more is decided."""
+        self.workers.close()
+        self.service = None
+        self.swarm.driver.stop()
+        self.state.close()

@@ -1,0 +1,288 @@
+"""What stands in for a graphics card and a disk: a trainer whose votes are synthetic, threads on which work takes
+virtual
+time, and a state directory in memory. Everything above them is the node's own code.
+
+The synthetic momentum holds positions instead of floats: those that a node has trained on and that are in no counted
+contribution. So it can be checked that every sample is counted once or put back, never both, never neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+
+from simulator.virtual_time import Killed
+from thinwire_node.compression.momentum import Sent
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.training.rule import Rule
+from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.data.corpus import Corpus
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.votes import Votes
+
+Result = TypeVar("Result")
+
+
+def scratch_folder() -> str | None:
+    """Where the files of a simulation lie: in memory where the system offers that, since syncing a real disk would take
+    most of the time."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+VOTES = 40
+"""Of a synthetic contribution."""
+CUTS = itertools.count(1)
+"""Numbers of synthetic cuts, of all nodes in all of their lives."""
+ENCODE_S = 0.02
+REPLAY_S = 0.01
+
+
+class SyntheticSent(Sent):
+    """What a cut took out: synthetic votes that stand for positions. The magnitude of the values is the cut's number,
+    so
+    that a part of it tells which cut it is of."""
+
+    positions: frozenset[int]
+
+    @property
+    def number(self) -> int:
+        return number_of(self)
+
+    def votes(self) -> Votes:
+        return Votes(self.components.numpy(), (self.values > 0).numpy())
+
+
+def number_of(sent: Sent) -> int:
+    return int(sent.values[0].abs())
+
+
+class SyntheticMomentum:
+    """A momentum: which positions' gradients are in it. `dropped`: what was in it when it was forgotten. cuts: the
+    numbers of those that were made of it. left_out: (number of the cut, components) that were put back in part, each
+    time that this was done."""
+
+    def __init__(self) -> None:
+        self.positions: set[int] = set()
+        self.dropped: set[int] = set()
+        self.cuts: set[int] = set()
+        self.left_out: list[tuple[int, frozenset[int]]] = []
+
+    def put_back(self, sent: Sent) -> None:
+        if isinstance(sent, SyntheticSent):
+            self.positions |= sent.positions
+            self.cuts.discard(sent.number)  # whole, so nothing of it is out any more
+        else:
+            self.left_out.append((number_of(sent), frozenset(sent.components.tolist())))
+
+    def state(self) -> dict[str, Any]:
+        return {"momentum": set(self.positions), "cuts": set(self.cuts), "left_out": list(self.left_out)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.positions, self.cuts = set(state["momentum"]), set(state["cuts"])
+        self.left_out = list(state["left_out"])
+
+    def forget(self) -> None:
+        self.dropped |= self.positions
+        self.positions.clear()
+        self.cuts.clear()
+        self.left_out.clear()
+
+
+class SyntheticTrainer:
+    """See `thinwire_node.training.work.Computes`. `finite`: whether a micro-batch comes to something. `raises`: the
+    next one
+    does not even end."""
+
+    def __init__(self, replica: Replica, randomness: random.Random) -> None:
+        self.replica = replica
+        self.synthetic = SyntheticMomentum()
+        self.rule = cast(Rule, self.synthetic)
+        self.samples = 0
+        self.dropped = 0
+        self.base_step: int | None = None
+        self.compute_s = 0.0
+        self.finite = True
+        self.raises = False
+        self._gradient: set[int] = set()
+        self._rng = np.random.default_rng(randomness.getrandbits(32))
+        self.trained: set[int] = set()
+        self._too_old: set[int] = set()
+
+    def adopt(self, replica: Replica) -> None:
+        self.replica = replica
+
+    def refresh(self, out: Sent | None = None) -> None:
+        pass
+
+    def look_ahead(self, out: Sent) -> None:
+        pass
+
+    def interrupt(self) -> None:
+        pass
+
+    def micro_batch(self, positions: Sequence[int]) -> None:
+        if self.raises:
+            raise RuntimeError("the device fell off the bus")
+        if not self.finite:
+            self.dropped += 1
+            return
+        self.trained.update(positions)
+        self._gradient.update(positions)
+        self.samples += len(positions)
+        step = self.replica.step
+        self.base_step = step if self.base_step is None else min(step, self.base_step)
+
+    def extract(self, k: int) -> tuple[Sent, int, float]:
+        samples = self.samples
+        matrix_components = self.replica.layout.matrix_components
+        components = np.array(sorted(set(self._rng.integers(0, matrix_components, VOTES).tolist())))
+        number = np.float32(next(CUTS))
+        values = np.where(self._rng.random(len(components)) < 0.5, number, -number)
+        sent = SyntheticSent(torch.from_numpy(components), torch.from_numpy(values), 0)
+        self.synthetic.cuts.add(sent.number)
+        object.__setattr__(sent, "positions", frozenset(self.synthetic.positions | self._gradient))
+        self.synthetic.positions.clear()
+        self._gradient.clear()
+        self.clear()
+        return sent, samples, 5.0
+
+    def clear(self) -> None:
+        self._too_old |= self._gradient
+        self._gradient.clear()
+        self.samples = 0
+        self.dropped = 0
+        self.base_step = None
+
+    def lost(self) -> set[int]:
+        """Positions that were dropped by rule."""
+        return self._too_old | self.synthetic.dropped
+
+    def holds(self) -> set[int]:
+        """Positions whose gradient is here."""
+        return self.synthetic.positions | self._gradient
+
+
+class VirtualThread:
+    """Jobs take virtual time, one after the other; `cost_s` says how much."""
+
+    def __init__(self, cost_s: Callable[[Callable[..., Any], tuple[Any, ...]], float]) -> None:
+        self._cost_s = cost_s
+        self._free_at = 0.0
+        self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
+        self.dead = False
+
+    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        if self.dead:
+            raise Killed
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._free_at = max(loop.time(), self._free_at) + self._cost_s(job, arguments)
+        self._queue.append((future, job, arguments))
+        loop.call_at(self._free_at, self._finish)
+        return future
+
+    def _finish(self) -> None:
+        future, job, arguments = self._queue.popleft()  # timers of the same moment fire in any order
+        if self.dead:
+            if not future.done():
+                future.set_exception(Killed())
+                future.exception()  # nobody may be left to look at it
+            return
+        try:
+            result = job(*arguments)
+        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+            if not future.cancelled():
+                future.set_exception(error)
+            return
+        if not future.cancelled():
+            future.set_result(result)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryState(NodeState):
+    """A node's disk. It outlives processes, until `lose`; a killed process writes no more to it."""
+
+    def __init__(self, node_id: str, contract: Contract, corpus: Corpus) -> None:
+        self.node_id = node_id
+        self._first_contract, self._corpus = contract, corpus
+        self._files: dict[str, bytes] = {}
+        self._kept_replica: Replica | None = None
+        self._kept_momentum: KeptMomentum | None = None
+        self._sent: list[bytes] = []
+        self._scratch: Path | None = None
+        self.head: Head | None = None
+        self.frozen = False
+
+    def _write(self) -> None:
+        if self.frozen:
+            raise Killed
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            for path in self._scratch.iterdir():
+                path.unlink()
+            self._scratch.rmdir()
+            self._scratch = None
+
+    def path(self, name: str) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(dir=scratch_folder()))
+        return self._scratch / name
+
+    def write(self, name: str, data: bytes) -> None:
+        self._write()
+        self._files[name] = data
+
+    def rename(self, passing: Path, name: str) -> None:
+        self.close()
+
+    def contract(self) -> Contract | None:
+        return parse_contract(self._files["contract.json"]) if "contract.json" in self._files else None
+
+    def corpus(self, contract: Contract) -> Corpus | None:
+        return self._corpus
+
+    def save_head(self, head: Head) -> None:
+        self._write()
+        if self.head is None or head.step > self.head.step:
+            self.head = head
+
+    def replica(self, contract: Contract) -> Replica | None:
+        return self._kept_replica.clone() if self._kept_replica else None
+
+    def save_replica(self, replica: Replica) -> None:
+        self._write()
+        self._kept_replica = replica
+
+    def save_momentum(self, kept: KeptMomentum) -> None:
+        self._write()
+        self._kept_momentum = kept
+
+    def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
+        return self._kept_momentum
+
+    def drop_momentum(self) -> None:
+        self._write()
+        self._kept_momentum, self._sent = None, []
+
+    def save_sent(self, contributions: list[bytes]) -> None:
+        self._write()
+        self._sent = contributions
+
+    def sent(self) -> list[bytes] | None:
+        return list(self._sent)
+
+    def partial_snapshot(self) -> tuple[Path, int, int] | None:
+        return None

@@ -1,0 +1,355 @@
+"""A simulated swarm: a coordinator, nodes by name, a network, and the checks that hold whatever happens.
+
+Everything that is decided here by chance is decided by one seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from simulator.machine import DriftingClock, Hardware, SimulatedMachine
+from simulator.network import Line, Network
+from simulator.replicas import Shared, SharedReplica
+from simulator.sim_coordinator import SimCoordinator, make_state
+from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
+from simulator.virtual_time import Killed
+from thinwire_coordinator.ledger.verify import verify
+from thinwire_node.daemon import Node, Settings
+from thinwire_node.exchange.coordinator.session import NodeOptions
+from thinwire_proto.errors import ThinwireError
+from thinwire_proto.exact.topk import left_out
+from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.wire.rows import Row
+from thinwire_proto.wire.sign_form import signs_of
+
+PATIENCE_S = 100_000.0
+"""Virtual seconds after which something that does not come to hold never will."""
+
+
+class Broken(AssertionError):
+    """A promise does not hold. The text says which, and when."""
+
+
+@dataclass
+class Volunteer:
+    """A machine by name, through all lives of the process on it."""
+
+    name: str
+    number: int
+    hardware: Hardware
+    clock: DriftingClock
+    state: MemoryState
+    lives: int = 0
+    machine: SimulatedMachine | None = None
+    node: Node | None = None
+    task: asyncio.Task[None] | None = None
+    stop: asyncio.Event | None = None
+    failures: int = 0
+    sent: set[int] = field(default_factory=set)
+    """Positions that contributions of it stood for, whatever became of them."""
+    error: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+
+class World:
+    def __init__(self, seed: int, spec: dict[str, Any], wait_for: int = 1) -> None:
+        self.random = random.Random(seed)
+        self.network = Network(self.random, Line())
+        self.shared = Shared()
+        self.volunteers: dict[str, Volunteer] = {}
+        self.sim_coordinator: SimCoordinator | None = None
+        self.sent: dict[bytes, frozenset[int]] = {}
+        """What each contribution stands for, by its hash."""
+        self.cuts: dict[bytes, SyntheticSent] = {}
+        self.put_back_in_part = 0
+        """How often, as `check` has found it last."""
+        self._wait_for = wait_for
+        self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
+        self.folder = Path(self._scratch.name) / "coordinator"
+        make_state(self.folder, spec, seed)
+
+    def close(self) -> None:
+        self.kill_coordinator()
+        for volunteer in self.volunteers.values():
+            volunteer.state.close()
+        self._scratch.cleanup()
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # the coordinator
+
+    def start_coordinator(self) -> None:
+        self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for)
+
+    def kill_coordinator(self) -> None:
+        sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
+        if sim_coordinator is not None:
+            sim_coordinator.kill()
+            for connection in list(self.network.connections.values()):
+                connection.die("the coordinator is gone")
+
+    def living_coordinator(self) -> SimCoordinator:
+        if self.sim_coordinator is None:
+            raise Broken("no coordinator runs")
+        if self.sim_coordinator.swarm.failed.done():
+            raise Broken(f"the coordinator cannot go on: {self.sim_coordinator.swarm.failed.exception()!r}")
+        return self.sim_coordinator
+
+    @property
+    def step(self) -> int:
+        return self.living_coordinator().feed.step
+
+    @property
+    def round(self) -> int:
+        return self.living_coordinator().swarm.round_number
+
+    # nodes
+
+    def add(self, name: str, hardware: Hardware, drift: float = 0.0) -> Volunteer:
+        number = len(self.volunteers)
+        clock = DriftingClock(self.random.uniform(0, 1e6), drift)
+        volunteer = Volunteer(name, number, hardware, clock, self._disk())
+        self.volunteers[name] = volunteer
+        return volunteer
+
+    def _disk(self) -> MemoryState:
+        state = self.living_coordinator().state
+        return MemoryState(f"{self.random.getrandbits(128):032x}", state.contract, state.corpus)
+
+    def start(self, volunteer: Volunteer) -> None:
+        volunteer.lives += 1
+        volunteer.state.frozen = False
+        machine = SimulatedMachine(
+            volunteer.name,
+            volunteer.hardware,
+            volunteer.clock,
+            volunteer.state,
+            self.network,
+            lambda: self.sim_coordinator.service if self.sim_coordinator else None,
+            self.shared,
+            random.Random(self.random.getrandbits(64)),
+            lambda: self._note_sent(volunteer),
+        )
+        options = NodeOptions(volunteer.name, volunteer.hardware.micro_batch, None)
+        settings = Settings("simulated:1", Path(volunteer.name), "auto", options, None)
+        node = Node(settings, machine, random.Random(self.random.getrandbits(64)))
+        volunteer.machine, volunteer.node, volunteer.stop = machine, node, asyncio.Event()
+        volunteer.task = asyncio.get_running_loop().create_task(self._life(volunteer, node, volunteer.stop))
+
+    async def _life(self, volunteer: Volunteer, node: Node, stop: asyncio.Event) -> None:
+        try:
+            await node.run(stop)
+        except (Killed, asyncio.CancelledError):
+            pass
+        except (ThinwireError, RuntimeError) as error:
+            volunteer.failures += 1
+            volunteer.error = error
+
+    def kill(self, volunteer: Volunteer) -> None:
+        if volunteer.machine is not None and volunteer.task is not None:
+            volunteer.machine.kill()
+            volunteer.task.cancel()
+
+    async def leave(self, volunteer: Volunteer) -> None:
+        """Ctrl-C, and wait until it has left."""
+        if volunteer.stop is not None and volunteer.task is not None:
+            volunteer.stop.set()
+            with suppress(asyncio.CancelledError):
+                await volunteer.task
+
+    def lose_disk(self, volunteer: Volunteer) -> None:
+        volunteer.state.close()
+        volunteer.state = self._disk()
+
+    def mistake(self, volunteer: Volunteer) -> None:
+        """Its disk holds the contract of another run, of a model with other shapes."""
+        contract = self.living_coordinator().state.contract
+        first, *rest = contract.parameters
+        wider = first.model_copy(update={"shape": (first.shape[0], 2 * first.shape[1])})
+        other = contract.model_copy(update={"parameters": (wider, *rest)})
+        volunteer.state.write("contract.json", other.canonical())
+
+    def flip(self, volunteer: Volunteer) -> None:
+        assert volunteer.node is not None
+        assert volunteer.node.work is not None
+        replica = volunteer.node.work.replica
+        assert isinstance(replica, SharedReplica)
+        replica.differ()
+
+    def claim(self, volunteer: Volunteer, ahead: int) -> None:
+        """Its contributions say that they are for a later round than the one that is open."""
+        self.network.rounds_ahead[volunteer.name] = ahead
+
+    def suspend(self, volunteer: Volunteer, seconds: float) -> None:
+        """The lid is closed: nothing gets through and nothing runs, and its clock stands still."""
+        self.stall(volunteer, seconds)
+        volunteer.clock.sleep(seconds)
+
+    def stall(self, volunteer: Volunteer, seconds: float) -> None:
+        """SIGSTOP: the machine's connection stays open, and nobody answers on it."""
+        assert volunteer.machine is not None
+        volunteer.machine.slow_until = self.now + seconds
+        self.network.cut_off(volunteer.name)
+        asyncio.get_running_loop().call_later(seconds, self.network.reconnect, volunteer.name)
+
+    def poison(self, volunteer: Volunteer) -> None:
+        self.trainer(volunteer).finite = False
+
+    def fail(self, volunteer: Volunteer) -> None:
+        """Its next micro-batch raises."""
+        self.trainer(volunteer).raises = True
+
+    def trainer(self, volunteer: Volunteer) -> SyntheticTrainer:
+        assert volunteer.machine is not None
+        assert volunteer.machine.trainer is not None
+        return volunteer.machine.trainer
+
+    # waiting
+
+    async def until_any(self, holds: Callable[[], bool], what: str) -> None:
+        """The same, where no coordinator need be there."""
+        end = self.now + PATIENCE_S
+        while not holds():
+            if self.now > end:
+                raise Broken(f"waited {PATIENCE_S:,.0f} virtual seconds in vain: {what}")
+            await asyncio.sleep(0.1)
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Let time pass until something holds, looking at every tenth of a second."""
+        end = self.now + PATIENCE_S
+        while not holds():
+            if self.now > end:
+                raise Broken(f"waited {PATIENCE_S:,.0f} virtual seconds in vain: {what}")
+            await asyncio.sleep(0.1)
+
+    def _note_sent(self, volunteer: Volunteer) -> None:
+        work = volunteer.node.work if volunteer.node else None
+        pending = work.pending if work else None
+        if pending is not None and isinstance(pending.sent, SyntheticSent):
+            self.sent[pending.hash] = pending.sent.positions
+            self.cuts[pending.hash] = pending.sent
+            volunteer.sent |= pending.sent.positions
+
+    # what holds whatever happens
+
+    async def check(self) -> str:
+        """Everything that must hold at any time; returns a name for all that happened: equal names, equal histories."""
+        sim_coordinator = self.living_coordinator()
+        self._check_counted_once(sim_coordinator)
+        self._check_merged(sim_coordinator)
+        self._check_left_out(sim_coordinator)
+        self._check_leases(sim_coordinator)
+        await self._check_replicas(sim_coordinator)
+        verify(self.folder, lambda said: None)
+        digest = hashlib.sha256()
+        for row in sim_coordinator.state.ledger.rows():
+            digest.update(row.hash)
+        return digest.hexdigest()
+
+    def _check_counted_once(self, sim_coordinator: SimCoordinator) -> None:
+        counted: dict[int, tuple[int, str]] = {}
+        for row in sim_coordinator.state.ledger.rows():
+            for entry in row.counted:
+                for position in self.sent.get(entry.contribution, ()):
+                    if position in counted:
+                        raise Broken(f"position {position} is in step {row.step} and in {counted[position]}")
+                    counted[position] = (row.step, entry.node)
+        settled = set(counted)
+        for volunteer in self.volunteers.values():
+            trainer = volunteer.machine.trainer if volunteer.machine else None
+            if not volunteer.running or trainer is None:
+                continue
+            if both := trainer.holds() & settled:
+                raise Broken(f"{volunteer.name} still has in its momentum what was counted: {sorted(both)[:5]}")
+            work = volunteer.node.work if volunteer.node else None
+            out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
+            if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
+                raise Broken(f"{volunteer.name} has trained on what is nowhere: {sorted(neither)[:5]}")
+
+    def nowhere(self, volunteer: Volunteer) -> set[int]:
+        """Positions that it has sent and that are in no update, nor with it any more."""
+        settled = {at for row in self.living_coordinator().state.ledger.rows() for at in self._stands_for(row)}
+        work = volunteer.node.work if volunteer.node else None
+        out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
+        return volunteer.sent - settled - self.trainer(volunteer).holds() - out
+
+    def _stands_for(self, row: Row) -> list[int]:
+        return [position for entry in row.counted for position in self.sent.get(entry.contribution, ())]
+
+    def _check_merged(self, sim_coordinator: SimCoordinator) -> None:
+        """Without update_topk: each update is the merge of what its row names, all of it and nothing else."""
+        demo, layout = sim_coordinator.state.contract.demo, sim_coordinator.swarm.layout
+        if demo.update_topk:
+            return
+        for row in sim_coordinator.state.ledger.rows():
+            named = [(self.cuts[entry.contribution].votes(), entry.weight) for entry in row.counted]
+            found, due = sim_coordinator.state.update(row).merged, merge(named, layout.components)
+            if isinstance(found, Merged):
+                pairs: list[tuple[Any, Any]] = [(found.components, due.components), (found.values, due.values)]
+            else:
+                signs = signs_of(due, layout, demo.transform, row.step)
+                pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
+            if not all(np.array_equal(one, other) for one, other in pairs):
+                raise Broken(f"the update of step {row.step} is not the merge of what it names")
+
+    def _check_left_out(self, sim_coordinator: SimCoordinator) -> None:
+        """With update_topk: who went on with its momentum put back what updates left out, once, and nothing else."""
+        contract, layout = sim_coordinator.state.contract, sim_coordinator.swarm.layout
+        if not contract.demo.update_topk:
+            return
+        expected: dict[int, tuple[int, frozenset[int]]] = {}
+        for row in sim_coordinator.state.ledger.rows():
+            merged = sim_coordinator.state.update(row).merged
+            assert isinstance(merged, Merged)  # with update_topk they are votes
+            for cut in (self.cuts[name] for name in row.contributions):
+                missing = left_out(cut.components.numpy(), merged, layout, contract.demo.update_topk)
+                expected[cut.number] = (row.step, frozenset(cut.components[torch.from_numpy(missing)].tolist()))
+        self.put_back_in_part = 0
+        for volunteer in self.volunteers.values():
+            trainer = volunteer.machine.trainer if volunteer.machine else None
+            work = volunteer.node.work if volunteer.node else None
+            if not volunteer.running or trainer is None or work is None or work.replica is None:
+                continue
+            step, synthetic = work.replica.step, trainer.synthetic
+            due = {cut: missing for cut, (at, missing) in expected.items() if at < step and cut in synthetic.cuts}
+            if sorted(synthetic.left_out) != sorted((cut, missing) for cut, missing in due.items() if missing):
+                raise Broken(f"{volunteer.name} put something else back than what updates left out")
+            self.put_back_in_part += len(synthetic.left_out)
+
+    def _check_leases(self, sim_coordinator: SimCoordinator) -> None:
+        cursor, free, held = sim_coordinator.swarm.registry.leases.plain()
+        seen: set[int] = set()
+        for runs in (free, *(part for _, _, granted, trained in held for part in (granted, trained))):
+            for start, count in runs:
+                positions = set(range(start, start + count))
+                if positions & seen or start + count > cursor:
+                    raise Broken(f"positions {start} to {start + count} are granted twice, or not at all")
+                seen |= positions
+
+    async def _check_replicas(self, sim_coordinator: SimCoordinator) -> None:
+        by_step: dict[int, int] = {}
+        step, fingerprint = await sim_coordinator.swarm.own_fingerprint()
+        by_step[step] = fingerprint
+        for volunteer in self.volunteers.values():
+            work = volunteer.node.work if volunteer.node and volunteer.running else None
+            replica = work.replica if work else None
+            if replica is not None:
+                equal = by_step.setdefault(replica.step, replica.fingerprint(0))
+                if replica.fingerprint(0) != equal:
+                    raise Broken(f"{volunteer.name}: its replica differs at step {replica.step}")
