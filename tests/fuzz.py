@@ -29,9 +29,9 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.decode import VOTE_MAX
 from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, MagnitudeMerger, tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
 from thinwire_proto.wire.codec import (
-    Update,
     contribution_bytes_max,
     decode_update,
     decode_votes,

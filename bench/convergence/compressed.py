@@ -23,8 +23,9 @@ from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.wire.codec import Update, encode_votes
+from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.sign_form import encode_smaller
 
 

@@ -26,9 +26,9 @@ from thinwire_proto.contract import Contract, DataSpec, ScheduleSpec
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.models import PRESETS, build, initial_state, manifest
-from thinwire_proto.wire.codec import Update
 
 CPU = torch.device("cpu")
 OUT = Path("runs") / "staleness.json"

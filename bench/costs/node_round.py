@@ -15,9 +15,9 @@ from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract, DataSpec, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.models import build, initial_state, manifest
-from thinwire_proto.wire.codec import Update
 
 NODES = 4
 SAMPLES = 5

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.votes import Components
+from thinwire_proto.exact.votes import Components, counts_of
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.packing import Numbers, compress, pack_bits, unpack_bits
 
@@ -83,7 +83,7 @@ def read_gaps(data: bytes, count: int) -> Components:
 
 
 def write_places(components: Components) -> tuple[Numbers, bytes]:
-    counts = component_codec.counts_of(components, LAYOUT)
+    counts = counts_of(components, LAYOUT)
     groups = component_codec._groups(counts, LAYOUT) or []
     return counts, b"".join(component_codec._encode_group(components, group) for group in groups)
 

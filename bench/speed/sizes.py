@@ -17,9 +17,10 @@ from thinwire_proto.contract import Contract, DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout, layout_of
+from thinwire_proto.exact.update import Update
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import Update, encode_votes
+from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.parts import split
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.rows import Row as LedgerRow

@@ -14,8 +14,9 @@ from bench.speed.synthetic import MATRIX, uniform_votes
 from bench.speed.timing import interleaved, threads
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, layout_of
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merger, Votes
-from thinwire_proto.wire.codec import Update, decode_update, decode_votes, encode_update, encode_votes
+from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
 
 K = 32
 NODES = 4

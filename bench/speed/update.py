@@ -19,7 +19,7 @@ from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, layout_of
-from thinwire_proto.wire.codec import Update
+from thinwire_proto.exact.update import Update
 
 SHAPE = (2048, 4096)
 NODES = 4

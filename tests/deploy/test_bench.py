@@ -22,8 +22,9 @@ from thinwire_coordinator.swarm.events import ContributionTaken, RoundOpened, Ro
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
-from thinwire_proto.wire.codec import Update, decode_update, decode_votes, encode_update, encode_votes
+from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update, encode_votes
 
 SMALL = (Parameter(name="w", shape=(128, 192)),)
 MIXED = (Parameter(name="w", shape=(128, 192)), Parameter(name="b", shape=(100,)))

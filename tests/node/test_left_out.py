@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from support.small import SHAPES, random_votes, shapes_contract
 from thinwire_node.compression.momentum import Momentum, Sent
-from thinwire_node.compression.residual import Awaited, left_out_of
-from thinwire_node.storage.state import Pending
+from thinwire_node.compression.residual import Awaited, Pending, left_out_of
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import Strongest

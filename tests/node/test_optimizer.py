@@ -36,8 +36,8 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.wire.codec import Update
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -17,8 +17,8 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.transform import forward
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes
-from thinwire_proto.wire.codec import Update
 
 CPU = torch.device("cpu")
 NUMBERED = torch.device("cpu:0")

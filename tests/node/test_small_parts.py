@@ -9,7 +9,8 @@ import torch
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Pending
+from thinwire_node.compression.residual import Pending
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training import device as device_module
 from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_proto.contract import DemoSpec

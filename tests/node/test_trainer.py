@@ -10,8 +10,8 @@ from thinwire_node.compression.momentum import Sent
 from thinwire_node.training.trainer import Interrupted, Trainer
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, merge
-from thinwire_proto.wire.codec import Update
 
 NUMBERED = torch.device("cpu:0")
 """Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""

@@ -18,10 +18,10 @@ from thinwire_proto.contract import Magnitude, Parameter
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
 from thinwire_proto.wire.codec import (
     VERSION,
-    Update,
     contribution_bytes_max,
     decode_update,
     decode_votes,

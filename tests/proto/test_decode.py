@@ -16,8 +16,8 @@ from thinwire_proto.exact import decode as decode_module
 from thinwire_proto.exact.decode import clipped, directions, inverse_exact, pinned_precision, scale_votes
 from thinwire_proto.exact.selftest import extreme_tiles, reference_signs, run_selftest
 from thinwire_proto.exact.transform import integer_basis, inverse
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.wire.codec import Update
 
 TRANSFORMS = ["dct", "hadamard"]
 CPU = torch.device("cpu")

@@ -15,8 +15,9 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.fingerprint import mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
-from thinwire_proto.wire.codec import Update, decode_update, decode_votes, encode_update
+from thinwire_proto.wire.codec import decode_update, decode_votes, encode_update
 from thinwire_proto.wire.rows import Counted, Row
 
 

@@ -21,8 +21,9 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.selftest import extreme_tiles, reference_integers, reference_scaled, run_selftest
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.transform import inverse
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Votes
-from thinwire_proto.wire.codec import Update, decode_update, encode_update
+from thinwire_proto.wire.codec import decode_update, encode_update
 
 TRANSFORMS = ["dct", "hadamard"]
 SIZED = shapes_contract(demo={"magnitude": "tile"})

@@ -13,8 +13,8 @@ from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.apply import SMALLEST_NORMAL, flush_subnormals
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.selftest import reference_signs
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
-from thinwire_proto.wire.codec import Update
 
 RATE = float(np.float32(3e-3))
 DECAY = float(np.float32(1 - 3e-5))

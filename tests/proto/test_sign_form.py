@@ -10,8 +10,9 @@ import pytest
 from support.small import random_replica, random_votes, shapes_contract
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
-from thinwire_proto.wire.codec import Update, decode_update, encode_update
+from thinwire_proto.wire.codec import decode_update, encode_update
 from thinwire_proto.wire.sign_form import encode_smaller, signs_of
 
 RATE, DECAY = float(np.float32(1e-3)), float(np.float32(1 - 3e-5))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica, load_replica
-from thinwire_proto.wire.codec import Update
+from thinwire_proto.exact.update import Update
 
 STATES_KEPT = 200
 

@@ -29,8 +29,9 @@ from thinwire_proto.errors import ConfigError, Damaged, LedgerError, PayloadErro
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_kept
+from thinwire_proto.exact.update import Update
 from thinwire_proto.models import build, check_manifest, initial_state, manifest
-from thinwire_proto.wire.codec import Update, decode_update
+from thinwire_proto.wire.codec import decode_update
 from thinwire_proto.wire.rows import Row, genesis
 
 log = logging.getLogger("thinwire.coordinator")

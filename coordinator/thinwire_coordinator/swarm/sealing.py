@@ -15,8 +15,8 @@ from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
-from thinwire_proto.wire.codec import Update
 from thinwire_proto.wire.rows import Counted, Row
 from thinwire_proto.wire.sign_form import encode_smaller
 

@@ -8,16 +8,25 @@ update may come in either order, and one update may be out for each step that a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.storage.state import Pending
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import left_out
 from thinwire_proto.exact.votes import Merged, Signs
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A contribution that something is still to come of: its hash, what it took out of the momentum, and the step that
+    its round was for."""
+
+    hash: bytes
+    sent: Sent
+    step: int = 0
 
 
 def left_out_of(sent: Sent, merged: Merged, layout: TileLayout, update_topk: int) -> Sent | None:

@@ -29,6 +29,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.residual import Pending
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.data.corpus import Corpus, unpack_corpus
@@ -46,16 +47,6 @@ class Head:
 
     step: int
     hash: bytes
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A contribution that something is still to come of: its hash, what it took out of the momentum, and the step that
-    its round was for."""
-
-    hash: bytes
-    sent: Sent
-    step: int = 0
 
 
 @dataclass(frozen=True)

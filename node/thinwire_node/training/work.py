@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.compression.residual import Awaited
+from thinwire_node.compression.residual import Awaited, Pending
 from thinwire_node.exchange.coordinator.link import SealedUpdate
-from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Pending
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.rule import Rule
 from thinwire_proto.contract import Contract

@@ -15,7 +15,7 @@ from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.tiles import TileLayout, layout_of
-from thinwire_proto.wire.codec import Update
+from thinwire_proto.exact.update import Update
 
 SNAPSHOT_VERSION = "1"
 

@@ -19,8 +19,8 @@ from thinwire_proto.exact.fingerprint import GOLDEN, MASK, fingerprint, mix64
 from thinwire_proto.exact.magnitudes import rounded
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.transform import dct_table, hadamard_table, inverse
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged
-from thinwire_proto.wire.codec import Update
 
 STEP = 7
 NONCE = 2**64 - 3

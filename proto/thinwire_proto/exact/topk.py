@@ -18,8 +18,7 @@ import numpy.typing as npt
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.exact.votes import Components, Merged, Signs, places_of
-from thinwire_proto.wire.component_codec import counts_of
+from thinwire_proto.exact.votes import Components, Merged, Signs, counts_of, places_of
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,6 @@ from torch import Tensor
 
 from thinwire_proto.contract import WEIGHT_SUM_MAX
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
-
-if TYPE_CHECKING:
-    from thinwire_proto.exact.topk import Strongest
 
 CHUNK = 1 << 18
 """Components looked at a time: bounds the extra memory, not the result."""
@@ -62,6 +59,16 @@ class Signs:
     positive: npt.NDArray[np.bool_]  # [parameters in tiles that step]
 
 
+class Selection(Protocol):
+    """Chooses which merged components an update keeps; see `thinwire_proto.exact.topk`."""
+
+    @property
+    def layout(self) -> TileLayout: ...
+    @property
+    def update_topk(self) -> int: ...
+    def of(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]: ...
+
+
 class Merges(Protocol):
     """What adds up the votes of a round; see `thinwire_proto.exact.magnitudes.merger_of`."""
 
@@ -73,7 +80,7 @@ class Merger:
     """Adds up the signs of a round's votes as they come; memory is two bytes a component. `keep`: which of the merged
     components the update keeps; all, unless the contract has update_topk."""
 
-    def __init__(self, components: int, keep: Strongest | None = None) -> None:
+    def __init__(self, components: int, keep: Selection | None = None) -> None:
         self._sum = np.zeros(components, np.int16)
         self._weight = 0
         self._keep = keep
@@ -145,9 +152,16 @@ def places_of(part: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return found[inside // in_word] * in_word + inside % in_word
 
 
-def merge(contributions: Iterable[tuple[Votes, int]], components: int, keep: Strongest | None = None) -> Merged:
+def merge(contributions: Iterable[tuple[Votes, int]], components: int, keep: Selection | None = None) -> Merged:
     """Merge (votes, weight) pairs over a tile space of `components`."""
     merger = Merger(components, keep)
     for votes, weight in contributions:
         merger.add(votes, weight)
     return merger.merged()
+
+
+def counts_of(components: Components, layout: TileLayout) -> npt.NDArray[np.int64]:
+    """How many of ascending components are in each tile, int64 [tiles]."""
+    matrices = np.arange(layout.matrix_tiles + 1) * MATRIX_COMPONENTS
+    vectors = layout.matrix_components + np.arange(1, layout.vector_tiles + 1) * VECTOR_COMPONENTS
+    return np.diff(np.searchsorted(components, np.concatenate([matrices, vectors])))

@@ -14,7 +14,6 @@ Layouts (msgpack arrays, `VERSION` first) are in docs/wire.md. A change of them 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from thinwire_proto.exact.decode import VOTE_MAX
 from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Signs, Votes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
@@ -50,18 +50,6 @@ ENVELOPE_BYTES_MAX = 128
 """msgpack heads, frame heads, numbers."""
 WIDTHS = (1, 2, 4, 8)
 """Bits that the size of a merged vote can have; what does not fit follows behind."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """The update that leads from θ_step to θ_{step+1}: θ ← θ·decay, then θ ← θ − learning_rate·sign(X). With
-    magnitudes, θ ← θ − S·X in place of that, S the tile's scale; the learning rate then only says what the nodes had.
-    """
-
-    step: int
-    learning_rate: float  # a float32
-    decay: float  # a float32
-    merged: Merged | Signs
 
 
 def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> int:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.exact.votes import Components
+from thinwire_proto.exact.votes import Components, counts_of
 from thinwire_proto.wire.packing import (
     Bytes,
     Numbers,
@@ -103,13 +103,6 @@ def decode_components(
     if groups is None:
         raise PayloadError(f"a matrix tile of more than {MATRIX_PLACES_MAX} components has no number")
     return _decode_places(body, groups, count), counts
-
-
-def counts_of(components: Components, layout: TileLayout) -> npt.NDArray[np.int64]:
-    """How many of ascending components are in each tile, int64 [tiles]."""
-    matrices = np.arange(layout.matrix_tiles + 1) * MATRIX_COMPONENTS
-    vectors = layout.matrix_components + np.arange(1, layout.vector_tiles + 1) * VECTOR_COMPONENTS
-    return np.diff(np.searchsorted(components, np.concatenate([matrices, vectors])))
 
 
 def _check_counts(counts: Numbers, per_tile: int, layout: TileLayout) -> None:

@@ -16,9 +16,9 @@ import torch
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.apply import changes
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.votes import Merged, Signs
-from thinwire_proto.wire.codec import ENVELOPE_BYTES_MAX, Update, encode_update
-from thinwire_proto.wire.component_codec import counts_of
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Merged, Signs, counts_of
+from thinwire_proto.wire.codec import ENVELOPE_BYTES_MAX, encode_update
 
 
 def encode_smaller(update: Update, layout: TileLayout, demo: DemoSpec) -> tuple[bytes, str]:

@@ -22,8 +22,9 @@ from thinwire_proto.errors import RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_kept
+from thinwire_proto.exact.update import Update
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import PROTOCOL, Update, decode_update, update_bytes_max
+from thinwire_proto.wire.codec import PROTOCOL, decode_update, update_bytes_max
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
