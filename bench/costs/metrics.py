@@ -23,8 +23,8 @@ import grpc
 
 from bench.wide_area.programs import cpu_s
 from deploy.local_swarm.processes import Processes
+from thinwire_common.traffic import Traffic
 from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.rpc.traffic import Traffic
 from thinwire_coordinator.swarm import events
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import StatusRequest

@@ -129,9 +129,9 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     cache_bytes_max: see `feed.CACHE_BYTES_MAX`."""
     # all that needs torch: other processes start sooner without
     from simulator.sim_coordinator import make_state  # noqa: PLC0415
+    from thinwire_common.traffic import Traffic  # noqa: PLC0415
     from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
-    from thinwire_coordinator.rpc.traffic import Traffic  # noqa: PLC0415
     from thinwire_coordinator.swarm import feed as feed_module  # noqa: PLC0415
     from thinwire_coordinator.swarm.swarm import Swarm  # noqa: PLC0415
     from thinwire_coordinator.swarm.workers import Workers  # noqa: PLC0415

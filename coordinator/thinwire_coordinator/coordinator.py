@@ -12,8 +12,9 @@ from typing import Any
 
 from filelock import FileLock
 
+from thinwire_common.units import human_bytes
 from thinwire_coordinator.evaluation import HeldOut, SampleBudget
-from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure, size
+from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import NotKept, Retention
 from thinwire_coordinator.ledger.state_directory import (
     State,
@@ -252,7 +253,7 @@ def _foretell(state: State, keep: int | None) -> list[Need]:
     """Say how much disk the run will take, and warn if there is too little. Returns what each disk will need."""
     forecast, needs = measure(state, keep)
     elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.place
-    free = ", ".join(f"{size(need.free_bytes)} are free in {need.place}" for need in needs)
+    free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.place}" for need in needs)
     log.info("disk: %s; %s", in_words(forecast, keep, elsewhere), free)
     for need in needs:
         if need.short_bytes > 0:
@@ -261,7 +262,7 @@ def _foretell(state: State, keep: int | None) -> list[Need]:
                 "%s %s be too small: %s more will be needed than is free; make room%s",
                 need.place,
                 may,
-                size(need.short_bytes),
+                human_bytes(need.short_bytes),
                 ", or give --keep N" if keep is None else "",
             )
     return needs

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from thinwire_coordinator.ledger.disk_forecast import size
+from thinwire_common.units import human_bytes
 from thinwire_proto.wire.service_pb2 import StatusReply
 
 FP32_BYTES = 4
@@ -98,9 +98,11 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
     for node in sorted(status.nodes, key=lambda node: node.name):
         total = node.bytes_up + node.bytes_down
         fewer = f"{2 * ring / total:,.0f}×" if total and ring else "–"
-        table.add_row(node.name, size(node.bytes_up), size(node.bytes_down), f"{total / per_round:.4f} B", fewer)
+        table.add_row(
+            node.name, human_bytes(node.bytes_up), human_bytes(node.bytes_down), f"{total / per_round:.4f} B", fewer
+        )
     if ring:
-        table.add_row("fp32 ring all-reduce", size(ring), size(ring), f"{2 * ring / per_round:.4f} B", "")
+        table.add_row("fp32 ring all-reduce", human_bytes(ring), human_bytes(ring), f"{2 * ring / per_round:.4f} B", "")
     console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
-    console.print(f"(and once, at the start, {size(fetched)} of corpus and snapshot)", style="dim")
+    console.print(f"(and once, at the start, {human_bytes(fetched)} of corpus and snapshot)", style="dim")

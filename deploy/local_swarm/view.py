@@ -10,8 +10,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.live import Live
 
+from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.status_table import equality, table
-from thinwire_coordinator.ledger.disk_forecast import size
 from thinwire_proto.wire.service_pb2 import StatusReply
 
 PLAIN_EVERY_S = 5.0
@@ -50,7 +50,7 @@ class View:
             loss = f"loss {status.loss_newest:.3f}" if status.HasField("loss_newest") else "loss not measured yet"
             self._console.print(
                 f"step {status.step}/{status.steps}  {loss}  {rate:,.0f} tokens/s  "
-                f"up {size(status.bytes_up)}  down {size(status.bytes_down)}  "
+                f"up {human_bytes(status.bytes_up)}  down {human_bytes(status.bytes_down)}  "
                 f"replicas {equality(status)}  ({status.state})",
             )
 

@@ -10,14 +10,15 @@ from typing import Protocol
 
 import torch
 
+from thinwire_common.traffic import Traffic
+from thinwire_common.workers import Worker
 from thinwire_node.exchange.coordinator.link import Link, connect
 from thinwire_node.exchange.coordinator.session import Clocks
-from thinwire_node.exchange.coordinator.traffic import Traffic
 from thinwire_node.runtime import SystemClock
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_node.training.trainer import Trainer
-from thinwire_node.training.work import OneThread, Threads, Work
+from thinwire_node.training.work import Threads, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
@@ -67,12 +68,12 @@ class RealMachine:
     async def make_work(
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
-        threads = Threads(OneThread("compute"), OneThread("saver"), OneThread("journal"))
-        self._apply_device, why = await threads.compute.run(choose_apply_device, contract.demo, self._compute_device)
+        threads = Threads(Worker("compute"), Worker("saver"), Worker("journal"))
+        self._apply_device, why = await threads.compute.submit(choose_apply_device, contract.demo, self._compute_device)
         log.info("%s", why)
         log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
         placed = self.place(replica)
-        trainer = await threads.compute.run(Trainer, contract, corpus, placed, self._compute_device)
+        trainer = await threads.compute.submit(Trainer, contract, corpus, placed, self._compute_device)
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)
 

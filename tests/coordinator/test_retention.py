@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from support.sealed_run import make_run
+from thinwire_common.units import human_bytes
 from thinwire_coordinator.__main__ import _replica
 from thinwire_coordinator.coordinator import _encoded_update
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, foretell, in_words, measure, size
+from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, foretell, in_words, measure
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
@@ -294,7 +295,7 @@ def test_the_sizes_of_a_run_are_those_on_its_disk(state: State) -> None:
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (999, "999 B"), (3_456_789, "3.5 MB"), (2e18, "2000.0 PB")])
 def test_sizes_in_words(number: int, text: str) -> None:
-    assert re.fullmatch(re.escape(text), size(number))
+    assert re.fullmatch(re.escape(text), human_bytes(number))
 
 
 @pytest.fixture(autouse=True)

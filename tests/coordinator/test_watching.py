@@ -21,8 +21,8 @@ from starlette.requests import Request
 from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
+from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
 from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
-from thinwire_coordinator.observe.connections import IPV4_BYTES, TCP_INFO_BYTES, Connections, parse_tcp_info
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.metrics import Metrics
@@ -192,7 +192,7 @@ def test_a_ring_moves_what_the_formula_says() -> None:
 
 def test_connections_are_counted_and_closed_ones_are_kept() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        connections = Connections(server.getsockname()[1])
+        connections = Connections(server.getsockname()[1], End.OURS)
         client = socket.create_connection(server.getsockname())
         accepted, _ = server.accept()
         with client, accepted:

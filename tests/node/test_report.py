@@ -18,18 +18,19 @@ from rich.text import Text
 
 from support.reports import small_report
 from thinwire_common.logs import JsonFormatter
+from thinwire_common.tcp import End, WireCount, parse_tcp_info, wire_counts
+from thinwire_common.traffic import KINDS, KINDS_OF_CALL, Traffic
+from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
 from thinwire_node.daemon import Node, Settings
 from thinwire_node.exchange.coordinator.record import Durations, Record
 from thinwire_node.exchange.coordinator.session import NodeOptions
-from thinwire_node.exchange.coordinator.traffic import KINDS, KINDS_OF_CALL, Traffic
 from thinwire_node.observe import status
-from thinwire_node.observe.connections import WireCount, parse_tcp_info, wire_counts
 from thinwire_node.observe.definitions import FAMILIES
 from thinwire_node.observe.metrics import NodeMetrics, samples
 from thinwire_node.observe.report import Report
 from thinwire_node.observe.reporter import Reporter
-from thinwire_node.observe.view import byte_lines, human_bytes, human_seconds, lines, one_line
+from thinwire_node.observe.view import byte_lines, lines, one_line
 from thinwire_node.observe.web import REQUEST_BYTES_MAX, Web
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
@@ -62,7 +63,7 @@ def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, i
             received += len(other.recv(65536))
         other.sendall(b"y" * 1000)
         client.recv(1000)
-        (count,) = wire_counts(server.getsockname()[1]).values()  # the server's own end is not among them
+        (count,) = wire_counts(server.getsockname()[1], End.THEIRS).values()  # the server's own end is not among them
         headers = ip_bytes + 20 + 12
         assert (count.sent - 100_000) % headers == 0
         assert 100_000 + 2 * headers < count.sent < 110_000

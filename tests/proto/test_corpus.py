@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.small import small_contract, small_corpus
 from thinwire_proto.data.corpus import Corpus, CorpusFile, sample_at, unpack_corpus, windows
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.exact.fingerprint import GOLDEN, mix64
+from thinwire_proto.exact.mix64 import GOLDEN, mix64
 
 
 def test_it_comes_back_and_is_the_one_that_the_contract_names() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_proto.exact import fingerprint as module
-from thinwire_proto.exact.fingerprint import GOLDEN, MASK, fingerprint, mix64
+from thinwire_proto.exact.fingerprint import fingerprint
+from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64
 
 
 def dumb(tensors: list[torch.Tensor], nonce: int) -> int:

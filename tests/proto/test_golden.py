@@ -12,7 +12,7 @@ import torch
 
 from support.small import shapes_contract
 from thinwire_proto.contract import Parameter
-from thinwire_proto.exact.fingerprint import mix64
+from thinwire_proto.exact.mix64 import mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update

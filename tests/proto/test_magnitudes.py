@@ -15,8 +15,8 @@ from support.small import random_replica, random_sized_votes, random_votes, shap
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.exact import apply as apply_module
 from thinwire_proto.exact.decode import VOTE_MAX, displacements
-from thinwire_proto.exact.fingerprint import mix64
 from thinwire_proto.exact.magnitudes import OCTAVE, SCALE_MIN, TABLE, UNIT, coded, merger_of, tiles_with
+from thinwire_proto.exact.mix64 import mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.selftest import extreme_tiles, reference_integers, reference_scaled, run_selftest
 from thinwire_proto.exact.tiles import TileLayout

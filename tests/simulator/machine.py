@@ -13,9 +13,9 @@ from simulator.network import Network
 from simulator.replicas import Shared, SharedReplica
 from simulator.stub import Calls
 from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
+from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.coordinator.session import Clocks
-from thinwire_node.exchange.coordinator.traffic import Traffic
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.work import Threads, Work
 from thinwire_proto.contract import Contract

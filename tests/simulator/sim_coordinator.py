@@ -14,11 +14,12 @@ import numpy as np
 
 from simulator.replicas import Shared, SharedReplica
 from simulator.synthetic import VOTES
+from thinwire_common.workers import Worker
 from thinwire_coordinator.ledger.state_directory import State, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
 from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Worker, Workers
+from thinwire_coordinator.swarm.workers import Workers
 from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica

@@ -181,7 +181,7 @@ class VirtualThread:
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self.dead = False
 
-    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def submit(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self.dead:
             raise Killed
         loop = asyncio.get_running_loop()

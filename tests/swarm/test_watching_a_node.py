@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.local_swarm.processes import BIN
 from support.real import END_S, RealSwarm, ended, run_text, until
 from support.screen import Screen
+from thinwire_common.units import human_bytes
 from thinwire_node.observe.definitions import FAMILIES
-from thinwire_node.observe.view import human_bytes
 
 STEPS = 150
 LENGTH_S = 20

@@ -7,7 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from thinwire_coordinator.ledger.disk_forecast import size
+from thinwire_common.units import human_bytes
 from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 BAR_WIDTH = 60
@@ -42,7 +42,7 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts.add_row("held-out loss", newest, "training loss", training)
     rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
     facts.add_row("tokens", f"{status.tokens:,}", *rate)
-    facts.add_row("bytes up", size(status.bytes_up), "bytes down", size(status.bytes_down))
+    facts.add_row("bytes up", human_bytes(status.bytes_up), "bytes down", human_bytes(status.bytes_down))
     style = "bold red" if status.fingerprints_different else "green"
     facts.add_row("replicas", Text(equality(status), style=style))
     return facts
@@ -59,8 +59,8 @@ def _nodes(status: StatusReply) -> Table:
             str(node.counted),
             str(node.not_counted),
             f"{node.tokens:,}",
-            size(node.bytes_up),
-            size(node.bytes_down),
+            human_bytes(node.bytes_up),
+            human_bytes(node.bytes_down),
             _replica(node),
         )
     return nodes

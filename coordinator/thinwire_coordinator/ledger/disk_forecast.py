@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
+from thinwire_common.units import human_bytes
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT
 from thinwire_coordinator.ledger.state_directory import State
 from thinwire_proto.exact.tiles import TileLayout
@@ -64,14 +65,14 @@ def foretell(
 def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str:
     """elsewhere: where the bodies lie, if not in the state directory."""
     most = "" if forecast.measured else "at most "
-    update = f"{most}{size(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
+    update = f"{most}{human_bytes(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
     updates = "every update" if keep is None else "the updates since the oldest of them"
     kept = f"{forecast.snapshots} snapshots and {updates}"
-    text = f"a snapshot is {size(forecast.snapshot_bytes)}, an update {update}; the run will take {most}"
+    text = f"a snapshot is {human_bytes(forecast.snapshot_bytes)}, an update {update}; the run will take {most}"
     if elsewhere is None:
-        return f"{text}{size(forecast.total_bytes)} ({kept})"
+        return f"{text}{human_bytes(forecast.total_bytes)} ({kept})"
     here_bytes = forecast.snapshots_bytes + forecast.rows_bytes
-    return f"{text}{size(here_bytes)}, and {most}{size(forecast.updates_bytes)} at {elsewhere} ({kept})"
+    return f"{text}{human_bytes(here_bytes)}, and {most}{human_bytes(forecast.updates_bytes)} at {elsewhere} ({kept})"
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,3 @@ def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
         return forecast, [both]
     there = Need(str(folder), forecast.updates_bytes, kept_bytes, shutil.disk_usage(folder).free)
     return forecast, [here, there]
-
-
-def size(number: float) -> str:
-    """In the unit that people read: 3.5 MB."""
-    value, unit = float(number), "B"
-    for larger in ("kB", "MB", "GB", "TB", "PB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

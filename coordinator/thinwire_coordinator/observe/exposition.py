@@ -16,14 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from thinwire_common.traffic import Traffic
 from thinwire_coordinator.ledger.disk_forecast import Need, measure
 from thinwire_coordinator.ledger.state_directory import State
-from thinwire_coordinator.observe.connections import Connections
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.gauges import Gauges
 from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.observe.text_format import CONTENT_TYPE, Writer
-from thinwire_coordinator.rpc.traffic import Traffic
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_coordinator.web.server import Readiness
@@ -63,7 +62,7 @@ class Exposition:
         swarm.registry.events.watchers.append(self.metrics.watch)
 
     def listening(self, port: int) -> None:
-        self._standing.connections = Connections(port)
+        self.traffic.listening_at(port)
 
     async def answer(self, request: Request) -> Response:
         await self._look()
@@ -71,7 +70,7 @@ class Exposition:
 
     async def _look(self) -> None:
         now = time.monotonic()
-        connections = self._standing.connections
+        connections = self.traffic.connections
         if connections is not None and self._look_at_wire.due(now):
             cpu_s = 0.0
             try:

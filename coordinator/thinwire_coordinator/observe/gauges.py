@@ -9,11 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from thinwire_common.traffic import Traffic
 from thinwire_coordinator.ledger.disk_forecast import Need
-from thinwire_coordinator.observe.connections import Connections
 from thinwire_coordinator.observe.definitions import family
 from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.rpc.traffic import Traffic
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_coordinator.web.server import Readiness
@@ -26,14 +25,13 @@ VERSION = version("thinwire")  # once: it is looked up on the disk
 
 
 class Gauges(Collector):
-    """connections: there when the gRPC port is. needs: of each disk, as last measured."""
+    """needs: of each disk, as last measured."""
 
     def __init__(self, readiness: Readiness, workers: Workers, traffic: Traffic, metrics: Metrics) -> None:
         self._readiness = readiness
         self._workers = workers
         self._traffic = traffic
         self._metrics = metrics
-        self.connections: Connections | None = None
         self.needs: list[Need] = []
 
     def collect(self) -> Iterable[Metric]:
@@ -68,12 +66,13 @@ class Gauges(Collector):
         in_rounds = received.bytes["contribution"] + sent.bytes["update"]
         if in_rounds:
             yield _one("compression_ratio", 2 * self._metrics.dense_bytes / in_rounds)
-        if self.connections is not None and self.connections.can_look:
+        connections = self._traffic.connections
+        if connections is not None and connections.can_look:
             wire = _counter("wire_bytes_total")
-            wire.add_metric(("sent",), self.connections.wire.sent)
-            wire.add_metric(("received",), self.connections.wire.received)
+            wire.add_metric(("sent",), connections.wire.sent)
+            wire.add_metric(("received",), connections.wire.received)
             yield wire
-            yield _one("connections", len(self.connections))
+            yield _one("connections", len(connections))
 
 
 def _of_swarm(swarm: Swarm) -> Iterable[Metric]:

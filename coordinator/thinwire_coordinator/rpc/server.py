@@ -8,8 +8,9 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from thinwire_common.traffic import Traffic
 from thinwire_coordinator.rpc.service import Service, add_service
-from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages, Traffic
+from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError

@@ -9,60 +9,14 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from thinwire_common.traffic import Traffic, kinds_of
 from thinwire_coordinator.swarm.registry import Tally
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 
 SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
-KINDS = (
-    "contribution",
-    "receipt",
-    "update",
-    "announcement",
-    "snapshot",
-    "corpus",
-    "probe",
-    "join",
-    "status",
-    "other",
-)
-KINDS_OF_CALL = {
-    f"/{SERVICE}/{call}": kinds
-    for call, kinds in {
-        "Join": ("join", "join"),
-        "Attend": ("announcement", "announcement"),
-        "Contribute": ("contribution", "receipt"),
-        "AskReceipt": ("receipt", "receipt"),
-        "Updates": ("update", "update"),
-        "Snapshot": ("snapshot", "snapshot"),
-        "Corpus": ("corpus", "corpus"),
-        "Probe": ("probe", "probe"),
-        "Status": ("status", "status"),
-    }.items()
-}
-"""Of what is asked, and of what is answered; "other" for any other call."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
-
-
-class Payload:
-    """Messages in one direction, by kind."""
-
-    def __init__(self) -> None:
-        self.bytes = dict.fromkeys(KINDS, 0)
-        self.messages = dict.fromkeys(KINDS, 0)
-
-    def add(self, kind: str, size: int) -> None:
-        self.bytes[kind] += size
-        self.messages[kind] += 1
-
-
-class Traffic:
-    """Of the coordinator with everybody, since this process started."""
-
-    def __init__(self) -> None:
-        self.sent = Payload()
-        self.received = Payload()
 
 
 class CountMessages(grpc.aio.ServerInterceptor):
@@ -79,7 +33,7 @@ class CountMessages(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None  # there is no such method
-            self._counted[method] = self._count(handler, *KINDS_OF_CALL.get(method, ("other", "other")))
+            self._counted[method] = self._count(handler, *kinds_of(method))
         return self._counted[method]
 
     def _count(self, handler: Handler, asked: str, answered: str) -> Handler:

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from thinwire_common.traffic import KINDS
 from thinwire_node.exchange.coordinator.record import BOUNDS_S, Durations, Record
-from thinwire_node.exchange.coordinator.traffic import KINDS
 from thinwire_node.observe.definitions import FAMILIES, Family
 from thinwire_node.observe.report import STATES, Report
 from thinwire_node.observe.reporter import Reporter

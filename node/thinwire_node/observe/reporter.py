@@ -6,10 +6,10 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
 from thinwire_node.exchange.coordinator.record import Record
 from thinwire_node.exchange.coordinator.session import SessionState
-from thinwire_node.exchange.coordinator.traffic import Traffic
 from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Report, RunPosition
 from thinwire_node.training import pacing
 from thinwire_node.training.device import memory_bytes

@@ -12,8 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
+from thinwire_common.units import human_seconds
 from thinwire_node.observe.report import Report
-from thinwire_node.observe.view import human_seconds
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 

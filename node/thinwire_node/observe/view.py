@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from thinwire_node.exchange.coordinator.traffic import KINDS
+from thinwire_common.traffic import KINDS
+from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.observe.report import Report
 
 LABEL_WIDTH = 13
@@ -19,25 +20,6 @@ UNKNOWN = "–"
 def printable(text: str) -> str:
     """What others wrote can do nothing to a terminal but be read there."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def human_seconds(seconds: float) -> str:
-    if seconds < 0.1:
-        return f"{seconds * 1000:.1f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for unit, unit_s in (("s", 1), ("minutes", 60), ("hours", 3600)):
-        if seconds < 120 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"
 
 
 def lines(report: Report, width: int) -> list[Text]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -55,22 +54,9 @@ class Computes(Protocol):
 class Thread(Protocol):
     """Jobs run on it in order, one at a time."""
 
-    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]: ...
+    def submit(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]: ...
     def close(self) -> None:
         """Wait for the job that runs, drop those that are queued."""
-
-
-class OneThread:
-    """A thread of the operating system."""
-
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-
-    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        return asyncio.get_running_loop().run_in_executor(self._pool, job, *arguments)
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -157,7 +143,7 @@ class Work:
     def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Queue a job for the compute thread."""
         self.jobs += 1
-        done = self._threads.compute.run(job, *arguments)
+        done = self._threads.compute.submit(job, *arguments)
         done.add_done_callback(self._job_done)
         return done
 
@@ -248,7 +234,7 @@ class Work:
         return contribution
 
     async def _note_sent(self) -> None:
-        await self._threads.journal.run(self._state.save_sent, list(self._sent_since))
+        await self._threads.journal.submit(self._state.save_sent, list(self._sent_since))
 
     def _contribution(
         self, announcement: Announcement, trained_through: int | None
@@ -313,7 +299,7 @@ class Work:
     async def forget(self) -> None:
         """The momentum is worth nothing any more: begin anew, with a new lease."""
         await self.run(self._forget)
-        await self._threads.journal.run(self._state.drop_momentum)
+        await self._threads.journal.submit(self._state.drop_momentum)
 
     def _forget(self) -> None:
         self.trainer.clear()
@@ -351,7 +337,7 @@ class Work:
     async def _save_kept(self, kept: _Kept) -> None:
         """The list of what was sent since grows shorter only when the momentum is on disk."""
         began = self._now()
-        await self._threads.saver.run(self._write, kept)
+        await self._threads.saver.submit(self._write, kept)
         self._save_s = self._now() - began
         known = [name for name in (kept.last_sent, kept.momentum.pending and kept.momentum.pending.hash) if name]
         ends = [self._sent_since.index(name) + 1 for name in known if name in self._sent_since]

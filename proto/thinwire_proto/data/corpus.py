@@ -19,7 +19,7 @@ import zstandard
 
 from thinwire_proto.contract import DataSpec
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.exact.fingerprint import GOLDEN, MULTIPLIERS, SHIFTS, mix64
+from thinwire_proto.exact.mix64 import GOLDEN, mix64, mix64_array
 
 CORPUS_VERSION = 1
 ZSTD_LEVEL = 9
@@ -120,6 +120,4 @@ def _order(seed: int, pass_number: int, samples: int) -> npt.NDArray[np.int64]:
     """The order of one pass: samples sorted by mix64(key + i), integers only, so that all machines agree."""
     key = mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
     x = np.arange(samples, dtype=np.uint64) + np.uint64(key)  # wraps, as mix64 does
-    for shift, multiplier in zip(SHIFTS, MULTIPLIERS, strict=False):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(multiplier)
-    return np.argsort(x ^ (x >> np.uint64(SHIFTS[2])), kind="stable")
+    return np.argsort(mix64_array(x), kind="stable")

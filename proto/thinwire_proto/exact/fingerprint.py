@@ -18,23 +18,12 @@ import torch
 from torch import Tensor
 
 from thinwire_proto.contract import TENSOR_ELEMENTS_MAX
+from thinwire_proto.exact.mix64 import GOLDEN, MASK, MULTIPLIERS, SHIFTS, mix64, mix64_in_place
 
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
-MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-SHIFTS = (30, 27, 31)
 CHUNK = 1 << 15
 """Parameters worked on at a time: bounds the extra memory, not the result."""
 CACHED_CHUNK = 1 << 14
 """The same on a CPU, where they stay in the cache. A power of two: see `_Cached`."""
-
-
-def mix64(x: int) -> int:
-    """SplitMix64's finalizer, on one number."""
-    x &= MASK
-    x = ((x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]) & MASK
-    x = ((x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]) & MASK
-    return x ^ (x >> SHIFTS[2])
 
 
 def _signed(x: int) -> int:
@@ -93,7 +82,7 @@ class _Cached:
         self._low = pairs[:, 0]
         self._whole = pairs.view("<u8")[:, 0]
         self._x = np.empty(CACHED_CHUNK, np.uint64)
-        self._shifted = np.empty(CACHED_CHUNK, np.uint64)
+        self._scratch = np.empty(CACHED_CHUNK, np.uint64)
 
     def sum(self, bits: npt.NDArray[np.int32], key: int) -> int:
         total = 0
@@ -101,12 +90,8 @@ class _Cached:
             part = bits[start : start + CACHED_CHUNK].view(np.uint32)
             count = len(part)
             self._low[:count] = part
-            x, shifted = self._x[:count], self._shifted[:count]
+            x = self._x[:count]
             np.bitwise_xor(self._whole[:count], np.uint64(key ^ (start << 32)), out=x)
-            for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, None), strict=True):
-                np.right_shift(x, np.uint64(shift), out=shifted)
-                np.bitwise_xor(x, shifted, out=x)
-                if multiplier is not None:
-                    np.multiply(x, np.uint64(multiplier), out=x)
+            mix64_in_place(x, self._scratch[:count])
             total += int(x.sum())
         return total

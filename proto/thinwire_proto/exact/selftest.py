@@ -15,8 +15,9 @@ import torch
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
 from thinwire_proto.exact.apply import SMALLEST_NORMAL
 from thinwire_proto.exact.decode import CLIP, SHIFT, VOTE_MAX
-from thinwire_proto.exact.fingerprint import GOLDEN, MASK, fingerprint, mix64
+from thinwire_proto.exact.fingerprint import fingerprint
 from thinwire_proto.exact.magnitudes import rounded
+from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.transform import dct_table, hadamard_table, inverse
 from thinwire_proto.exact.update import Update

@@ -17,11 +17,10 @@ import numpy.typing as npt
 
 from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64_array
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Components, Merged, Signs, counts_of, places_of
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
 _WEAKNESS_BITS = 15
 _PLACE = MATRIX_COMPONENTS - 1
 Permutation = npt.NDArray[np.int64]
@@ -102,7 +101,7 @@ def left_out(components: Components, merged: Merged, layout: TileLayout, update_
 @lru_cache(maxsize=2)
 def _places(step: int) -> Permutation:
     """The places of a tile in an order that is drawn for this step."""
-    drawn = _mixed(np.arange(MATRIX_COMPONENTS, dtype=np.uint64) + np.uint64((step << MATRIX_SHIFT) & _MASK))
+    drawn = _mixed(np.arange(MATRIX_COMPONENTS, dtype=np.uint64) + np.uint64((step << MATRIX_SHIFT) & MASK))
     return np.argsort(drawn, kind="stable")
 
 
@@ -114,15 +113,11 @@ def _numbers(step: int) -> Permutation:
 
 def _drawn(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
     """For each tile a number below 4,096, which added to the step's permutation makes another."""
-    drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * _GOLDEN & _MASK)) >> np.uint64(64 - MATRIX_SHIFT)
+    drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * GOLDEN & MASK)) >> np.uint64(64 - MATRIX_SHIFT)
     numbers: npt.NDArray[np.int64] = drawn.astype(np.int64)
     return numbers
 
 
 def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014), with its increment."""
-    x = x * np.uint64(_GOLDEN)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
+    """Neighbours far apart before they are mixed."""
+    return mix64_array(x * np.uint64(GOLDEN))

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from thinwire_node.exchange.coordinator.traffic import CountedChannel, Traffic
+from thinwire_common.traffic import Traffic
+from thinwire_node.exchange.coordinator.traffic import CountedChannel
 from thinwire_node.storage.state import Head
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from thinwire_node.exchange.coordinator.traffic import Traffic
+from thinwire_common.traffic import Traffic
 from thinwire_node.training import pacing
 from thinwire_node.training.work import Contribution
 from thinwire_proto.wire.service_pb2 import Receipt

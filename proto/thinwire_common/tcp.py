@@ -1,13 +1,14 @@
-"""What the kernel says of the TCP connections to the gRPC port (Linux; nothing elsewhere).
+"""Bytes on the wire, as the kernel counts them for the TCP connections of this process (Linux only).
 
-gRPC keeps its sockets to itself. But they are files of this process, so those that came in at our port can be found and
-asked (`TCP_INFO`) without being opened a second time, which would keep closed ones alive. That takes some ten
-microseconds each, so it is done when somebody wants to know, and seldom enough. A connection that closes keeps what was
-last seen of it.
+gRPC does not hand out its sockets. But they are open files of this process, so this module finds those that belong to a
+port and reads `TCP_INFO`. It keeps no copy of a file: that would hold a closed connection open. One connection takes
+some ten microseconds, so callers look when somebody wants to know, and limit how often. A connection that closes
+between two looks keeps the count of the last one.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import socket
 import struct
@@ -21,11 +22,19 @@ IPV4_AS_IPV6 = "::ffff:"
 FILES = "/proc/self/fd"
 
 # in struct tcp_info: u8 tcpi_state, u8 tcpi_options, u64 tcpi_bytes_received, u32 tcpi_segs_out and tcpi_segs_in, u64
-# tcpi_bytes_sent (since Linux 4.19; repeats are in it)
+# tcpi_bytes_sent (since Linux 4.19; retransmissions are in it)
 STATE_AT, OPTIONS_AT, RECEIVED_AT, SEGMENTS_AT, SENT_AT = 0, 5, 128, 136, 200
 TCP_INFO_BYTES = SENT_AT + 8
 LISTENS = 10
 TIMESTAMPS = 1
+"""Both ends put timestamps into each segment."""
+
+
+class End(enum.Enum):
+    """Which end of a connection has the port."""
+
+    OURS = "ours"
+    THEIRS = "theirs"
 
 
 @dataclass(frozen=True)
@@ -40,20 +49,21 @@ class WireCount:
 
 
 class Connections:
-    """All that ever came in at `port` while somebody looked. One thread at a time."""
+    """All connections with `port` at that end which were open at some look. Call it from one thread at a time."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, end: End) -> None:
+        self.port = port
+        self._end = end
         self._open: dict[str, WireCount] = {}
         self._closed = WireCount()
 
     def __len__(self) -> int:
-        """Those that were open when last looked at."""
+        """How many were open at the last look."""
         return len(self._open)
 
     @property
     def can_look(self) -> bool:
-        """Whether this system tells."""
+        """Whether this system counts."""
         return sys.platform == "linux"
 
     @property
@@ -62,14 +72,14 @@ class Connections:
 
     def look(self) -> None:
         """Ask the kernel."""
-        now = wire_counts(self._port)
+        now = wire_counts(self.port, self._end)
         for name in self._open.keys() - now.keys():
             self._closed += self._open[name]
         self._open = now
 
 
-def wire_counts(port: int) -> dict[str, WireCount]:
-    """Of each connection that came in at a port of this process, by the name that the kernel gives its socket."""
+def wire_counts(port: int, end: End) -> dict[str, WireCount]:
+    """The count of each connection with `port` at that end, by the name that the kernel gives its socket."""
     if sys.platform != "linux":
         return {}
     found = {}
@@ -77,7 +87,7 @@ def wire_counts(port: int) -> dict[str, WireCount]:
         for file in files:
             try:
                 name = os.readlink(file.path)  # noqa: PTH115 - a Path for each of a thousand takes longer than this
-                count = _count(int(file.name), port) if name.startswith("socket:") else None
+                count = _count(int(file.name), port, end) if name.startswith("socket:") else None
             except OSError:
                 continue  # it was closed meanwhile, or is no connection
             if count is not None:
@@ -87,7 +97,7 @@ def wire_counts(port: int) -> dict[str, WireCount]:
 
 @contextmanager
 def _borrowed(file: int) -> Iterator[socket.socket]:
-    """A file of somebody else's as a socket, which is not closed afterwards."""
+    """An open file of another owner as a socket, which is not closed afterwards."""
     own = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=file)
     try:
         yield own
@@ -95,23 +105,23 @@ def _borrowed(file: int) -> Iterator[socket.socket]:
         own.detach()
 
 
-def _count(file: int, port: int) -> WireCount | None:
-    """None if this is not a connection to that port. Raises OSError."""
+def _count(file: int, port: int, end: End) -> WireCount | None:
+    """None if this is not a connection with that port. Raises OSError."""
     with _borrowed(file) as own:
-        address = own.getsockname()
+        address = own.getsockname() if end is End.OURS else own.getpeername()
         if not isinstance(address, tuple) or address[1] != port:
             return None
-        told = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     ipv4 = len(address) == 2 or address[0].startswith(IPV4_AS_IPV6)
-    return parse_tcp_info(told, IPV4_BYTES if ipv4 else IPV6_BYTES)
+    return parse_tcp_info(info, IPV4_BYTES if ipv4 else IPV6_BYTES)
 
 
-def parse_tcp_info(told: bytes, ip_bytes: int) -> WireCount | None:
-    """`ip_bytes`: of a header. None if this socket listens, or the kernel is too old to tell."""
-    if len(told) < TCP_INFO_BYTES or told[STATE_AT] == LISTENS:
+def parse_tcp_info(info: bytes, ip_bytes: int) -> WireCount | None:
+    """`ip_bytes`: of a header. None if this socket listens, or the kernel is too old."""
+    if len(info) < TCP_INFO_BYTES or info[STATE_AT] == LISTENS:
         return None
-    (received,) = struct.unpack_from("=Q", told, RECEIVED_AT)
-    segments_sent, segments_received = struct.unpack_from("=II", told, SEGMENTS_AT)
-    (sent,) = struct.unpack_from("=Q", told, SENT_AT)
-    header = ip_bytes + TCP_BYTES + (TIMESTAMPS_BYTES if told[OPTIONS_AT] & TIMESTAMPS else 0)
+    (received,) = struct.unpack_from("=Q", info, RECEIVED_AT)
+    segments_sent, segments_received = struct.unpack_from("=II", info, SEGMENTS_AT)
+    (sent,) = struct.unpack_from("=Q", info, SENT_AT)
+    header = ip_bytes + TCP_BYTES + (TIMESTAMPS_BYTES if info[OPTIONS_AT] & TIMESTAMPS else 0)
     return WireCount(sent + segments_sent * header, received + segments_received * header)

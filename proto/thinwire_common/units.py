@@ -1,0 +1,25 @@
+"""Numbers with a unit, as people read them."""
+
+from __future__ import annotations
+
+
+def human_bytes(count: float) -> str:
+    """Decimal units: 3.5 MB."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB", "PB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """From 0.4 ms to 9 days."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, unit_s in (("s", 1), ("minutes", 60), ("hours", 3600)):
+        if seconds < 120 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"
