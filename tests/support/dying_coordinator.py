@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from thinwire_common import files
 from thinwire_coordinator import __main__
-from thinwire_coordinator.ledger import bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.swarm.events import Event, Events, UpdateSent
@@ -26,8 +26,8 @@ from thinwire_coordinator.swarm.intake import Intake
 
 BROADCAST, RECEIPTS = "first broadcast", "receipts"
 POINTS: dict[str, tuple[Any, str, bool]] = {
-    "body written": (bodies, "rename_synced", False),  # under its passing name, and not synced
-    "body renamed": (bodies, "rename_synced", True),
+    "body written": (files, "rename_synced", False),  # under its passing name, and not synced
+    "body renamed": (files, "rename_synced", True),
     "row in": (Ledger, "append", True),
     BROADCAST: (Feed, "publish", True),
     RECEIPTS: (Intake, "close", True),

@@ -7,7 +7,6 @@ whole. Object stores show a file when it is whole, and not before.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from thinwire_common.files import replace_synced
 from thinwire_proto.errors import ConfigError, Damaged
 
 NAME = re.compile(r"[0-9a-f]{64}")
@@ -129,27 +129,3 @@ def _open(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise ConfigError(f"{url}: is not an address for updates: {error}") from None
     return fs, root.rstrip("/")
-
-
-def replace_synced(path: Path, data: bytes) -> None:
-    """Put `data` in place of whatever is at `path`: after a crash there is the old file or the new one, whole."""
-    passing = path.with_name(path.name + ".part")
-    passing.write_bytes(data)
-    rename_synced(passing, path)
-
-
-def rename_synced(passing: Path, path: Path) -> None:
-    """Sync a file that was written under a passing name, give it its own, and sync the folder."""
-    with passing.open("rb") as file:
-        os.fsync(file.fileno())
-    passing.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

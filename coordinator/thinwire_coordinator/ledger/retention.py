@@ -22,7 +22,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.ledger.bodies import sync_folder
+from thinwire_common.files import sync_folder
 from thinwire_coordinator.ledger.state_directory import State
 from thinwire_proto.errors import LedgerError, ReplicaError
 

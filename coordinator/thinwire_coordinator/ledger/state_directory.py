@@ -20,7 +20,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from thinwire_coordinator.ledger.bodies import Bodies, place_of, rename_synced, replace_synced, sync_folder
+from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_coordinator.ledger.bodies import Bodies, place_of
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
 from thinwire_proto.contract import Contract, RunSpec, differences, parse_contract

@@ -6,8 +6,7 @@ head.json                 the newest sealed row that it has seen
 replica.safetensors       its parameters, now and then
 momentum.safetensors      its momentum as it was after a cut, with the contribution that this cut took out of it
 sent.json                 contributions sent since: the momentum still holds what is in them, so that it is worth
-nothing
-                          if one of them was counted
+                          nothing if one of them was counted
 snapshot-STEP.part        a snapshot that is on its way
 status.json               how it was a few seconds ago, for `thinwire-node status`
 lock                      held by the node that runs on this directory
@@ -16,7 +15,6 @@ lock                      held by the node that runs on this directory
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -28,6 +26,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
 from thinwire_proto import limits
@@ -105,15 +104,12 @@ class NodeState:
         return node_id
 
     def write(self, name: str, data: bytes) -> None:
-        """Put `data` in place of the file, whole or not at all."""
-        passing = self.path(name + ".part")
-        passing.write_bytes(data)
-        self.rename(passing, name)
+        """Replace a file; on disk for good when this returns."""
+        replace_synced(self.path(name), data)
 
     def rename(self, passing: Path, name: str) -> None:
-        with passing.open("r+b") as file:
-            os.fsync(file.fileno())
-        passing.replace(self.path(name))
+        """The same with a file that was written under a passing name."""
+        rename_synced(passing, self.path(name))
 
     def contract(self) -> Contract | None:
         """The contract of the run that this directory belongs to, if it belongs to one."""
@@ -142,7 +138,8 @@ class NodeState:
         """Remember a head, if it is newer than the newest: replaying old updates forgets nothing."""
         if self.head is None or head.step > self.head.step:
             self.head = head
-            self.write("head.json", json.dumps({"step": head.step, "hash": head.hash.hex()}).encode())
+            told = json.dumps({"step": head.step, "hash": head.hash.hex()})
+            replace_whole(self.path("head.json"), told.encode())  # an older one after a power cut does no harm
 
     def replica(self, contract: Contract) -> Replica | None:
         try:
@@ -192,6 +189,7 @@ class NodeState:
 
     def drop_momentum(self) -> None:
         self.path("momentum.safetensors").unlink(missing_ok=True)
+        sync_folder(self._folder)  # or it might be there again, with nothing that was sent since
         self.save_sent([])
 
     def save_sent(self, contributions: list[bytes]) -> None:

@@ -28,14 +28,14 @@ async def join(
     replica_step = replica.step if replica else None
     reply = await link.join(contract, state.node_id, name, state.head, replica_step, momentum)
     theirs = parse_contract(reply.contract)
-    if contract is None:
-        check_manifest(theirs)
-        state.write("contract.json", theirs.canonical())
-    elif theirs.hash != contract.hash:
+    if contract is not None and theirs.hash != contract.hash:
         raise Refused(
             "the coordinator took this node's contract and then named another; give another --state-dir to take part "
             "in the run that it names"
         )
+    check_manifest(theirs)  # also of a contract from before: the node may have been upgraded since
+    if contract is None:
+        state.write("contract.json", theirs.canonical())
     return theirs, reply
 
 
