@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from thinwire_proto.contract import Contract
+from thinwire_proto.exact.parameters import Parameters
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.update import Update
 
@@ -24,7 +24,7 @@ class Shared:
     """States by what led to them: (state before, row), and fingerprints by (state, nonce)."""
 
     def __init__(self) -> None:
-        self.after: dict[tuple[bytes, bytes], tuple[bytes, dict[str, Tensor]]] = {}
+        self.after: dict[tuple[bytes, bytes], tuple[bytes, Parameters]] = {}
         self.fingerprints: dict[tuple[bytes, int], int] = {}
 
     def forget_oldest(self) -> None:
@@ -36,9 +36,7 @@ class Shared:
 
 class SharedReplica(Replica):
     def __init__(self, shared: Shared, replica: Replica) -> None:
-        # a whole replica already: what `Replica` looks at in its tensors holds
-        self.contract, self.layout, self.tensors = replica.contract, replica.layout, replica.tensors
-        self.step, self.head = replica.step, replica.head
+        super().__init__(replica.contract, replica.parameters, replica.step, replica.head)
         self._shared = shared
         self._state: bytes = replica._state if isinstance(replica, SharedReplica) else replica.state_hash()
 
@@ -52,15 +50,15 @@ class SharedReplica(Replica):
         found = self._shared.after.get((self._state, head))
         if found is None:
             before = self._state
-            self.tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+            self.parameters = self.parameters.clone(self.device)
             super().apply(update, head)
             self._state = self.state_hash()
-            self._shared.after[before, head] = (self._state, self.tensors)
+            self._shared.after[before, head] = (self._state, self.parameters)
             self._shared.forget_oldest()
             return
         if update.step != self.step:
             super().apply(update, head)  # raises
-        self._state, self.tensors = found
+        self._state, self.parameters = found
         self.step += 1
         self.head = head
 
@@ -69,7 +67,7 @@ class SharedReplica(Replica):
 
     def differ(self) -> None:
         """Flip the last bit of one parameter."""
-        self.tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        self.parameters = self.parameters.clone(self.device)
         next(iter(self.tensors.values())).view(-1).view(torch.int32)[7] ^= 1
         self._state = self.state_hash()
 

@@ -33,7 +33,8 @@ from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.data.corpus import Corpus, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
-from thinwire_proto.exact.replica import Replica, load_replica, save_tensors
+from thinwire_proto.exact.parameters import save_tensors
+from thinwire_proto.exact.replica import Replica, load_replica
 
 PENDING = "pending."  # in the name of a tensor: of what is out
 AWAITED = "awaited."  # of what is counted, and whose update is out

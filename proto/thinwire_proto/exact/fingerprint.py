@@ -1,8 +1,9 @@
-"""A number that stands for a replica's bits: Σ mix64(bits, position, tensor, nonce) mod 2⁶⁴ (design section 3.7).
+"""A number that stands for a replica's bits: Σ mix64(bits, position, tensor, nonce) mod 2⁶⁴.
 
-Order-free integer arithmetic where the parameters are, so threads, batches and devices have no say in it. The nonce of
-a round is announced with the round: nobody can answer with a number that they kept. It finds machines that err, not
-machines that lie: it is no cryptographic hash.
+The sum is integer arithmetic on the device that holds the parameters. Its order does not matter, so threads, batches,
+devices and shards do not change it: the fingerprints of the parts of a replica add up to that of the whole. The nonce
+of a round is announced with the round, so nobody can answer with a number from before. A fingerprint finds machines
+that make errors. It is no cryptographic hash and does not find machines that lie.
 
 Per tensor t the key is mix64(nonce + (t + 1)·GOLDEN), and parameter p with float32 bits u adds
 mix64((p·2³² + u) ⊕ key), where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
@@ -45,24 +46,32 @@ def _mix64_(x: Tensor) -> Tensor:
 
 def fingerprint(tensors: Iterable[Tensor], nonce: int) -> int:
     """The fingerprint, 0 … 2⁶⁴ − 1, of float32 tensors in the manifest's order under `nonce` (0 … 2⁶⁴ − 1)."""
+    return fingerprint_of_runs(((number, 0, tensor) for number, tensor in enumerate(tensors)), nonce)
+
+
+def fingerprint_of_runs(runs: Iterable[tuple[int, int, Tensor]], nonce: int) -> int:
+    """What runs of elements contribute to the fingerprint, mod 2⁶⁴.
+
+    runs: (number of the tensor in the manifest, position in it of the run's first element, float32 elements).
+    """
     total = 0
     cached = _Cached()
-    for number, tensor in enumerate(tensors):
-        if tensor.dtype != torch.float32 or tensor.numel() >= TENSOR_ELEMENTS_MAX:
+    for number, first, tensor in runs:
+        if tensor.dtype != torch.float32 or first + tensor.numel() >= TENSOR_ELEMENTS_MAX:
             raise ValueError("a fingerprint is taken of float32 tensors with fewer than 2³¹ elements")
         key = mix64(nonce + (number + 1) * GOLDEN)
         bits = tensor.detach().contiguous().view(-1).view(torch.int32)
-        total += cached.sum(bits.numpy(), key) if bits.device.type == "cpu" else _sum(bits, key)
+        total += cached.sum(bits.numpy(), key, first) if bits.device.type == "cpu" else _sum(bits, key, first)
     return total & MASK
 
 
-def _sum(bits: Tensor, key: int) -> int:
-    """Σ mix64((p·2³² + u) ⊕ key) over one tensor's bits, int32 [n], on any device."""
-    sums = torch.zeros((), dtype=torch.int64, device=bits.device)  # stays on the device until the tensor is done
+def _sum(bits: Tensor, key: int, first: int = 0) -> int:
+    """Σ mix64((p·2³² + u) ⊕ key) over int32 bits [n] at the positions p = first, first + 1, …; on any device."""
+    sums = torch.zeros((), dtype=torch.int64, device=bits.device)  # stays on the device until the run is done
     for start in range(0, bits.numel(), CHUNK):
         x = bits[start : start + CHUNK].to(torch.int64)
         x &= 0xFFFFFFFF
-        position = torch.arange(start, start + x.numel(), device=bits.device, dtype=torch.int64)
+        position = torch.arange(first + start, first + start + x.numel(), device=bits.device, dtype=torch.int64)
         x |= position << 32
         x ^= _signed(key)
         sums += _mix64_(x).sum()
@@ -70,10 +79,10 @@ def _sum(bits: Tensor, key: int) -> int:
 
 
 class _Cached:
-    """The same sum on a CPU, in half the time: numpy shifts unsigned numbers as they are, and buffers are used again.
+    """The same sum on a CPU, in half the time: numpy shifts unsigned numbers directly, and the buffers are reused.
 
-    A number p·2³² + u is laid down as the pair (u, p). With p counted from the beginning of a chunk the upper halves
-    never change: the beginning has no bits in common with them, and goes into the key.
+    A number p·2³² + u is stored as the pair (u, p). With p counted from the start of an aligned chunk, the upper halves
+    never change: the chunk's own start shares no bits with them, and goes into the key.
     """
 
     def __init__(self) -> None:
@@ -84,14 +93,17 @@ class _Cached:
         self._x = np.empty(CACHED_CHUNK, np.uint64)
         self._scratch = np.empty(CACHED_CHUNK, np.uint64)
 
-    def sum(self, bits: npt.NDArray[np.int32], key: int) -> int:
-        total = 0
-        for start in range(0, len(bits), CACHED_CHUNK):
-            part = bits[start : start + CACHED_CHUNK].view(np.uint32)
-            count = len(part)
-            self._low[:count] = part
+    def sum(self, bits: npt.NDArray[np.int32], key: int, first: int = 0) -> int:
+        """See `_sum`."""
+        total = done = 0
+        while done < len(bits):
+            inside = (first + done) % CACHED_CHUNK
+            part = bits[done : done + CACHED_CHUNK - inside].view(np.uint32)
+            count, end = len(part), inside + len(part)
+            self._low[inside:end] = part
             x = self._x[:count]
-            np.bitwise_xor(self._whole[:count], np.uint64(key ^ (start << 32)), out=x)
+            np.bitwise_xor(self._whole[inside:end], np.uint64(key ^ ((first + done - inside) << 32)), out=x)
             mix64_in_place(x, self._scratch[:count])
             total += int(x.sum())
+            done += count
         return total

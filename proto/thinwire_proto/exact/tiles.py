@@ -141,6 +141,11 @@ class TileLayout:
         """The most components that one contribution can hold: k a tile, and never more than the tile has."""
         return self.matrix_tiles * min(k, MATRIX_COMPONENTS) + self.vector_tiles * min(k, VECTOR_COMPONENTS)
 
+    def first_component(self, tile: int) -> int:
+        """The first flat component of a tile, 0 … `tiles`; of the last plus one, `components`."""
+        vectors = max(0, tile - self.matrix_tiles)
+        return (tile - vectors) * MATRIX_COMPONENTS + vectors * VECTOR_COMPONENTS
+
     def tile_of(self, components: np.ndarray) -> np.ndarray:
         """The tile number (matrix tiles first) of each flat component; int64 to int64, same shape."""
         return np.where(
@@ -204,21 +209,45 @@ class TileLayout:
                 batch.append(part)
         return [_batch_of(batch) for batch in parts]
 
+    def parts(self, tiles: range) -> Iterator[Part]:
+        """The rectangles of tensors that a range of tiles consists of (matrix tiles first), tensor by tensor: at most
+        the rest of a tile row, whole tile rows, and the beginning of one. Their tiles are numbered among their kind."""
+        for tensor in self.tensors:
+            first = tensor.first_tile + (0 if tensor.is_matrix else self.matrix_tiles)
+            start, stop = max(tiles.start - first, 0), min(tiles.stop - first, tensor.tiles)
+            if start >= stop:
+                continue
+            (row, column), (last_row, last_column) = (divmod(tile, tensor.tile_columns) for tile in (start, stop))
+            if row == last_row:
+                yield _part_of(tensor, range(row, row + 1), range(column, last_column))
+                continue
+            if column:
+                yield _part_of(tensor, range(row, row + 1), range(column, tensor.tile_columns))
+                row += 1
+            if row < last_row:
+                yield _part_of(tensor, range(row, last_row), range(tensor.tile_columns))
+            if last_column:
+                yield _part_of(tensor, range(last_row, last_row + 1), range(last_column))
+
     def _bands(self, tensor: TensorTiles, tiles_max: int) -> Iterator[Part]:
         """Cut a tensor into bands of at most so many tiles, which are numbered among all of their kind here: whole tile
         rows, or, where one is longer than that, pieces of one."""
         rows_max, columns_max = max(1, tiles_max // tensor.tile_columns), min(tiles_max, tensor.tile_columns)
         for row in range(0, tensor.tile_rows, rows_max):
             for column in range(0, tensor.tile_columns, columns_max):
-                last_row = min(row + rows_max, tensor.tile_rows)
-                last_column = min(column + columns_max, tensor.tile_columns)
-                start = tensor.first_tile + row * tensor.tile_columns + column
-                yield Part(
-                    tensor,
-                    slice(row * TILE_EDGE, min(last_row * TILE_EDGE, tensor.rows)),
-                    slice(column * TILE_EDGE, min(last_column * TILE_EDGE, tensor.columns)),
-                    slice(start, start + (last_row - row) * (last_column - column)),
-                )
+                rows = range(row, min(row + rows_max, tensor.tile_rows))
+                yield _part_of(tensor, rows, range(column, min(column + columns_max, tensor.tile_columns)))
+
+
+def _part_of(tensor: TensorTiles, tile_rows: range, tile_columns: range) -> Part:
+    """A rectangle of tiles that follow on each other: whole tile rows, or some tiles of one."""
+    start = tensor.first_tile + tile_rows.start * tensor.tile_columns + tile_columns.start
+    return Part(
+        tensor,
+        slice(tile_rows.start * TILE_EDGE, min(tile_rows.stop * TILE_EDGE, tensor.rows)),
+        slice(tile_columns.start * TILE_EDGE, min(tile_columns.stop * TILE_EDGE, tensor.columns)),
+        slice(start, start + len(tile_rows) * len(tile_columns)),
+    )
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,185 @@
+"""The parameters of a run, or a shard of them: named float32 tensors on one device.
+
+A shard holds a range of tiles of the flat tile numbering (matrix tiles first). It is a set of rectangles, each a named
+tensor with a tile space of its own, so an update applies to a shard by the same code as to the whole. Every tile is
+decoded and stepped by itself, so shards end with the same bits as the whole. Their fingerprints add up to the whole's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from thinwire_proto.contract import DemoSpec, Parameter
+from thinwire_proto.errors import ReplicaError
+from thinwire_proto.exact.apply import apply_votes, flush_subnormals
+from thinwire_proto.exact.fingerprint import MASK, fingerprint_of_runs
+from thinwire_proto.exact.tiles import Part, TileLayout
+from thinwire_proto.exact.votes import Merged, Signs
+
+
+class Parameters:
+    """Tensors in the manifest's order, changed in place.
+
+    whole: the layout of all parameters of the run. tensors: by name; of a shard, by the names and shapes of
+    `shard_shapes`. tiles: the range that is here; without it, all. Subnormals become zero. Raises ReplicaError if a
+    tensor is missing or has another type or shape.
+    """
+
+    def __init__(self, whole: TileLayout, tensors: Mapping[str, Tensor], tiles: range | None = None) -> None:
+        self.whole = whole
+        self.tiles = range(whole.tiles) if tiles is None else tiles
+        self.is_shard = self.tiles != range(whole.tiles)
+        shapes = shard_shapes(whole, self.tiles) if self.is_shard else {t.name: t.shape for t in whole.tensors}
+        self.tensors: dict[str, Tensor] = {}
+        for name, shape in shapes.items():
+            tensor = tensors.get(name)
+            if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+                raise ReplicaError(f"parameter {name} is missing, or is not float32 of {shape}")
+            self.tensors[name] = tensor if self.is_shard else tensor.contiguous()
+            flush_subnormals(self.tensors[name])
+
+    @cached_property
+    def layout(self) -> TileLayout:
+        """The tile space of what is here: of a shard, one of its own, whose tile 0 is tile `tiles.start`."""
+        if not self.is_shard:
+            return self.whole
+        # not validated: the name of a rectangle may be longer than a manifest allows
+        return TileLayout([Parameter.model_construct(name=n, shape=tuple(t.shape)) for n, t in self.tensors.items()])
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.tensors.values())).device
+
+    def fingerprint(self, nonce: int) -> int:
+        """See `thinwire_proto.exact.fingerprint`; those of shards that make up the whole add up to its, mod 2⁶⁴."""
+        return fingerprint_of_runs(self._runs(), nonce) & MASK
+
+    def _runs(self) -> Iterator[tuple[int, int, Tensor]]:
+        if not self.is_shard:
+            for number, tensor in enumerate(self.tensors.values()):
+                yield number, 0, tensor
+            return
+        numbers = {tensor.name: number for number, tensor in enumerate(self.whole.tensors)}
+        for part, values in zip(self.whole.parts(self.tiles), self.tensors.values(), strict=True):
+            number, columns = numbers[part.tensor.name], part.tensor.columns
+            if part.columns == slice(0, columns):
+                yield number, part.rows.start * columns, values
+                continue
+            for row, of_row in enumerate(values.view(-1, values.shape[-1]), part.rows.start):
+                yield number, row * columns + part.columns.start, of_row
+
+    def state_hash(self) -> bytes:
+        """SHA-256 of the parameters' bytes (little-endian) in the manifest's order. Of a whole alone."""
+        if self.is_shard:
+            raise ValueError("only the whole has a state hash: those of shards do not add up")
+        digest = hashlib.sha256()
+        for tensor in self.tensors.values():
+            digest.update(tensor.cpu().numpy().astype("<f4", copy=False).tobytes())
+        return digest.digest()
+
+    def apply(self, merged: Merged | Signs, demo: DemoSpec, *, learning_rate: float, decay: float, step: int) -> None:
+        """Apply the part of a whole update that concerns these parameters: see `apply_votes`."""
+        if self.is_shard:
+            merged = (
+                _signs_in(merged, self.whole, self.tiles)
+                if isinstance(merged, Signs)
+                else _merged_in(merged, self.whole, self.tiles)
+            )
+        apply_votes(self.tensors, merged, self.layout, demo, learning_rate=learning_rate, decay=decay, step=step)
+
+    def shard(self, tiles: range) -> Parameters:
+        """A range of tiles, on the same memory. Take a `clone` for memory of its own."""
+        if self.is_shard or not 0 <= tiles.start < tiles.stop <= self.whole.tiles:
+            raise ValueError(f"a shard is a range of the {self.whole.tiles} tiles of a whole; this is {tiles}")
+        views = {_name(part): part.band(self.tensors[part.tensor.name]) for part in self.whole.parts(tiles)}
+        return self if tiles == self.tiles else Parameters(self.whole, views, tiles)
+
+    def clone(self, device: torch.device | str = "cpu") -> Parameters:
+        twin = copy(self)
+        twin.tensors = {name: tensor.to(device, copy=True).contiguous() for name, tensor in self.tensors.items()}
+        return twin
+
+    def save(self, path: Path, about: dict[str, str]) -> None:
+        """Write a safetensors file with `about` as its metadata; syncing and renaming are the caller's. Raises
+        OSError."""
+        save_tensors({name: tensor.cpu().contiguous() for name, tensor in self.tensors.items()}, path, about)
+
+
+def load_parameters(whole: TileLayout, path: Path, tiles: range | None = None) -> Parameters:
+    """What `Parameters.save` wrote, on the CPU. Raises ReplicaError, SafetensorError or OSError."""
+    with safe_open(path, framework="pt") as file:
+        # copies: safetensors maps the file, and reading a mapping of a file that was truncated kills the process
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    return Parameters(whole, tensors, tiles)
+
+
+def read_about(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file. Raises SafetensorError or OSError."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) -> None:
+    """Write a safetensors file. Raises OSError where the disk fails, for which safetensors has an error of its own."""
+    try:
+        save_file(tensors, path, metadata=about)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from None
+
+
+def shard_shapes(whole: TileLayout, tiles: range) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of a shard."""
+    return {_name(part): _shape(part) for part in whole.parts(tiles)}
+
+
+def _name(part: Part) -> str:
+    """A tensor that is there as a whole keeps its name."""
+    tensor, rows, columns = part.tensor, part.rows, part.columns
+    if (rows, columns) == (slice(0, tensor.rows), slice(0, tensor.columns)):
+        return tensor.name
+    of_rows = f"{rows.start}:{rows.stop}," if tensor.is_matrix else ""
+    return f"{tensor.name}[{of_rows}{columns.start}:{columns.stop}]"
+
+
+def _shape(part: Part) -> tuple[int, ...]:
+    columns = part.columns.stop - part.columns.start
+    return (part.rows.stop - part.rows.start, columns) if part.tensor.is_matrix else (columns,)
+
+
+def _merged_in(merged: Merged, whole: TileLayout, tiles: range) -> Merged:
+    """The merged votes of a range of tiles, numbered from its first component."""
+    first = whole.first_component(tiles.start)
+    edges = [first, whole.first_component(tiles.stop)]
+    start, stop = np.searchsorted(merged.components, edges).tolist()
+    scales = merged.scales
+    if scales is not None:  # one for each tile that has values
+        with_values = np.unique(whole.tile_of(merged.components))
+        scales = scales[slice(*np.searchsorted(with_values, [tiles.start, tiles.stop]).tolist())]
+    return Merged(merged.components[start:stop] - first, merged.values[start:stop], scales)
+
+
+def _signs_in(signs: Signs, whole: TileLayout, tiles: range) -> Signs:
+    """The signs of a range of tiles. They are listed by tensor, so those before the range have to be counted."""
+    parts: dict[str, list[Part]] = {}
+    for part in whole.parts(tiles):
+        parts.setdefault(part.tensor.name, []).append(part)
+    start, positive = 0, []
+    for tensor in whole.tensors:
+        stepped = whole.in_tiles(tensor, signs.stepped)
+        end = start + int(np.count_nonzero(stepped))
+        if tensor.name in parts:
+            of_tensor = np.zeros(stepped.shape, np.bool_)
+            of_tensor[stepped] = signs.positive[start:end]
+            positive += [of_tensor[p.rows, p.columns][stepped[p.rows, p.columns]] for p in parts[tensor.name]]
+        start = end
+    return Signs(signs.stepped[tiles.start : tiles.stop], np.concatenate([*positive, np.zeros(0, np.bool_)]))
