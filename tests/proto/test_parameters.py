@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.small import SHAPES, random_sized_votes, random_votes
 from thinwire_proto.contract import DemoSpec, Magnitude, Parameter
 from thinwire_proto.errors import ReplicaError
-from thinwire_proto.exact.fingerprint import MASK
 from thinwire_proto.exact.magnitudes import MagnitudeMerger
+from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.parameters import Parameters, load_parameters, shard_shapes
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update

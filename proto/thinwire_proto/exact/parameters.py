@@ -22,7 +22,8 @@ from torch import Tensor
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals
-from thinwire_proto.exact.fingerprint import MASK, fingerprint_of_runs
+from thinwire_proto.exact.fingerprint import fingerprint_of_runs
+from thinwire_proto.exact.mix64 import MASK
 from thinwire_proto.exact.tiles import Part, TileLayout
 from thinwire_proto.exact.votes import Merged, Signs
 
