@@ -17,7 +17,7 @@ from thinwire_node.compression.compress import Compressor
 from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.published import BYTES_A_COMPONENT, Published, components
 from thinwire_node.compression.residual import left_out_of
-from thinwire_node.training.rule import make_rule
+from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract, DataSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica

@@ -17,7 +17,7 @@ from thinwire_node.exchange.coordinator.record import Record
 from thinwire_node.exchange.coordinator.session import NodeOptions, Session
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
-from thinwire_node.training.rule import shapes_kept
+from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.trainer import Interrupted
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract

@@ -9,7 +9,8 @@ import torch
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_corpus
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.rule import LocalAdamW, Rule, make_rule, shapes_kept
+from thinwire_node.training.rules import Rule, make_rule, shapes_kept
+from thinwire_node.training.rules.local_adamw import LocalAdamW
 from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.magnitudes import TABLE, UNIT, merger_of

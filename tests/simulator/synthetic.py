@@ -24,7 +24,7 @@ import torch
 from simulator.virtual_time import Killed
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
-from thinwire_node.training.rule import Rule
+from thinwire_node.training.rules import Rule
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica

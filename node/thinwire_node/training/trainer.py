@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.rule import make_rule
+from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.corpus import Corpus, sample_at, windows
 from thinwire_proto.exact.replica import Replica

@@ -16,7 +16,7 @@ from thinwire_node.compression.residual import Awaited, Pending
 from thinwire_node.exchange.coordinator.link import SealedUpdate
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
-from thinwire_node.training.rule import Rule
+from thinwire_node.training.rules import Rule
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
