@@ -1,17 +1,5 @@
-# make swarm   a coordinator and three nodes on this machine, with a live view and a summary; WITH_METRICS=1: Prometheus
-# make test    lint and tests
-# make lint    ruff, mypy --strict, the import rules, generated code up to date
-# make bench   how small, how fast, how soon and how lean, beside baselines; under 5 minutes (BENCH=--full: more)
-# make fuzz   the payload codec against a million damaged inputs; about 10 minutes (INPUTS)
-# make simulate   a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED)
-# make chaos   real processes killed at random (SEED, MINUTES)
-# make bench-wan   a swarm beside DistributedDataParallel over emulated slow links; as root
-# make bench-staleness   what stale gradients cost, and what looking ahead mends; about 15 minutes
-# make science   how close to AdamW low bandwidth gets: arms side by side; hours (SCIENCE=--quick: under 10 minutes)
-# make screenshots   pictures of the page for the README, from a swarm that runs; needs Chromium
-# make test-compose   docker-compose.yml on a real engine, from build to verify; about 15 minutes
-# make proto   write the gRPC stubs anew
-# make dashboards   write Grafana's dashboards anew
+# `make help` prints the targets: each `##` comment below.
+
 PYTHON ?= python3
 NODES  ?= 3
 ROUNDS ?= 200
@@ -30,15 +18,15 @@ VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots clean
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots clean help
 
-swarm: $(VENV)/.run
+swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
 
-test: lint
+test: lint  ## lint and all tests; about 10 minutes on two cores (PYTEST_ARGS)
 	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -50,59 +38,62 @@ lint: $(VENV)/.dev
 	$(BIN)/python -m deploy.dashboards --check
 	$(BIN)/python -m tools.metrics_table --check
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench  ## bytes, speeds, phases of a round and memory beside baselines; under 5 minutes (BENCH=--full: more)
 	@$(BIN)/python -m bench.speed $(BENCH)
 
-bench-wan: $(VENV)/.bench
+bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
 	$(BIN)/python -m bench.wide_area $(WAN)
 
-science: $(VENV)/.bench
+science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)
 	@$(BIN)/python -m bench.convergence $(SCIENCE)
 
-simulate: $(VENV)/.run
+simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED)
 	@PYTHONPATH=tests $(BIN)/python -m simulator --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED)
 
-chaos: $(VENV)/.run
+chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES)
 
-fuzz: $(VENV)/.run
+fuzz: $(VENV)/.run  ## the payload codec against a million damaged inputs; about 10 minutes (INPUTS)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS)
 
-bench-staleness: $(VENV)/.run
+bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness
 
-proto: $(VENV)/.dev
+proto: $(VENV)/.dev  ## generate the gRPC stubs
 	$(BIN)/python -m tools.stubs
 
-screenshots: $(VENV)/.dev
+screenshots: $(VENV)/.dev  ## take the pictures of the page for the docs; needs Chromium
 	$(BIN)/python -m tools.screenshots
 
-dashboards: $(VENV)/.dev
+dashboards: $(VENV)/.dev  ## generate the Grafana dashboards
 	$(BIN)/python -m deploy.dashboards
 
-test-compose: $(VENV)/.dev
+test-compose: $(VENV)/.dev  ## docker-compose.yml on a real engine, from build to verify; about 15 minutes
 	$(BIN)/pytest -s --timeout 1800 tests/compose
 
-clean:
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+clean:  ## remove .venv and runs
 	rm -rf $(VENV) runs
 
 $(VENV)/.venv: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "thinwire needs Python 3.10 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.11 …" or 0)'
-	@echo "setting up $(VENV); this is done once"
+	@echo "setting up $(VENV); this happens once"
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.venv pyproject.toml
-	@echo "installing what thinwire needs"
+	@echo "installing thinwire and its dependencies"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	@echo "installing what its tests need"
+	@echo "installing the dependencies of the tests"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.run
-	@echo "installing what its plots need"
+	@echo "installing the dependencies of the plots"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@

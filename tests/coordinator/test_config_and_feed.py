@@ -36,9 +36,9 @@ def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     assert (run.model.width, run.demo.k, run.demo.beta, run.demo.alpha) == (128, 176, 0.99, 1.0)
 
 
-def test_the_run_file_in_the_readme_says_the_defaults(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (shown,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+def test_the_run_file_in_the_docs_says_the_defaults(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "organizer.md").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert read_run(run_file(tmp_path, shown)) == RunSpec()
 
 

@@ -4,7 +4,7 @@ it; nothing here waits.
 Computing goes on while a contribution and the update that it goes into are under way. What is computed then stands on
 parameters that are a step old when it counts, and it points once more to where the node's last contribution has led
 already. So the model can look ahead: it then stands on the parameters as an update of the node's own votes alone would
-leave them. docs/LOG.md has what staleness costs, and what of it this mends.
+leave them. docs/log/staleness.md has what staleness costs, and what of it this mends.
 """
 
 from __future__ import annotations
