@@ -23,7 +23,7 @@ from typing import Any
 
 import grpc
 
-from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, encoded_update
 from thinwire_proto.wire.codec import PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
@@ -128,32 +128,31 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
 
     cache_bytes_max: see `feed.CACHE_BYTES_MAX`."""
     # all that needs torch: other processes start sooner without
-    from simulator.sim_coordinator import make_state  # noqa: PLC0415
+    from bench.speed.small_run import make_small_run  # noqa: PLC0415
     from thinwire_common.traffic import Traffic  # noqa: PLC0415
     from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
     from thinwire_coordinator.swarm import feed as feed_module  # noqa: PLC0415
-    from thinwire_coordinator.swarm.swarm import Swarm  # noqa: PLC0415
-    from thinwire_coordinator.swarm.workers import Workers  # noqa: PLC0415
+    from thinwire_coordinator.swarm.assembly import assemble  # noqa: PLC0415
+    from thinwire_coordinator.swarm.workers import Job, Workers  # noqa: PLC0415
 
     feed_module.CACHE_BYTES_MAX = cache_bytes_max
     body, row, workers = os.urandom(size), b"a row" * 40, Workers()
 
-    async def again(step: int) -> EncodedUpdate:
-        return await workers.reading.submit(encoded_update, step, row, body if step else b"")
+    def again(step: int) -> EncodedUpdate:
+        return encoded_update(step, row, body if step else b"")
 
     with tempfile.TemporaryDirectory() as scratch:
-        make_state(Path(scratch), {}, 1)
+        make_small_run(Path(scratch))
         state = open_state(Path(scratch))
-        feed = Feed(again, 0)
         nobody_trains = state.contract.round.nodes_max
-        replica, term = replica_at_head(state), state.ledger.begin_term()
-        server = Server(Swarm(state, replica, term, workers, feed, nobody_trains), Traffic())
+        swarm = assemble(state, replica_at_head(state), workers, nobody_trains, read_update=again)
+        feed, server = swarm.feed, Server(swarm, Traffic())
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encoded_update(0, row, b""))  # so that subscribers can tell that they are there
         while True:
             for _ in range(await _told(pipe)):
-                await feed.publish(await workers.disk.submit(encoded_update, feed.step, row, body))
+                await feed.publish(await workers.submit(Job.WRITE_UPDATE, encoded_update, feed.step, row, body))
 
 
 async def serve_raw(pipe: Connection, size: int) -> None:

@@ -18,8 +18,7 @@ import uvloop
 
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator, Settings
-from thinwire_coordinator.rpc.server import Server
-from thinwire_coordinator.swarm.events import ContributionTaken, Event, Events, RoundOpened, RoundSealed
+from thinwire_coordinator.swarm.events import ContributionTaken, Event, RoundOpened, RoundSealed
 
 NEVER = 1 << 30
 """How seldom the held-out loss is measured after the first time: it is not what is measured here."""
@@ -42,30 +41,20 @@ def _say(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def _tell_all(events: Events, event: Event) -> None:
-    for watcher in events.watchers:
-        watcher(event)
+def _watch(event: Event) -> None:
     if (line := told(event)) is not None:
         _say(line)
 
 
 def main() -> None:
     run, state_dir, nodes = sys.argv[1:]
-    setattr(Events, "tell", _tell_all)  # noqa: B010 - as mypy sees it, a method cannot be replaced
-    start = Server.start
-
-    async def start_and_say(server: Server, listen: str) -> int:
-        port = await start(server, listen)
-        _say({"port": port})
-        return port
-
-    setattr(Server, "start", start_and_say)  # noqa: B010
 
     async def serve() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await Coordinator(Settings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)).run(stop)
+        settings = Settings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)
+        await Coordinator(settings, [_watch], lambda port: _say({"port": port})).run(stop)
 
     uvloop.run(serve())
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.evaluation import SAMPLE_SHARE, SampleBudget
+from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.web import live
 from thinwire_coordinator.web.page import Page
 from thinwire_coordinator.web.server import Readiness, Web
@@ -91,7 +92,7 @@ async def test_messages_are_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -
         made.append(b'{"n":%d}' % len(made))
         return made[-1]
 
-    stream = live.Live(message)
+    stream = live.Live(message, Events().failed)
     stream.wake()
     await asyncio.sleep(0)
     assert not made  # nobody looks
@@ -117,7 +118,7 @@ async def test_messages_are_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_there_is_room_for_so_many_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "STREAMS_MAX", 2)
-    stream = live.Live(lambda: b"{}")
+    stream = live.Live(lambda: b"{}", Events().failed)
     browsers = [Browser(stream) for _ in range(3)]
     await browsers[2].task
     assert browsers[2].got[0]["status"] == 503

@@ -15,12 +15,12 @@ import pytest
 from support.sealed_run import make_run
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.__main__ import _replica
-from thinwire_coordinator.coordinator import _encoded_update
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, foretell, in_words, measure
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.swarm.assembly import read_encoded
 from thinwire_proto.errors import ConfigError, LedgerError
 
 STEPS = 10
@@ -113,11 +113,11 @@ def test_whoever_is_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: 
     retention.sweep()
     assert state.snapshot_is_lighter(5)
     assert not state.snapshot_is_lighter(6)
-    assert _encoded_update(state, 5).size  # and who was told otherwise before still gets it
+    assert read_encoded(state, 5).size  # and who was told otherwise before still gets it
     Retention(state, 2).sweep()
     with pytest.raises(NotKept, match="updates are kept since step 6; join again, and take a snapshot"):
-        _encoded_update(state, 5)
-    assert _encoded_update(state, 6).size
+        read_encoded(state, 5)
+    assert read_encoded(state, 6).size
 
 
 class Crashed(Exception):

@@ -10,10 +10,10 @@ import pytest
 
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
+from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.swarm.open_round import OpenRound
+from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.codec import encode_votes
@@ -40,12 +40,7 @@ class Bench:
         self.workers = Workers()
         self.replica: Replica = self.state.load_snapshot(0)
 
-        async def read(step: int) -> EncodedUpdate:
-            raise AssertionError("nobody follows")
-
-        feed = Feed(read, 0)
-        own = self.state.load_snapshot(0)
-        self.swarm = Swarm(self.state, own, self.state.ledger.begin_term(), self.workers, feed, wait_for=1)
+        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers)
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
@@ -63,9 +58,15 @@ class Bench:
     def payload(self, seed: int, k: int = 32) -> bytes:
         return encode_votes(random_votes(self.replica.layout, k, seed), self.replica.layout)
 
-    def header(self, member: Member, payload: bytes) -> ContributionHeader:
-        current = self.swarm.intake.round
+    @property
+    def current(self) -> OpenRound:
+        """The round that is open."""
+        current = self.swarm.intake.current
         assert current is not None
+        return current
+
+    def header(self, member: Member, payload: bytes) -> ContributionHeader:
+        current = self.current.round
         registry = self.swarm.registry
         (nonce,) = registry.fingerprints.nonces(current.step)
         lease = registry.leases.granted(member.node_id)
@@ -83,12 +84,10 @@ class Bench:
 
     async def contribute(self, member: Member, seed: int, k: int = 32) -> Receipt:
         payload = self.payload(seed, k)
-        return await self.swarm.intake.contribute(member, self.header(member, payload), parts_of(payload))
+        return await self.swarm.contribute(member, self.header(member, payload), parts_of(payload))
 
     def name(self, member: Member, payload: bytes) -> bytes:
-        current = self.swarm.intake.round
-        assert current is not None
-        return contribution_hash(self.state.contract.hash, 1, current.number, member.node_id, payload)
+        return contribution_hash(self.state.contract.hash, 1, self.current.round.number, member.node_id, payload)
 
     async def close(self) -> None:
         for stream in self._streams:
@@ -126,7 +125,7 @@ async def test_whoever_asks_while_it_is_checked_gets_the_one_receipt(tmp_path: P
     await bench.attend(member)
     name = bench.name(member, bench.payload(1))
     sending = asyncio.ensure_future(bench.contribute(member, 1))
-    while name not in bench.swarm.intake.round.receipts:  # type: ignore[union-attr]
+    while bench.current.receipt(name) is None:
         await asyncio.sleep(0)
     sending.cancel()
     asked = await asyncio.wait_for(bench.swarm.ask_receipt(name), PATIENCE_S)
@@ -142,7 +141,7 @@ async def test_what_was_called_unknown_is_never_counted_afterwards(tmp_path: Pat
     await bench.attend(member)
     payload, gate = bench.payload(1), asyncio.Event()
     header, name = bench.header(member, payload), bench.name(member, payload)
-    sending = asyncio.ensure_future(bench.swarm.intake.contribute(member, header, parts_of(payload, gate)))
+    sending = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
     await asyncio.sleep(0)
     bench.join("a")
     assert (await bench.swarm.ask_receipt(name)).reason == Receipt.REASON_UNKNOWN
@@ -159,9 +158,9 @@ async def test_a_second_copy_does_not_cost_the_first_one_its_place(tmp_path: Pat
     await bench.attend(member)
     payload, gate = bench.payload(1), asyncio.Event()
     header = bench.header(member, payload)
-    first = asyncio.ensure_future(bench.swarm.intake.contribute(member, header, parts_of(payload, gate)))
+    first = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
     await asyncio.sleep(0)
-    second = await bench.swarm.intake.contribute(member, header, parts_of(payload))
+    second = await bench.swarm.contribute(member, header, parts_of(payload))
     assert second.reason == Receipt.REASON_DUPLICATE
     gate.set()
     assert (await asyncio.wait_for(first, PATIENCE_S)).outcome == Receipt.OUTCOME_COUNTED
@@ -174,7 +173,7 @@ async def test_a_contribution_that_trickles_in_is_late_and_holds_nobody_up(tmp_p
     await bench.attend(slow)
     payload = bench.payload(1)
     header = bench.header(slow, payload)
-    trickling = bench.swarm.intake.contribute(slow, header, parts_of(payload, asyncio.Event()))
+    trickling = bench.swarm.contribute(slow, header, parts_of(payload, asyncio.Event()))
     sending = asyncio.ensure_future(trickling)
     await bench.attend(quick)
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
@@ -188,13 +187,12 @@ async def test_one_that_comes_after_a_void_round_is_late_and_its_replica_does_no
     bench = Bench(tmp_path, length_ms=300)
     member = bench.join("a")
     await bench.attend(member)
-    payload, gate, current = bench.payload(1), asyncio.Event(), bench.swarm.intake.round
+    payload, gate, current = bench.payload(1), asyncio.Event(), bench.current
     header = bench.header(member, payload)
-    sending = asyncio.ensure_future(bench.swarm.intake.contribute(member, header, parts_of(payload, gate)))
-    while bench.swarm.intake.round is current:
+    sending = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    while bench.swarm.intake.current in (current, None):
         await asyncio.sleep(0.01)
-    assert bench.swarm.intake.round is not None
-    assert bench.swarm.intake.round.step == header.step
+    assert bench.current.round.step == header.step
     gate.set()  # soon enough that it is still read
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_LATE
@@ -209,7 +207,7 @@ async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: 
     stream = await bench.attend(first)
     await bench.attend(second)
     sending = asyncio.ensure_future(bench.contribute(first, 1))
-    while not bench.swarm.intake.round.accepted:  # type: ignore[union-attr]
+    while not bench.current.round.accepted:
         await asyncio.sleep(0.01)
     await stream.aclose()
     bench.join("c")
@@ -229,9 +227,9 @@ async def test_votes_are_merged_as_they_come(tmp_path: Path) -> None:
     assert (await bench.contribute(first, 1)).outcome == Receipt.OUTCOME_COUNTED
     bench.replica.apply(bench.state.update(bench.state.ledger.row(0)), b"")
     waiting = asyncio.ensure_future(bench.contribute(first, 2))
-    while not bench.swarm.intake.round.accepted:  # type: ignore[union-attr]
+    while not bench.current.round.accepted:
         await asyncio.sleep(0.01)
-    merged = await bench.workers.merge.submit(bench.swarm.intake.round.merger.merged)  # type: ignore[union-attr]
+    merged = await bench.workers.submit(Job.ENCODE_UPDATE, bench.current.merger.merged)
     assert len(merged) > 0
     assert (await bench.contribute(second, 3)).outcome == Receipt.OUTCOME_COUNTED
     assert (await waiting).outcome == Receipt.OUTCOME_COUNTED
@@ -247,10 +245,10 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         member = bench.join(letter)
         await bench.attend(member)
         starts[letter] = bench.swarm.registry.leases.granted(member.node_id)[0].start
-        await bench.workers.disk.submit(lambda: None)  # what was queued is on disk; then the process is killed
-        bench.swarm = Swarm(
-            bench.state, bench.replica, bench.state.ledger.begin_term(), bench.workers, bench.swarm.feed, wait_for=1
-        )
+        await bench.workers.submit(
+            Job.WRITE_LEASES, lambda: None
+        )  # what was queued is on disk; then the process is killed
+        bench.swarm = assemble(bench.state, bench.replica, bench.workers)
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # and everybody still holds what they held
         assert bench.swarm.registry.leases.granted(letter * 32)[0].start == start
@@ -262,11 +260,10 @@ async def test_a_newcomer_in_the_middle_of_a_round_has_a_part_in_it(tmp_path: Pa
     first, second = bench.join("a"), bench.join("b")
     await bench.attend(first)
     await bench.attend(second)
-    assert bench.swarm.intake.round is not None
     third = bench.join("c")
     stream = await bench.attend(third)
     announcement = await asyncio.wait_for(anext(stream), PATIENCE_S)
-    assert announcement.round == bench.swarm.intake.round.number
+    assert announcement.round == bench.current.round.number
     everybody = (third, first, second)
     sending = [asyncio.ensure_future(bench.contribute(member, seed)) for seed, member in enumerate(everybody)]
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
@@ -296,7 +293,7 @@ async def test_a_momentum_is_dropped_if_what_left_after_it_was_saved_is_counted_
     await bench.attend(second)
     name = bench.name(first, bench.payload(1))
     sending = asyncio.ensure_future(bench.contribute(first, 1))
-    while not bench.swarm.intake.round.accepted:  # type: ignore[union-attr]
+    while not bench.current.round.accepted:
         await asyncio.sleep(0.01)
 
     async def joins(*since: bytes) -> str:

@@ -30,8 +30,7 @@ from thinwire_coordinator.observe.text_format import Writer
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm import events
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
-from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_coordinator.web.server import Readiness
 from thinwire_proto.wire.codec import PROTOCOL
@@ -49,21 +48,18 @@ class Served:
     def __init__(self, folder: Path) -> None:
         state = make_state(folder, small_contract())
 
-        async def read(step: int) -> EncodedUpdate:
-            raise AssertionError("nobody follows")
-
         self.workers = Workers()
         replica = state.load_snapshot(0)
-        self.swarm = Swarm(state, replica, state.ledger.begin_term(), self.workers, Feed(read, 0), wait_for=1)
+        self.swarm = assemble(state, replica, self.workers)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
         self.server = Server(self.swarm, self.exposition.traffic)
 
     async def start(self) -> str:
-        self.exposition.begin(self.swarm, None, [], [(0, 5.5)])
+        self.exposition.begin(self.swarm, None, [], (0, 5.5))
         port = await self.server.start("127.0.0.1:0")
         self.exposition.listening(port)
-        self.readiness.swarm = self.swarm
+        self.readiness.swarm = self.swarm.view
         return f"127.0.0.1:{port}"
 
     async def told(self, name: str, **labels: str) -> float:
@@ -144,7 +140,7 @@ def sealed(**changes: object) -> events.RoundSealed:
 
 def test_events_become_figures() -> None:
     metrics = Metrics()
-    metrics.begin(1000, [])
+    metrics.begin(1000, None)
     told: list[events.Event] = [
         sealed(),
         sealed(why="nobody is left to wait for", loss=2.0, codec="bits"),
@@ -229,7 +225,7 @@ def test_what_is_costly_is_done_seldom() -> None:
 
 def test_the_text_format_is_what_prometheus_client_reads_and_writes() -> None:
     metrics = Metrics()
-    metrics.begin(1000, [(3, math.inf)])
+    metrics.begin(1000, (3, math.inf))
     metrics.watch(sealed(codec='a "quoted\\name\nof two lines'))
     writer = Writer()
     for _ in range(2):  # the second time from what it kept

@@ -74,7 +74,7 @@ async def _tell(scenario: Scenario, began: float) -> None:
 
 def _figures(world: World) -> str:
     sim_coordinator = world.living_coordinator()
-    active = sum(member.announcements is not None for member in sim_coordinator.swarm.registry.members.by_id.values())
+    active = sim_coordinator.swarm.view.active
     return (
         f"{world.now / 3600:7.2f} h: round {world.round:,}, step {world.step:,}, {active:,} nodes active, "
         f"{sim_coordinator.state.ledger.rounds_void} voids, "

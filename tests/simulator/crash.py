@@ -34,7 +34,7 @@ def arm(world: World, when: str) -> None:
     places = {
         "bodies": sim_coordinator.state.bodies,
         "ledger": sim_coordinator.state.ledger,
-        "feed": sim_coordinator.feed,
+        "feed": sim_coordinator.swarm.feed,
         "intake": sim_coordinator.swarm.intake,
     }
     target: Any = places[where]

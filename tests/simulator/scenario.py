@@ -177,16 +177,14 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
         sim_coordinator = world.living_coordinator()
         tally = sim_coordinator.swarm.registry.tally
         figures: dict[str, Callable[[], float]] = {
-            "step": lambda: sim_coordinator.feed.step,
+            "step": lambda: sim_coordinator.swarm.feed.step,
             "round": lambda: world.round,
             "voids": lambda: sim_coordinator.state.ledger.rounds_void,
-            "term": lambda: sim_coordinator.swarm.term.number,
+            "term": lambda: sim_coordinator.swarm.view.term.number,
             "different": lambda: tally.fingerprints_different,
             "free": lambda: sum(count for _, count in sim_coordinator.swarm.registry.leases.plain()[1]),
             "put_back_in_part": lambda: world.put_back_in_part,
-            "active": lambda: sum(
-                m.announcements is not None for m in sim_coordinator.swarm.registry.members.by_id.values()
-            ),
+            "active": lambda: sim_coordinator.swarm.view.active,
         }
         return figures[what]()
     return _of_node(world, volunteer, what)

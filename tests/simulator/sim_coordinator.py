@@ -14,12 +14,10 @@ import numpy as np
 
 from simulator.replicas import Shared, SharedReplica
 from simulator.synthetic import VOTES
-from thinwire_common.workers import Worker
 from thinwire_coordinator.ledger.state_directory import State, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
-from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
@@ -29,7 +27,10 @@ from thinwire_proto.wire.rows import genesis
 Result = TypeVar("Result")
 
 DISK_S = 0.004
-"""A synced write."""
+"""A synced write, or a search in the ledger."""
+COST_S = dict.fromkeys([*JOBS["seal"], *JOBS["query"], *JOBS["snapshot"]], DISK_S)
+COST_S |= dict.fromkeys([Job.READ_UPDATE, *JOBS["replica"]], 0.001)
+"""What a job takes, in virtual seconds. All others take none: their payloads are tiny."""
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 """The smallest that there is: what is simulated is not the model."""
 DEMO = {"k": VOTES, "k_policy": "fixed", "magnitude": "sign"}
@@ -54,19 +55,18 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     (folder / "contract.json").write_bytes(contract.canonical())
 
 
-class VirtualWorker(Worker):
+class VirtualWorker:
     """Work is done when its virtual time is up, unless the process was killed before."""
 
-    def __init__(self, cost_s: float) -> None:
-        self._cost_s = cost_s
+    def __init__(self) -> None:
         self._free_at = 0.0
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self.dead = False
 
-    def submit(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+    def submit(self, cost_s: float, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._free_at = max(loop.time(), self._free_at) + self._cost_s
+        self._free_at = max(loop.time(), self._free_at) + cost_s
         self._queue.append((future, work, arguments))
         loop.call_at(self._free_at, self._finish)
         return future
@@ -80,17 +80,20 @@ class VirtualWorker(Worker):
         except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
             future.set_exception(error)
 
-    def close(self) -> None:
-        self.dead = True
-
 
 class VirtualWorkers(Workers):
     def __init__(self) -> None:
-        self.replica = VirtualWorker(0.001)
-        self.disk = VirtualWorker(DISK_S)
-        self.reading = VirtualWorker(0.001)
-        self.merge = VirtualWorker(0.0)
-        self.evaluation = VirtualWorker(0.0)
+        self._virtual = {name: VirtualWorker() for name in JOBS}
+
+    def submit(self, job: Job, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+        return self._virtual[WORKER_OF[job]].submit(COST_S.get(job, 0.0), work, *arguments)
+
+    def depths(self) -> dict[str, int]:
+        return dict.fromkeys(self._virtual, 0)
+
+    def close(self) -> None:
+        for worker in self._virtual.values():
+            worker.dead = True
 
 
 class SimCoordinator:
@@ -100,22 +103,12 @@ class SimCoordinator:
         self.workers = VirtualWorkers()
         self.state: State = open_state(folder)
         replica = SharedReplica(shared, replica_at_head(self.state))
-        term = self.state.ledger.begin_term()
-
-        async def read(step: int) -> EncodedUpdate:
-            return await self.workers.reading.submit(self._read, step)
-
-        self.feed = Feed(read, replica.step)
         time = asyncio.get_running_loop().time
         born = time()  # its machine was started anew, and a monotonic clock begins then
-        self.swarm = Swarm(
-            self.state, replica, term, self.workers, self.feed, wait_for, lambda: time() - born, randomness
+        self.swarm = assemble(
+            self.state, replica, self.workers, wait_for, now=lambda: time() - born, randomness=randomness
         )
         self.service: Service | None = Service(self.swarm)
-
-    def _read(self, step: int) -> EncodedUpdate:
-        row = self.state.reading_ledger.row(step)
-        return encoded_update(step, row.canonical(), self.state.bodies.get(row.body_hash, row.body_bytes))
 
     def kill(self) -> None:
         """kill -9: nothing more is written, and nothing more is decided."""

@@ -113,11 +113,11 @@ class World:
 
     @property
     def step(self) -> int:
-        return self.living_coordinator().feed.step
+        return self.living_coordinator().swarm.feed.step
 
     @property
     def round(self) -> int:
-        return self.living_coordinator().swarm.round_number
+        return self.living_coordinator().swarm.view.round_number
 
     # nodes
 
@@ -294,7 +294,7 @@ class World:
 
     def _check_merged(self, sim_coordinator: SimCoordinator) -> None:
         """Without update_topk: each update is the merge of what its row names, all of it and nothing else."""
-        demo, layout = sim_coordinator.state.contract.demo, sim_coordinator.swarm.layout
+        demo, layout = sim_coordinator.state.contract.demo, sim_coordinator.swarm.view.layout
         if demo.update_topk:
             return
         for row in sim_coordinator.state.ledger.rows():
@@ -310,7 +310,7 @@ class World:
 
     def _check_left_out(self, sim_coordinator: SimCoordinator) -> None:
         """With update_topk: who went on with its momentum put back what updates left out, once, and nothing else."""
-        contract, layout = sim_coordinator.state.contract, sim_coordinator.swarm.layout
+        contract, layout = sim_coordinator.state.contract, sim_coordinator.swarm.view.layout
         if not contract.demo.update_topk:
             return
         expected: dict[int, tuple[int, frozenset[int]]] = {}

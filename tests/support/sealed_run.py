@@ -13,7 +13,7 @@ from thinwire_coordinator.ledger.state_directory import State, open_state
 from thinwire_coordinator.round.leases import Leases
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
 from thinwire_coordinator.swarm.sealing import SealedRound, Sealer
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.votes import Merger
 from thinwire_proto.wire.rows import Counted, genesis
@@ -52,7 +52,7 @@ async def _seal(state: State, steps: int) -> None:
 
     sealer = Sealer(state, replica, Feed(read, 0), workers, time.monotonic)
     for step in range(steps):
-        fingerprint = await workers.replica.submit(replica.fingerprint, 1000 + step)
+        fingerprint = await workers.submit(Job.FINGERPRINT, replica.fingerprint, 1000 + step)
         sealed = SealedRound(round=step, term=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
         merger = Merger(replica.layout.components)
         for seed in (2 * step, 2 * step + 1):

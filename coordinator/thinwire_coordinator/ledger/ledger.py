@@ -1,11 +1,13 @@
 """The ledger: rows in SQLite (WAL, synchronous=FULL). A row is in it only after its body is on disk (`bodies`).
 
-All calls block, so they are made from the coordinator's disk thread. Only the newest term writes.
+All calls block, so they are made from worker threads, each of which has a connection of its own (`sibling`). Only the
+newest term writes.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,11 +45,23 @@ class Term:
     first_round: int
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What a status tells of the whole run. Losses are held-out ones, with their steps; None if none was measured."""
+
+    first_loss: tuple[int, float] | None
+    newest_loss: tuple[int, float] | None
+    rounds_void: int
+
+
 class Ledger:
     """Opens or creates the database at `path`. Raises LedgerError if it is none of ours, or broken."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._turn = threading.RLock()
+        """Held while one of the sibling connections writes. SQLite's own lock gives up after LEDGER_BUSY_S, and a disk
+        may stall for longer than that."""
         try:
             # one thread at a time uses it, but not always the thread that opened it
             self._db = sqlite3.connect(
@@ -66,6 +80,12 @@ class Ledger:
             raise LedgerError(f"{self._path}: {error}: what was to be written is there already") from None
         except sqlite3.Error as error:
             raise _failure(f"{self._path} cannot be read or written", error) from None
+
+    def sibling(self) -> Ledger:
+        """Another connection to the same file, for another thread."""
+        sibling = Ledger(self._path)
+        sibling._turn = self._turn
+        return sibling
 
     def close(self) -> None:
         self._db.close()
@@ -103,7 +123,8 @@ class Ledger:
 
     def record_leases(self, packed: bytes) -> None:
         """What `Leases.packed` gives: what is granted must be on disk before it is announced."""
-        self._execute("INSERT OR REPLACE INTO leases VALUES (0, ?)", (packed,))
+        with self._turn:
+            self._execute("INSERT OR REPLACE INTO leases VALUES (0, ?)", (packed,))
 
     def record_void(self, term: int, round_number: int, reason: str) -> None:
         """Voids in a row share one record; it keeps the newest reason."""
@@ -116,7 +137,8 @@ class Ledger:
                 self._execute("INSERT INTO voids VALUES (?, ?, ?, ?)", (round_number, round_number, term, reason))
 
     def record_loss(self, step: int, loss: float) -> None:
-        self._execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (step, loss))
+        with self._turn:
+            self._execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (step, loss))
 
     @property
     def step(self) -> int:
@@ -138,6 +160,11 @@ class Ledger:
     def losses(self) -> list[tuple[int, float]]:
         """Held-out losses by step, oldest first."""
         return list(self._execute("SELECT step, loss FROM losses ORDER BY step"))
+
+    def recorded(self) -> Recorded:
+        first = self._execute("SELECT step, loss FROM losses ORDER BY step LIMIT 1").fetchone()
+        newest = self._execute("SELECT step, loss FROM losses ORDER BY step DESC LIMIT 1").fetchone()
+        return Recorded(first, newest, self.rounds_void)
 
     def voids_before(self, term: int, limit: int) -> tuple[int, list[tuple[int, int, str]]]:
         """Of earlier terms: how many rounds were void, and the newest `limit` runs of them, oldest first: the first
@@ -200,13 +227,14 @@ class Ledger:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """All or nothing; the connection is in autocommit mode otherwise."""
-        self._execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._execute("ROLLBACK")
-            raise
-        self._execute("COMMIT")
+        with self._turn:
+            self._execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._execute("ROLLBACK")
+                raise
+            self._execute("COMMIT")
 
 
 def _failure(what: str, error: sqlite3.Error) -> LedgerError:

@@ -107,7 +107,7 @@ class Retention:
         state = self._state
         steps = state.snapshot_steps()
         surplus = surplus_snapshots(steps, self._keep)
-        state.bodies.remove(row.body_hash.hex() for row in state.reading_ledger.rows(self._bodies_from, steps[0]))
+        state.bodies.remove(row.body_hash.hex() for row in state.upkeep_ledger.rows(self._bodies_from, steps[0]))
         self._bodies_from = max(self._bodies_from, steps[0])
         oldest = min(set(steps) - set(surplus))
         if oldest != steps[0] and not self._is_sound(oldest):
@@ -130,7 +130,7 @@ class Retention:
 def _sort_bodies(state: State, oldest: int) -> Sorted:
     """Raises LedgerError if a row cannot be read."""
     found = Sorted(state.bodies.names(), [], [])
-    for row in state.reading_ledger.rows():
+    for row in state.upkeep_ledger.rows():
         name = row.body_hash.hex()
         if name not in found.unnamed:
             if row.step >= oldest:
@@ -144,7 +144,7 @@ def _sort_bodies(state: State, oldest: int) -> Sorted:
 def _say_missing(state: State, missing: list[int], oldest: int) -> None:
     """Raises LedgerError if none is there: then this is not the place where they lie."""
     place = state.bodies.place
-    if len(missing) == state.reading_ledger.step - oldest:
+    if len(missing) == state.upkeep_ledger.step - oldest:
         raise LedgerError(
             f"step {oldest}: its body and all after it are missing from {place}: mount it, or restore what it held",
             oldest,

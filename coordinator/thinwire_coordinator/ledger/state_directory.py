@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,18 @@ from thinwire_proto.wire.rows import Row, genesis
 log = logging.getLogger("thinwire.coordinator")
 
 
+class Interrupted(Exception):
+    """Told to stop between two steps of something long. What is on disk by then is what the next start goes on from."""
+
+
+GoOn = Callable[[], None]
+"""Called between two steps of something long; raises Interrupted to end it."""
+
+
+def always() -> None:
+    """Never raises: go on to the end."""
+
+
 @dataclass(frozen=True)
 class State:
     """An open state directory."""
@@ -46,7 +58,10 @@ class State:
     contract: Contract
     corpus: Corpus
     ledger: Ledger
-    reading_ledger: Ledger  # the same file by a connection of its own, for whatever must not hold up a seal
+    reading_ledger: Ledger
+    """The same file by a connection of its own, for the thread that answers questions."""
+    upkeep_ledger: Ledger
+    """The same for the thread that writes snapshots and deletes what is old."""
     bodies: Bodies
 
     def snapshot_path(self, step: int) -> Path:
@@ -70,7 +85,7 @@ class State:
     def load_own_snapshot(self, step: int) -> Replica:
         """A snapshot that belongs to the ledger's rows. Raises ReplicaError if it does not, or cannot be read."""
         replica = self.load_snapshot(step)
-        if step > 0 and replica.head != self.reading_ledger.row(step - 1).hash:
+        if step > 0 and replica.head != self.upkeep_ledger.row(step - 1).hash:
             raise ReplicaError(f"{self.snapshot_path(step)} does not belong to the row of step {step - 1}")
         return replica
 
@@ -81,8 +96,8 @@ class State:
         if step < steps[0]:
             return True
         newest = steps[-1]
-        size = self.snapshot_path(newest).stat().st_size
-        return newest > step and size + self.ledger.body_bytes_since(newest) < self.ledger.body_bytes_since(step)
+        size, ledger = self.snapshot_path(newest).stat().st_size, self.reading_ledger
+        return newest > step and size + ledger.body_bytes_since(newest) < ledger.body_bytes_since(step)
 
     def update(self, row: Row) -> Update:
         """The update that a row names, read and checked. Raises LedgerError, which names the step."""
@@ -99,6 +114,7 @@ class State:
     def close(self) -> None:
         self.ledger.close()
         self.reading_ledger.close()
+        self.upkeep_ledger.close()
 
 
 def lock_state(folder: Path) -> FileLock:
@@ -119,10 +135,11 @@ def lock_state(folder: Path) -> FileLock:
     return lock
 
 
-def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None) -> None:
+def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_on: GoOn = always) -> None:
     """Make a new run: its corpus, contract and first state. What exists when `contract.json` does is whole.
 
-    bodies_url: where bodies are to lie; in the state directory, if None.
+    bodies_url: where bodies are to lie; in the state directory, if None. If `go_on` raises, or the process dies, a
+    later call begins anew.
     """
     passing = folder / "contract.json.new"  # there only while a run is made
     if passing.exists():
@@ -134,7 +151,7 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None) -> N
                 "or give another --state-dir"
             )
     _keep_bodies_url(folder, bodies_url)
-    corpus = make_corpus()
+    corpus = make_corpus(go_on)
     if run.data.corpus_hash not in ("", corpus.hash):
         raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
     if min(len(corpus.train), len(corpus.held_out)) <= run.model.context:
@@ -148,12 +165,15 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None) -> N
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
     contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
     replace_synced(folder / "corpus.zst", corpus.pack())
+    go_on()
     first = Replica(contract, initial_state(run.model, int.from_bytes(os.urandom(7), "big")), 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
     replace_synced(passing, contract.canonical())
     snapshots = folder / "snapshots"
     snapshots.mkdir()
+    go_on()
     first.save(snapshots / "0.part")
+    go_on()
     rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
     passing.rename(folder / "contract.json")
     sync_folder(folder)
@@ -176,7 +196,8 @@ def open_state(folder: Path) -> State:
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
     if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
         raise Damaged(f"{path} is missing", restore="it")
-    return State(folder, contract, corpus, Ledger(path), Ledger(path), Bodies(url))
+    ledger = Ledger(path)
+    return State(folder, contract, corpus, ledger, ledger.sibling(), ledger.sibling(), Bodies(url))
 
 
 def read_bodies_url(folder: Path) -> str:
@@ -241,10 +262,11 @@ def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[
         yield row
 
 
-def replica_at_head(state: State, *, set_aside: bool = False) -> Replica:
+def replica_at_head(state: State, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
     """From the newest snapshot that can be read, by replay. Raises LedgerError.
 
-    set_aside: give snapshots that cannot be used another name, so that newcomers are not sent them.
+    set_aside: give snapshots that cannot be used another name, so that newcomers are not sent them. go_on: called after
+    each row.
     """
     check_length(state)
     problems = []
@@ -258,7 +280,7 @@ def replica_at_head(state: State, *, set_aside: bool = False) -> Replica:
                 state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
         for _ in replay(state, replica):
-            pass
+            go_on()
         return replica
     why = "; ".join(problems) or "there is none"
     raise Damaged(f"{state.folder}: no snapshot can be used: {why}", restore="one")

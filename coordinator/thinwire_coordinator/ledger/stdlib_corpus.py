@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 from thinwire_proto.data.corpus import Corpus, CorpusFile
@@ -18,12 +19,15 @@ FILE_BYTES_MAX = 1 << 20
 HELD_OUT_ONE_IN = 20
 
 
-def make_corpus() -> Corpus:
-    """Every twentieth file or so, by the hash of its name, is held out whole. The manual is always trained on."""
+def make_corpus(go_on: Callable[[], None] = lambda: None) -> Corpus:
+    """Every twentieth file or so, by the hash of its name, is held out whole. The manual is always trained on.
+
+    go_on: called before each file; what it raises ends this."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = []
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
+        go_on()
         if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or path.stat().st_size > FILE_BYTES_MAX:
             continue
         held_out = name != MANUAL and hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_ONE_IN == 0

@@ -188,12 +188,18 @@ FAMILIES = (
         ("what",),
         "Times that a node began to fetch what travels once: catching up. what: snapshot, corpus.",
     ),
+    Family(
+        "thinwire_coordinator_watcher_failures_total",
+        "counter",
+        (),
+        "Exceptions in what only watches: metrics, page, history. Each is in the log, and none of them ends a run.",
+    ),
     # the machine
     Family(
         "thinwire_coordinator_queue_depth",
         "gauge",
         ("queue",),
-        "Jobs of a worker thread that wait or run. queue: replica, disk, reading, merge, evaluation.",
+        "Jobs of a worker thread that wait or run. queue: seal, query, snapshot, replica, merge, evaluation.",
     ),
     Family(
         "thinwire_coordinator_disk_free_bytes",

@@ -24,7 +24,7 @@ from thinwire_coordinator.observe.gauges import Gauges
 from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.observe.text_format import CONTENT_TYPE, Writer
 from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_coordinator.web.server import Readiness
 from thinwire_proto.errors import LedgerError
 
@@ -53,12 +53,12 @@ class Exposition:
         self._state: State | None = None
         self._keep: int | None = None
 
-    def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], losses: list[tuple[int, float]]) -> None:
-        """From now on the swarm is watched. keep: see `retention`. needs: of the disks, as just measured. losses: the
-        held-out ones by step."""
+    def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], loss: tuple[int, float] | None) -> None:
+        """From now on the swarm is watched. keep: see `retention`. needs: of the disks, as just measured. loss: the
+        newest held-out one, with its step."""
         self._state, self._keep = swarm.state, keep
         self._standing.needs = needs
-        self.metrics.begin(swarm.layout.parameters, losses)
+        self.metrics.begin(swarm.view.layout.parameters, loss)
         swarm.registry.events.watchers.append(self.metrics.watch)
 
     def listening(self, port: int) -> None:
@@ -85,7 +85,9 @@ class Exposition:
         needs: list[Need] = []
         cpu_s = 0.0
         try:
-            (_, needs), cpu_s = await self._workers.reading.submit(_timed, lambda: measure(state, self._keep))
+            (_, needs), cpu_s = await self._workers.submit(
+                Job.MEASURE_DISKS, _timed, lambda: measure(state, self._keep)
+            )
         except (OSError, LedgerError) as error:
             log.warning("the disks cannot be measured: %s", error)
         finally:

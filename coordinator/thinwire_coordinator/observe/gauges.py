@@ -13,7 +13,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_coordinator.ledger.disk_forecast import Need
 from thinwire_coordinator.observe.definitions import family
 from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_coordinator.web.server import Readiness
 
@@ -38,7 +38,7 @@ class Gauges(Collector):
         swarm = self._readiness.swarm
         yield _one("ready", self._readiness.ready)
         yield _each("state", dict.fromkeys(STATES, 0) | {self._state(): 1})
-        yield _each("queue_depth", {name: worker.depth for name, worker in vars(self._workers).items()})
+        yield _each("queue_depth", self._workers.depths())
         yield from self._bytes()
         for name, values in (
             ("disk_free_bytes", [need.free_bytes for need in self.needs]),
@@ -75,7 +75,7 @@ class Gauges(Collector):
             yield _one("connections", len(connections))
 
 
-def _of_swarm(swarm: Swarm) -> Iterable[Metric]:
+def _of_swarm(swarm: SwarmView) -> Iterable[Metric]:
     contract = swarm.contract
     info = GaugeMetricFamily(*_heading("info"))
     info.add_metric((VERSION, contract.hash.hex()[:CONTRACT_DIGITS], contract.round.pace), 1)
@@ -84,11 +84,13 @@ def _of_swarm(swarm: Swarm) -> Iterable[Metric]:
     yield _one("parameters", swarm.layout.parameters)
     yield _one("round", swarm.round_number)
     yield _one("round_length_seconds", contract.round.length_s)
-    yield _one("step", swarm.feed.step)
-    yield _one("steps", contract.schedule.steps)
-    members = swarm.registry.members.by_id.values()
-    active = sum(member.announcements is not None for member in members)
-    yield _each("nodes", {"active": active, "away": len(members) - active})
+    yield _one("step", swarm.step)
+    yield _one("steps", swarm.steps)
+    active = swarm.active
+    yield _each("nodes", {"active": active, "away": len(swarm.members) - active})
+    failures = _counter("watcher_failures_total")
+    failures.add_metric((), swarm.watcher_failures)
+    yield failures
 
 
 def _heading(name: str) -> tuple[str, str, None, tuple[str, ...]]:

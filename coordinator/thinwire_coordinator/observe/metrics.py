@@ -86,12 +86,12 @@ class Metrics:
                 self._histograms[name].labels(value)
         ProcessCollector(registry=self.registry)
 
-    def begin(self, parameters: int, losses: list[tuple[int, float]]) -> None:
-        """The ledger is replayed: `parameters` of the model, and the held-out losses by step, as far as there are."""
+    def begin(self, parameters: int, loss: tuple[int, float] | None) -> None:
+        """The ledger is replayed: `parameters` of the model, and the newest held-out loss with its step."""
         self._parameters = parameters
         self._set("sealed_timestamp_seconds", time.time())
-        if losses:
-            self._measured(*losses[-1])
+        if loss is not None:
+            self._measured(*loss)
 
     def watch(self, event: Event) -> None:
         """Told of each event, those that come from every node in every round first."""

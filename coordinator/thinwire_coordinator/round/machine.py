@@ -13,9 +13,10 @@ An event that the table does not know in a phase raises, and changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
+from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_proto.contract import RoundSpec
 from thinwire_proto.limits import void_lasts_s
 
@@ -91,15 +92,6 @@ class _ActiveNode:
     missed: int = 0  # rounds in a row that waited for it in vain
 
 
-@dataclass
-class _Round:
-    number: int
-    opened: float
-    deadline: float
-    awaited: set[str]
-    delivered: list[str] = field(default_factory=list)
-
-
 class RoundMachine:
     """Rounds of one term.
 
@@ -113,7 +105,8 @@ class RoundMachine:
         self._next_round = first_round
         self._wait_for = wait_for
         self._active: dict[str, _ActiveNode] = {}  # in the order in which they came
-        self._round: _Round | None = None
+        self.round: Round | None = None
+        """The one that is OPEN or SEALING."""
         self._beat: float | None = None  # deadline of the round before
         self._not_before = float("-inf")
         self.step = step
@@ -122,8 +115,8 @@ class RoundMachine:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do, if nothing else happens."""
-        if self.phase is Phase.OPEN and self._round:
-            return self._round.deadline
+        if self.phase is Phase.OPEN and self.round:
+            return self.round.deadline
         return self._not_before if self.phase is Phase.WAITING and self._enough() else None
 
     @property
@@ -138,7 +131,7 @@ class RoundMachine:
     @property
     def awaited(self) -> int:
         """How many active nodes the open round still waits for; 0 if none is open."""
-        return len(self._round.awaited & self._active.keys()) if self._round and self.phase is Phase.OPEN else 0
+        return len(self.round.awaited & self._active.keys()) if self.round and self.phase is Phase.OPEN else 0
 
     def attend(self, node: str, now: float) -> list[Action]:
         """A node holds the head's parameters and wants to train. It may deliver to the round that is open, and is
@@ -160,24 +153,20 @@ class RoundMachine:
 
     def excuse(self, node: str, now: float) -> list[Action]:
         """This round need not wait for a node any longer: it spoke, but there is nothing to count."""
-        if self._round is not None:
-            self._round.awaited.discard(node)
+        if self.round is not None:
+            self.round.awaited.discard(node)
         return self._advance(now)
 
-    def deliver(self, node: str, round_number: int, now: float) -> tuple[bool, list[Action]]:
-        """A contribution to a round has arrived whole and is in order. Returns whether it is in (which it is up to the
-        very deadline), and what is to be done."""
+    def deliver(self, contribution: Contribution, to: Round, now: float) -> tuple[bool, list[Action]]:
+        """A contribution to a round has arrived whole and is in order. Returns whether it is accepted (which it is up
+        to the very deadline), and what is to be done."""
         actions = self._advance(now) if self._over(now) else []
-        self.heard(node)
-        current = self._round
-        if self.phase is not Phase.OPEN or current is None or current.number != round_number:
+        self.heard(contribution.node)
+        if self.phase is not Phase.OPEN or to is not self.round:
             return False, actions
-        if node in current.delivered:
-            return False, actions
-        current.delivered.append(node)
-        current.awaited.discard(node)
-        if node in self._active:
-            self._active[node] = _ActiveNode()
+        to.accept(contribution)
+        if contribution.node in self._active:
+            self._active[contribution.node] = _ActiveNode()
         return True, self._advance(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -189,7 +178,7 @@ class RoundMachine:
         last = self.step + 1 >= self._steps
         self._move(Event.LAST_SEALED if last else Event.SEALED)
         self.step += 1
-        self._round = None
+        self.round = None
         return self._advance(now)
 
     def _advance(self, now: float) -> list[Action]:
@@ -212,15 +201,16 @@ class RoundMachine:
         self._move(Event.ENOUGH_NODES)
         self._wait_for = 0
         awaited = {node for node, presence in self._active.items() if presence.awaited} or set(self._active)
-        self._round = _Round(self._next_round, now, start + length, awaited)
+        number, deadline = self._next_round, start + length
+        self.round = Round(number, self.step, now, deadline, self._spec.nodes_max, awaited)
         self._next_round += 1
-        return Opened(self._round.number, self.step, self._round.deadline, tuple(self._active))
+        return Opened(number, self.step, deadline, tuple(self._active))
 
     def _over(self, now: float) -> bool:
-        return self.phase is Phase.OPEN and self._round is not None and now > self._round.deadline
+        return self.phase is Phase.OPEN and self.round is not None and now > self.round.deadline
 
     def _close(self, now: float) -> list[Action]:
-        current = self._round
+        current = self.round
         assert current is not None
         time_is_up = self._over(now)
         everybody = self._spec.pace == "barrier" and not current.awaited
@@ -231,13 +221,14 @@ class RoundMachine:
             self._active[node].missed += 1
         self._beat = current.deadline
         why = TIME_IS_UP if time_is_up else NOBODY_IS_LEFT
-        if len(current.delivered) >= self._spec.min_contributions:
+        if len(current.accepted) >= self._spec.min_contributions:
             self._move(Event.GATHERED)
-            return [Gathered(current.number, self.step, tuple(current.delivered), why)]
+            nodes = tuple(contribution.node for contribution in current.accepted)
+            return [Gathered(current.number, self.step, nodes, why)]
         self._move(Event.TOO_FEW)
-        self._round = None
+        self.round = None
         self._not_before = current.opened + void_lasts_s(self._spec.length_s)
-        count = len(current.delivered)
+        count = len(current.accepted)
         return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions came")]
 
     def _move(self, event: Event) -> None:

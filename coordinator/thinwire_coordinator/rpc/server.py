@@ -35,7 +35,7 @@ class Server:
     def __init__(self, swarm: Swarm, traffic: Traffic) -> None:
         self._server = grpc.aio.server(
             options=OPTIONS,
-            maximum_concurrent_rpcs=CALLS_A_NODE * swarm.contract.round.nodes_max,
+            maximum_concurrent_rpcs=CALLS_A_NODE * swarm.view.contract.round.nodes_max,
             interceptors=[CountMessages(traffic, swarm.registry.tally)],
         )
         self._health = health.aio.HealthServicer()

@@ -16,6 +16,8 @@ from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm.events import Fetched, UpdateSent
 from thinwire_coordinator.swarm.members import NODE_ID, Member
 from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.view import MemberView
+from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.wire import service_pb2 as pb
@@ -69,7 +71,7 @@ class Service(SwarmServicer):
         received_us = self._swarm.driver.now_us()
         await self._member(request.session, context)
         answered_us = self._swarm.driver.now_us()
-        return pb.ProbeReply(term=self._swarm.term.number, received_us=received_us, answered_us=answered_us)
+        return pb.ProbeReply(term=self._swarm.view.term.number, received_us=received_us, answered_us=answered_us)
 
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
         member = await self._member(request.session, context)
@@ -84,7 +86,7 @@ class Service(SwarmServicer):
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(first.header.session, context)
         member.bytes_up += first.ByteSize()  # also if it is refused at the door, and no other part is taken in
-        return await self._swarm.intake.contribute(member, first.header, _counted_up(member, first, parts))
+        return await self._swarm.contribute(member, first.header, _counted_up(member, first, parts))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
         await self._member(request.session, context)
@@ -112,7 +114,7 @@ class Service(SwarmServicer):
                 step += 1
                 if step == self._swarm.feed.step:
                     if follows:
-                        after_s = self._swarm.driver.now() - self._swarm.sealed_at
+                        after_s = self._swarm.driver.now() - self._swarm.registry.sealed_at
                         self._swarm.registry.events.tell(UpdateSent(member.node_id, step - 1, after_s))
                     follows = True
 
@@ -151,31 +153,33 @@ class Service(SwarmServicer):
                 part = pb.FilePart(data=data)
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
-        swarm, tally = self._swarm, self._swarm.registry.tally
-        step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (swarm.feed.step, None)
-        losses = await swarm.workers.disk.submit(swarm.state.ledger.losses)
+        swarm, view = self._swarm, self._swarm.view
+        tally = view.tally
+        step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (view.step, None)
+        recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.reading_ledger.recorded)
+        first, newest = recorded.first_loss, recorded.newest_loss
         reply = pb.StatusReply(
-            state=swarm.condition,
-            term=swarm.term.number,
-            round=swarm.round_number,
+            state=view.condition,
+            term=view.term.number,
+            round=view.round_number,
             step=step,
-            steps=swarm.contract.schedule.steps,
-            rounds_void=await swarm.workers.disk.submit(lambda: swarm.state.ledger.rounds_void),
-            loss_first=losses[0][1] if losses else None,
-            loss_newest=losses[-1][1] if losses else None,
-            loss_newest_step=losses[-1][0] if losses else 0,
+            steps=view.steps,
+            rounds_void=recorded.rounds_void,
+            loss_first=first[1] if first else None,
+            loss_newest=newest[1] if newest else None,
+            loss_newest_step=newest[0] if newest else 0,
             loss_training=tally.loss_training,
             tokens=tally.tokens,
-            measured_step=swarm.measured_step,
+            measured_step=view.measured_step,
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down,
             bytes_fetched=tally.bytes_fetched,
             fingerprint=fingerprint,
             fingerprints_compared=tally.fingerprints_compared,
             fingerprints_different=tally.fingerprints_different,
-            parameters=swarm.layout.parameters,
+            parameters=view.layout.parameters,
         )
-        reply.nodes.extend(_node_status(member) for member in swarm.registry.members.by_id.values())
+        reply.nodes.extend(_node_status(member) for member in view.members.values())
         return reply
 
     async def _member(self, session: str, context: Context[Any, Any]) -> Member:
@@ -191,7 +195,7 @@ class Service(SwarmServicer):
             theirs = parse_contract(request.contract)
         except ContractError as error:
             await _refuse(context, str(error))
-        found = differences(self._swarm.contract, theirs)
+        found = differences(self._swarm.view.contract, theirs)
         if found:
             await _refuse(
                 context,
@@ -211,7 +215,9 @@ class Service(SwarmServicer):
                 "sealed: the ledger has lost rows, and has to be restored from its newest copy",
             )
         try:
-            row = await self._swarm.workers.disk.submit(self._swarm.state.ledger.row, request.head_step - 1)
+            row = await self._swarm.workers.submit(
+                Job.READ_ROW, self._swarm.state.reading_ledger.row, request.head_step - 1
+            )
         except LedgerError as error:
             await _refuse(context, f"the coordinator cannot read its own ledger: {error}")
         if row.hash != request.head_hash:
@@ -249,11 +255,11 @@ async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
 
 
-def _node_status(member: Member) -> pb.NodeStatus:
+def _node_status(member: MemberView) -> pb.NodeStatus:
     return pb.NodeStatus(
         node_id=member.node_id,
         name=member.name,
-        active=member.announcements is not None,
+        active=member.active,
         counted=member.counted,
         not_counted=member.not_counted,
         dropped=member.dropped,

@@ -1,16 +1,22 @@
 """What happens in a swarm, told as it happens to whoever watches: the metrics, and the page's history.
 
-Watchers are called on the event loop and take no time. They see; they decide nothing, and what they raise is a bug that
-ends the coordinator's task. Times are seconds; `at` is by the coordinator's monotonic clock.
+Watchers are called on the event loop and take no time. They see, and decide nothing. An exception in one of them is a
+bug, which is logged and counted and changes nothing else. Times are seconds; `at` is by the coordinator's monotonic
+clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import Receipt
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 @dataclass(frozen=True)
@@ -155,10 +161,40 @@ Event = (
 
 @dataclass
 class Events:
-    """`watchers` are told each event, in order."""
+    """`watchers` are told each event, in order. Work that a watcher does later goes through `keep` or `look_at`."""
 
     watchers: list[Callable[[Event], None]] = field(default_factory=list)
+    failures: int = 0
+    """Exceptions in watchers, and in their work."""
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _logged: set[tuple[str, type[BaseException]]] = field(default_factory=set)
 
     def tell(self, event: Event) -> None:
         for watcher in self.watchers:
-            watcher(event)
+            try:
+                watcher(event)
+            except Exception as error:  # noqa: BLE001 - a run must not end because somebody watches it
+                self.failed(getattr(watcher, "__qualname__", repr(watcher)), error)
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a watcher's task to its end; the loop itself holds tasks only weakly."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        self.look_at(task)
+        return task
+
+    def look_at(self, work: asyncio.Future[None]) -> None:
+        """Log and count it, should a watcher's work fail."""
+        work.add_done_callback(self._look)
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Count a failure, and log it with its traceback the first time."""
+        self.failures += 1
+        kind = (what, type(error))
+        log.error("watching failed: %s: %r", what, error, exc_info=None if kind in self._logged else error)
+        self._logged.add(kind)
+
+    def _look(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.failed(repr(done), error)

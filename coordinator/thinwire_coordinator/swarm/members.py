@@ -50,6 +50,11 @@ class Member:
     bytes_fetched: int = 0
     replica_equal: bool | None = None
 
+    @property
+    def active(self) -> bool:
+        """Whether it attends, and so takes part."""
+        return self.announcements is not None
+
 
 @dataclass
 class Members:

@@ -32,3 +32,7 @@ class Registry:
     fingerprints: KnownFingerprints
     tally: Tally
     events: Events = field(default_factory=Events)
+    sealed_at: float = 0.0
+    """When the newest step was sealed, by the coordinator's clock; before the first, when this began."""
+    measured_step: int = 0
+    """The newest step whose held-out loss was measured, finite or not."""

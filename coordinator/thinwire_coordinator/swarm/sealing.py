@@ -12,21 +12,13 @@ from dataclasses import dataclass
 
 from thinwire_coordinator.ledger.state_directory import State
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
-from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
 from thinwire_proto.wire.rows import Counted, Row
 from thinwire_proto.wire.sign_form import encode_smaller
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A contribution that is in the round: checked, and given to the round's merger."""
-
-    counted: Counted
-    loss: float
 
 
 @dataclass(frozen=True)
@@ -78,12 +70,16 @@ class Sealer:
         Returns when the update is on disk and out. Raises OSError or LedgerError where the disk fails; nothing is
         announced then."""
         began = self._now()
-        (update, components), (encoded, form) = await self._workers.merge.submit(self._body, sealed.step, merger)
+        (update, components), (encoded, form) = await self._workers.submit(
+            Job.ENCODE_UPDATE, self._body, sealed.step, merger
+        )
         merged = self._now()
-        row, out = await self._workers.disk.submit(self._write, sealed, counted, encoded, leases and leases())
+        row, out = await self._workers.submit(
+            Job.WRITE_UPDATE, self._write, sealed, counted, encoded, leases and leases()
+        )
         on_disk = self._now()
         self._head = row.hash
-        applied = self._workers.replica.submit(self._apply, update, row.hash)
+        applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
         await self._feed.publish(out)
         return Out(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
 

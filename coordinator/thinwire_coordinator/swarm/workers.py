@@ -2,20 +2,89 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
 from thinwire_common.workers import Worker
+
+Result = TypeVar("Result")
+
+
+class Job(Enum):
+    """Everything that runs on a worker, by name."""
+
+    START = "start"
+    """Create, open and replay a run, before there is a swarm."""
+    WRITE_UPDATE = "write update"
+    WRITE_LEASES = "write leases"
+    WRITE_VOID = "write void"
+    COUNT_SENT = "count sent"
+    """How many contributions of a node that joins are in an update."""
+    COMPARE_CATCH_UP = "compare catch-up"
+    """Whether a snapshot is the shorter way to the head than updates."""
+    FIND_RECEIPT = "find receipt"
+    READ_ROW = "read row"
+    READ_UPDATE = "read update"
+    READ_STATUS = "read status"
+    READ_HISTORY = "read history"
+    MEASURE_DISKS = "measure disks"
+    WEIGH_SNAPSHOT = "weigh snapshot"
+    """Whether the updates since the newest snapshot weigh as much as it does."""
+    WRITE_SNAPSHOT = "write snapshot"
+    DELETE_OLD = "delete old"
+    WRITE_LOSS = "write loss"
+    WRITE_NAMES = "write names"
+    FINGERPRINT = "fingerprint"
+    APPLY_UPDATE = "apply update"
+    COPY_REPLICA = "copy replica"
+    DECODE_VOTES = "decode votes"
+    ADD_VOTES = "add votes"
+    ENCODE_UPDATE = "encode update"
+    MEASURE_LOSS = "measure loss"
+    WRITE_SAMPLE = "write sample"
+
+
+JOBS: dict[str, tuple[Job, ...]] = {
+    "seal": (Job.START, Job.WRITE_UPDATE, Job.WRITE_LEASES, Job.WRITE_VOID),
+    "query": (
+        Job.COUNT_SENT,
+        Job.COMPARE_CATCH_UP,
+        Job.FIND_RECEIPT,
+        Job.READ_ROW,
+        Job.READ_UPDATE,
+        Job.READ_STATUS,
+        Job.READ_HISTORY,
+        Job.MEASURE_DISKS,
+    ),
+    "snapshot": (Job.WEIGH_SNAPSHOT, Job.WRITE_SNAPSHOT, Job.DELETE_OLD, Job.WRITE_LOSS, Job.WRITE_NAMES),
+    "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.COPY_REPLICA),
+    "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE),
+    "evaluation": (Job.MEASURE_LOSS, Job.WRITE_SAMPLE),
+}
+"""Which worker does what. seal: what a round cannot end without; nothing else waits there once there is a swarm. query:
+whatever somebody asks. snapshot: what is written beside the run, and what is deleted. replica: where the parameters
+live. merge: payloads. seal, query and snapshot have a connection to the ledger each (`ledger.state_directory`)."""
+
+WORKER_OF = {job: name for name, jobs in JOBS.items() for job in jobs}
+CLOSE_ORDER = ("query", "replica", "merge", "evaluation", "snapshot", "seal")
 
 
 class Workers:
-    """replica: where the parameters live. disk: what is written, and the ledger. reading: what followers fetch, so that
-    they cannot hold up a seal. merge: payloads. evaluation: held-out loss."""
+    """All workers. `JOBS` says which one does a job."""
 
     def __init__(self) -> None:
-        self.replica = Worker("replica")
-        self.disk = Worker("disk")
-        self.reading = Worker("reading")
-        self.merge = Worker("merge")
-        self.evaluation = Worker("evaluation")
+        self._workers = {name: Worker(name) for name in JOBS}
+
+    def submit(self, job: Job, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+        """Queue a job with the worker that does it. The future may be awaited now, later, or never."""
+        return self._workers[WORKER_OF[job]].submit(work, *arguments)
+
+    def depths(self) -> dict[str, int]:
+        """Jobs that wait or run, by worker."""
+        return {name: worker.depth for name, worker in self._workers.items()}
 
     def close(self) -> None:
-        for worker in (self.reading, self.replica, self.merge, self.evaluation, self.disk):
-            worker.close()
+        for name in CLOSE_ORDER:
+            self._workers[name].close()

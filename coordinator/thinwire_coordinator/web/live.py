@@ -52,10 +52,11 @@ class _Stream:
 
 
 class Live:
-    """`message`: makes the JSON that is sent."""
+    """`message`: makes the JSON that is sent. `failed`: is told when it cannot."""
 
-    def __init__(self, message: Callable[[], bytes]) -> None:
+    def __init__(self, message: Callable[[], bytes], failed: Callable[[str, BaseException], None]) -> None:
         self._message = message
+        self._failed = failed
         self._streams: set[_Stream] = set()
         self._changed = asyncio.Event()
         self.sending = asyncio.get_running_loop().create_task(self._send())
@@ -78,10 +79,17 @@ class Live:
             await self._changed.wait()
             self._changed.clear()
             if self._streams:
-                message = b"event: status\ndata: " + self._message() + b"\n\n"
-                for stream in self._streams:
-                    stream.put(message)
+                self._send_once()
             await asyncio.sleep(EVERY_S)
+
+    def _send_once(self) -> None:
+        try:
+            message = b"event: status\ndata: " + self._message() + b"\n\n"
+        except Exception as error:  # noqa: BLE001 - the next event may be one that can be told
+            self._failed("the page's stream", error)
+            return
+        for stream in self._streams:
+            stream.put(message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI response: one stream, for as long as the browser stays."""

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -22,6 +23,8 @@ from starlette.routing import BaseRoute, Route
 from thinwire_coordinator.observe.history import History, read_past
 from thinwire_coordinator.swarm.events import Event, NodeCame
 from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.view import SwarmView
+from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.live import Live
 from thinwire_coordinator.web.server import Readiness
@@ -57,7 +60,7 @@ class Page:
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
-        self._swarm: Swarm | None = None
+        self._swarm: SwarmView | None = None
         self._history: History | None = None
         self._live: Live | None = None
         self._files = {entry.name: _File(entry.name, entry.read_bytes()) for entry in _static()}
@@ -65,6 +68,7 @@ class Page:
         self._kept_since = 0.0
         self._new_names: dict[str, str] = {}
         self._names_timer: asyncio.TimerHandle | None = None
+        self._record: Callable[[dict[str, str]], None] | None = None
         self._remembering: asyncio.Task[None] | None = None
         self.routes: list[BaseRoute] = [
             Route("/", self._index),
@@ -76,16 +80,15 @@ class Page:
 
     def open(self, swarm: Swarm) -> None:
         """Begin to watch. What happened before is read from the ledger meanwhile."""
-        contract = swarm.contract
-        self._swarm = swarm
+        self._swarm = view = swarm.view
         self._history = History(
-            swarm.layout.parameters, contract.model.context, swarm.registry.tally, swarm.feed.step, swarm.driver.now()
+            view.layout.parameters, view.contract.model.context, swarm.registry.tally, view.step, view.now
         )
-        self._live = Live(self._message)
-        swarm.tasks.must_succeed(self._live.sending)
-        swarm.registry.events.watchers += [self._history.watch, self._know_name, self._live.wake]
-        self._remembering = asyncio.get_running_loop().create_task(self._remember(swarm, self._history))
-        swarm.tasks.must_succeed(self._remembering)
+        events = swarm.registry.events
+        self._live = Live(self._message, events.failed)
+        self._record = partial(_record_names, swarm)
+        events.watchers += [self._history.watch, self._know_name, self._live.wake]
+        self._remembering = events.keep(self._remember(swarm, self._history))
 
     def close(self) -> None:
         if self._names_timer is not None:
@@ -96,10 +99,10 @@ class Page:
             self._live.close()
 
     async def _remember(self, swarm: Swarm, history: History) -> None:
-        submit = swarm.workers.reading.submit
+        view, submit = swarm.view, partial(swarm.workers.submit, Job.READ_HISTORY)
         try:
             past = await read_past(
-                swarm.state.reading_ledger, swarm.term.number, history.since_step, swarm.contract.model.context, submit
+                swarm.state.reading_ledger, view.term.number, history.since_step, view.contract.model.context, submit
             )
         except LedgerError as error:
             log.warning("the page shows nothing before step %d: %s", history.since_step, error)
@@ -113,18 +116,19 @@ class Page:
         swarm, history = self._swarm, self._history
         if not isinstance(event, NodeCame) or swarm is None or history is None:
             return
-        member = swarm.registry.members.by_id.get(event.node_id)
+        member = swarm.members.get(event.node_id)
         if member is None or history.names.get(event.node_id) == member.name:
             return
         history.know_name(event.node_id, member.name)
         if self._names_timer is None:
-            self._names_timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._record_names, swarm)
+            self._names_timer = asyncio.get_running_loop().call_later(NAMES_EVERY_S, self._record_names)
         self._new_names[event.node_id] = member.name
 
-    def _record_names(self, swarm: Swarm) -> None:
+    def _record_names(self) -> None:
         """One write for all that came meanwhile: a thousand may come back at once."""
         names, self._new_names, self._names_timer = self._new_names, {}, None
-        swarm.tasks.must_succeed(swarm.workers.disk.submit(swarm.state.ledger.record_names, names))
+        if self._record is not None:
+            self._record(names)
 
     def _message(self) -> bytes:
         assert self._swarm is not None
@@ -154,7 +158,7 @@ class Page:
         except ValueError as error:
             return _refused(str(error))
 
-        def make(swarm: Swarm, history: History) -> Any:
+        def make(swarm: SwarmView, history: History) -> Any:
             reverse = sort.startswith("-")
             page = status.nodes(swarm, history, sort.removeprefix("-"), reverse, offset, count)
             return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
@@ -171,7 +175,7 @@ class Page:
     async def _stream(self, request: Request) -> Any:
         return self._live or self._not_yet()
 
-    def _answer(self, question: str, make: Callable[[Swarm, History], Any]) -> Response:
+    def _answer(self, question: str, make: Callable[[SwarmView, History], Any]) -> Response:
         if self._swarm is None or self._history is None or self._readiness.swarm is None:
             return self._not_yet()
         now = time.monotonic()
@@ -184,6 +188,11 @@ class Page:
 
     def _not_yet(self) -> Response:
         return JSONResponse({"state": self._readiness.state}, 503, {**SAFETY, "retry-after": "2"})
+
+
+def _record_names(swarm: Swarm, names: dict[str, str]) -> None:
+    work = swarm.workers.submit(Job.WRITE_NAMES, swarm.state.upkeep_ledger.record_names, names)
+    swarm.registry.events.look_at(work)
 
 
 class _File:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
@@ -32,12 +32,12 @@ class Readiness:
 
     def __init__(self) -> None:
         self.text = "starting"
-        self.swarm: Swarm | None = None
+        self.swarm: SwarmView | None = None
         self.ending = False
 
     @property
     def failed(self) -> bool:
-        return self.swarm is not None and self.swarm.failed.done()
+        return self.swarm is not None and self.swarm.failed
 
     @property
     def ready(self) -> bool:

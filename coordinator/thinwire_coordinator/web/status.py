@@ -9,9 +9,7 @@ from typing import Any
 
 from thinwire_coordinator.observe.history import History, Manner, Share
 from thinwire_coordinator.observe.series import Bucket
-from thinwire_coordinator.round.machine import Phase
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.view import MemberView, SwarmView
 from thinwire_proto.wire.service_pb2 import Receipt
 
 Plain = dict[str, Any]
@@ -22,7 +20,7 @@ NODES_MAX = 200
 """Rows of the table of nodes in one answer."""
 
 
-def run_of(swarm: Swarm) -> Plain:
+def run_of(swarm: SwarmView) -> Plain:
     """What stays as it is for the whole run."""
     contract = swarm.contract
     model = contract.model
@@ -31,25 +29,24 @@ def run_of(swarm: Swarm) -> Plain:
         "parameters": swarm.layout.parameters,
         "model": f"{model.layers} layers of width {model.width}, context {model.context}",
         "k": contract.demo.k,
-        "steps": contract.schedule.steps,
+        "steps": swarm.steps,
         "pace": contract.round.pace,
         "length_s": contract.round.length_s,
         "unit": "nats a byte" if contract.data.tokenizer == "bytes" else "nats a token",
     }
 
 
-def summary(swarm: Swarm, history: History) -> Plain:
+def summary(swarm: SwarmView, history: History) -> Plain:
     """What a browser is told once a second: small, whatever the number of nodes."""
-    now = swarm.driver.now()
-    tally = swarm.registry.tally
-    members = swarm.registry.members.by_id.values()
+    now = swarm.now
+    tally = swarm.tally
     moved = tally.bytes_up + tally.bytes_down
     first, newest = history.loss_first, history.loss_newest
     return {
         "state": swarm.condition,
         "term": swarm.term.number,
         "round": swarm.round_number,
-        "step": swarm.feed.step,
+        "step": swarm.step,
         "at_s": round(now - history.started, 1),
         "clock": clock(swarm, now),
         "loss": {
@@ -69,8 +66,8 @@ def summary(swarm: Swarm, history: History) -> Plain:
             "since_step": history.since_step,
         },
         "nodes": {
-            "active": sum(member.announcements is not None for member in members),
-            "known": len(members),
+            "active": swarm.active,
+            "known": len(swarm.members),
             "compared": tally.fingerprints_compared,
             "different": tally.fingerprints_different,
         },
@@ -80,19 +77,17 @@ def summary(swarm: Swarm, history: History) -> Plain:
     }
 
 
-def clock(swarm: Swarm, now: float) -> Plain:
+def clock(swarm: SwarmView, now: float) -> Plain:
     """Where the round is, and what it waits for, in words."""
-    machine, current = swarm.driver.machine, swarm.intake.round
-    length_s = swarm.contract.round.length_s
-    if machine.phase is Phase.COMPLETE:
+    current, length_s = swarm.round, swarm.contract.round.length_s
+    if swarm.stage == "complete":
         return {"phase": "complete", "text": "all updates are sealed"}
     if current is None:
         return {"phase": "waiting", "text": swarm.condition}
-    delivered = len(current.accepted)
+    delivered, awaited = current.accepted, current.awaited
     came = {"delivered": delivered, "length_s": length_s}
-    if machine.phase is Phase.SEALING:
+    if current.sealing:
         return came | {"phase": "sealing", "text": f"sealing {_counted(delivered, 'contribution')}"}
-    awaited = machine.awaited
     everybody = delivered + awaited
     of = f"{awaited} of {everybody} nodes" if delivered else f"all {everybody} nodes" if everybody > 1 else "one node"
     text = f"waiting for {of}" if swarm.contract.round.pace == "barrier" and awaited else "gathering until time is up"
@@ -104,10 +99,10 @@ def clock(swarm: Swarm, now: float) -> Plain:
     }
 
 
-Row = tuple[str, Member, Share, Manner]
+Row = tuple[str, MemberView, Share, Manner]
 SORTS: dict[str, Callable[[Row], Any]] = {
     "name": lambda row: row[1].name.casefold(),
-    "active": lambda row: row[1].announcements is None,
+    "active": lambda row: not row[1].active,
     "rounds": lambda row: -row[2].rounds,
     "tokens": lambda row: -row[2].tokens,
     "weight": lambda row: -row[3].weight,
@@ -119,11 +114,11 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 """What nodes can be sorted by; what one looks for comes first: the largest, the latest, the one that differs."""
 
 
-def nodes(swarm: Swarm, history: History, sort: str, reverse: bool, offset: int, count: int) -> Plain:
+def nodes(swarm: SwarmView, history: History, sort: str, reverse: bool, offset: int, count: int) -> Plain:
     """A page of the table of nodes. `sort`: one of SORTS."""
     rows: list[Row] = [
         (node, member, history.shares.get(node, Share()), history.manners.get(node, Manner()))
-        for node, member in swarm.registry.members.by_id.items()
+        for node, member in swarm.members.items()
     ]
     key = SORTS[sort]
     rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # among equals
@@ -131,12 +126,12 @@ def nodes(swarm: Swarm, history: History, sort: str, reverse: bool, offset: int,
     return {"total": len(rows), "offset": offset, "rows": [_node(*row) for row in rows[offset : offset + count]]}
 
 
-def _node(node: str, member: Member, share: Share, manner: Manner) -> Plain:
+def _node(node: str, member: MemberView, share: Share, manner: Manner) -> Plain:
     refused = manner.refused
     return {
         "id": node[:8],
         "name": member.name,
-        "active": member.announcements is not None,
+        "active": member.active,
         "rounds": share.rounds,
         "tokens": share.tokens,
         "weight": manner.weight,
@@ -164,11 +159,11 @@ REASONS: dict[Receipt.Reason.ValueType, str] = {
 }
 
 
-def volunteers(swarm: Swarm, history: History) -> Plain:
+def volunteers(swarm: SwarmView, history: History) -> Plain:
     """Who gave most, over the whole run, also if they left long ago."""
     shares = sorted(history.shares.items(), key=lambda item: (-item[1].tokens, item[0]))
     total = history.tokens_before + history.tokens
-    by_id = swarm.registry.members.by_id
+    by_id = swarm.members
 
     def name(node: str) -> str:
         return by_id[node].name if node in by_id else history.names.get(node, node[:8])
@@ -181,9 +176,9 @@ def volunteers(swarm: Swarm, history: History) -> Plain:
     return {"total": len(shares), "rows": rows}
 
 
-def details(swarm: Swarm, history: History) -> Plain:
+def details(swarm: SwarmView, history: History) -> Plain:
     """What changes now and then, and is asked for."""
-    now, sample = swarm.driver.now(), history.sample
+    now, sample = swarm.now, history.sample
     voids = [
         {
             "first": entry.first,

@@ -1,0 +1,85 @@
+"""Tells the nodes that attend what is going on, and grants them samples: announced when the leases are on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from thinwire_coordinator.swarm.intake import Intake
+from thinwire_coordinator.swarm.open_round import OpenRound
+from thinwire_coordinator.swarm.shared import Shared
+from thinwire_coordinator.swarm.view import SwarmView
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.wire.service_pb2 import Announcement, SampleRange
+
+
+class Announcer:
+    def __init__(self, shared: Shared, view: SwarmView, intake: Intake) -> None:
+        self._view = view
+        self._intake = intake
+        self._ledger = shared.state.ledger
+        self._registry = shared.registry
+        self._driver = shared.driver
+        self._workers = shared.workers
+        self._tasks = shared.tasks
+        self._granted: dict[str, None] = {}  # to be announced when it is on disk
+        self._writing = False
+
+    def grant_and_announce(self, nodes: Iterable[str]) -> None:
+        """Announced when it is on disk which samples were granted: so nobody else gets them after a crash."""
+        leases, step, spec = self._registry.leases, self._driver.step, self._view.contract.round
+        for node in leases.away_since_before(step - spec.momentum_age_max):
+            if (member := self._registry.members.by_id.get(node)) is None or not member.active:
+                leases.take_back(node)  # its momentum is worth nothing by now, and is dropped if it comes back
+        for node in nodes:
+            leases.grant(node, spec.lease_samples, step)
+            self._granted[node] = None
+        if not self._writing:
+            self._write_leases()
+
+    def announce_to_all(self) -> None:
+        self._announce(self._registry.members.by_id)
+
+    def idle(self) -> Announcement:
+        """What a node hears that has no part in an open round."""
+        state = Announcement.STATE_COMPLETE if self._driver.complete else Announcement.STATE_WAITING
+        text = self._view.condition if self._intake.current is None else "a round is open"
+        return Announcement(state=state, term=self._view.term.number, step=self._driver.step, text=text)
+
+    def _write_leases(self) -> None:
+        """One write at a time, for all that were granted something meanwhile: a thousand may come back at once."""
+        self._writing = True
+        announced = list(self._granted)
+        self._granted.clear()
+        written = self._workers.submit(Job.WRITE_LEASES, self._ledger.record_leases, self._registry.leases.packed())
+        self._tasks.must_succeed(written)
+
+        def done(_: asyncio.Future[None]) -> None:
+            self._writing = False
+            self._announce(announced)
+            if self._granted:
+                self._write_leases()
+
+        written.add_done_callback(done)
+
+    def _announce(self, nodes: Iterable[str]) -> None:
+        current = self._intake.current
+        for node in nodes:
+            member = self._registry.members.by_id.get(node)
+            if member is not None and member.announcements is not None:
+                in_it = current is not None and self._registry.leases.holds(node)
+                member.announcements.put(self._announcement(current, node) if current and in_it else self.idle())
+
+    def _announcement(self, current: OpenRound, node: str) -> Announcement:
+        now = self._driver.now()
+        return Announcement(
+            state=Announcement.STATE_ROUND,
+            term=self._view.term.number,
+            round=current.round.number,
+            step=current.round.step,
+            time_left_ms=max(0, round((current.round.deadline - now) * 1000)),
+            clock_us=round(now * 1e6),
+            k=current.k,
+            nonces=self._registry.fingerprints.nonces(current.round.step),
+            lease=[SampleRange(start=run.start, count=run.count) for run in self._registry.leases.granted(node)],
+        )

@@ -1,0 +1,100 @@
+"""Puts a swarm together: for the daemon, the simulator, the benchmarks and the tests alike."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from thinwire_coordinator.ledger.retention import NotKept
+from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.round.driver import RoundDriver
+from thinwire_coordinator.round.machine import RoundMachine
+from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
+from thinwire_coordinator.swarm.intake import Intake
+from thinwire_coordinator.swarm.members import Members
+from thinwire_coordinator.swarm.registry import Registry, Tally
+from thinwire_coordinator.swarm.rounds import Rounds
+from thinwire_coordinator.swarm.shared import Shared
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.tasks import Tasks
+from thinwire_coordinator.swarm.view import SwarmView
+from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_proto.errors import LedgerError
+from thinwire_proto.exact.replica import Replica
+
+ReadUpdate = Callable[[int], EncodedUpdate]
+
+
+def assemble(
+    state: State,
+    replica: Replica,
+    workers: Workers,
+    wait_for: int = 1,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    randomness: random.Random | None = None,
+    read_update: ReadUpdate | None = None,
+) -> Swarm:
+    """Begin a new term on an open state directory.
+
+    replica: the coordinator's own, at the head of the ledger. wait_for: nodes to wait for before the first round. now:
+    the coordinator's clock, in seconds. randomness: for nonces and the names of sessions. read_update: where followers'
+    old updates come from, if not from `state`; runs on a worker. Needs a running event loop.
+    """
+    contract, drawn = state.contract, randomness or random.SystemRandom()
+    term = state.ledger.begin_term()
+    registry = Registry(
+        Members(contract.round.nodes_max, drawn),
+        state.ledger.leases(),
+        KnownFingerprints(contract.round.base_age_max),
+        Tally(),
+        sealed_at=now(),
+    )
+    read = read_update or (lambda step: read_encoded(state, step))
+
+    async def read_old(step: int) -> EncodedUpdate:
+        return await workers.submit(Job.READ_UPDATE, read, step)
+
+    machine = RoundMachine(contract.round, contract.schedule.steps, term.first_round, replica.step, wait_for)
+    shared = Shared(
+        state=state,
+        layout=replica.layout,
+        term=term,
+        registry=registry,
+        driver=RoundDriver(machine, now),
+        feed=Feed(read_old, replica.step),
+        workers=workers,
+        tasks=Tasks(),
+    )
+    _know_older_bases(shared)
+    view, intake = SwarmView(shared), Intake(shared)
+    announcer = Announcer(shared, view, intake)
+    rounds = Rounds(shared, replica, intake, announcer, drawn)
+    shared.driver.start(rounds.handle)
+    return Swarm(shared, replica, view, intake, announcer, rounds)
+
+
+def read_encoded(state: State, step: int) -> EncodedUpdate:
+    """A sealed update from disk. Raises NotKept if it is older than what is kept, LedgerError if it cannot be read."""
+    row = state.reading_ledger.row(step)
+    try:
+        return encoded_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+    except LedgerError:
+        oldest = state.snapshot_steps()[0]
+        if step >= oldest:
+            raise
+        text = f"step {step}: updates are kept since step {oldest}; join again, and take a snapshot"
+        raise NotKept(text, step) from None
+
+
+def _know_older_bases(shared: Shared) -> None:
+    """After a restart: what nodes may still stand on, from the rows."""
+    head = shared.feed.step
+    for row in shared.state.ledger.rows(max(0, head - shared.contract.round.base_age_max), head):
+        known = asyncio.get_running_loop().create_future()
+        known.set_result(row.fingerprint)
+        shared.registry.fingerprints.know(row.step, row.nonce, known)

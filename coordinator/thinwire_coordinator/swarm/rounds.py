@@ -1,0 +1,157 @@
+"""Does what the round machine decides: opens a round, seals its update, or records it as void.
+
+Everything here runs on the event loop and takes no time; what does is handed to workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from thinwire_coordinator.round.contributions import Contribution, Round
+from thinwire_coordinator.round.machine import Action, Gathered, Opened, Voided
+from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
+from thinwire_coordinator.swarm.intake import Intake, not_counted
+from thinwire_coordinator.swarm.open_round import OpenRound
+from thinwire_coordinator.swarm.sealing import Out, SealedRound, Sealer
+from thinwire_coordinator.swarm.shared import Shared
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.service_pb2 import Receipt
+
+log = logging.getLogger("thinwire.coordinator")
+
+NONCE_BITS = 64
+
+
+class Rounds:
+    """`handle` gets each action of the round machine. `replica`: the coordinator's own. `randomness`: for nonces."""
+
+    def __init__(
+        self, shared: Shared, replica: Replica, intake: Intake, announcer: Announcer, randomness: random.Random
+    ) -> None:
+        self._contract = shared.contract
+        self._layout = shared.layout
+        self._ledger = shared.state.ledger
+        self._term = shared.term.number
+        self._registry = shared.registry
+        self._driver = shared.driver
+        self._workers = shared.workers
+        self._tasks = shared.tasks
+        self._replica = replica
+        self._intake = intake
+        self._announcer = announcer
+        self._random = randomness
+        self._sealer = Sealer(shared.state, replica, shared.feed, shared.workers, shared.driver.now)
+        self.sealed = asyncio.Event()
+        """Set at every sealed step; for whoever looks after snapshots and evaluations."""
+
+    def handle(self, action: Action) -> None:
+        try:
+            if isinstance(action, Opened):
+                self._open(action)
+            elif isinstance(action, Gathered):
+                assert self._intake.current is not None
+                self._tasks.keep(self._seal(self._intake.current, action))
+            else:
+                self._void(action)
+        except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round for ever
+            self._tasks.fail(error)
+
+    def _open(self, opened: Opened) -> None:
+        current = self._driver.round
+        assert current is not None
+        nonce = self._random.getrandbits(NONCE_BITS)
+        fingerprint = self._workers.submit(Job.FINGERPRINT, self._replica.fingerprint, nonce)
+        self._registry.fingerprints.know(opened.step, nonce, fingerprint)
+        k = self._contract.demo.k_of_round(len(opened.nodes))
+        self._intake.open(current, k, merger_of(self._contract, self._layout, opened.step))
+        self._registry.events.tell(
+            RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)
+        )
+        self._announcer.grant_and_announce(opened.nodes)
+
+    async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
+        gathered_at = self._driver.now()
+        base = self._registry.fingerprints.at(gathered.step)
+        assert base is not None
+        fingerprint = await base.fingerprint
+        sealed = SealedRound(gathered.round, self._term, gathered.step, base.nonce, fingerprint)
+        accepted = tuple(current.round.accepted)
+        for contribution in accepted:
+            self._registry.leases.settle(contribution.node)
+        counted = tuple(contribution.counted for contribution in accepted)
+        out = await self._sealer.seal(sealed, counted, current.merger, self._registry.leases.packed)
+        self._tasks.keep(self._tell_applied(gathered.step, out.applied))
+        self._registry.sealed_at = self._driver.now()
+        self._count(accepted)
+        self._intake.close(Receipt(outcome=Receipt.OUTCOME_COUNTED, step=gathered.step))
+        self._tell_sealed(current.round, gathered, out, gathered_at)
+        log.debug("round %d over (%s): step %d, %d counted", gathered.round, gathered.why, gathered.step, len(accepted))
+        self.sealed.set()
+        self._driver.sealed()
+        if self._driver.complete:
+            log.info("the run is complete: %d updates are sealed", self._driver.step)
+            self._announcer.announce_to_all()
+
+    def _void(self, voided: Voided) -> None:
+        current = self._intake.current
+        assert current is not None
+        log.warning("round %d is void: %s", voided.round, voided.why)
+        written = self._workers.submit(Job.WRITE_VOID, self._ledger.record_void, self._term, voided.round, voided.why)
+        self._tasks.must_succeed(written)
+        self._intake.close(not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}"))
+        events = self._registry.events
+        for contribution in current.round.accepted:
+            if member := self._registry.members.by_id.get(contribution.node):
+                member.not_counted += 1
+            events.tell(ContributionRefused(contribution.node, Receipt.REASON_VOID))
+        events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
+        self._announcer.announce_to_all()
+
+    def _count(self, accepted: tuple[Contribution, ...]) -> None:
+        tokens_a_sample = self._contract.model.context
+        for contribution in accepted:
+            member = self._registry.members.by_id.get(contribution.node)
+            if member is not None:
+                member.counted += 1
+                member.tokens += contribution.samples * tokens_a_sample
+        tally = self._registry.tally
+        tally.tokens += _samples(accepted) * tokens_a_sample
+        tally.loss_training = _mean_loss(accepted)
+
+    def _tell_sealed(self, current: Round, gathered: Gathered, out: Out, gathered_at: float) -> None:
+        accepted = tuple(current.accepted)
+        self._registry.events.tell(
+            RoundSealed(
+                round=gathered.round,
+                step=gathered.step,
+                at=self._registry.sealed_at,
+                why=gathered.why,
+                counted=tuple(contribution.counted for contribution in accepted),
+                tokens=_samples(accepted) * self._contract.model.context,
+                loss=_mean_loss(accepted),
+                learning_rate=out.update.learning_rate,
+                update_bytes=out.size,
+                components=out.components,
+                codec=out.form,
+                gather_s=gathered_at - current.opened,
+                merge_s=out.merge_s,
+                seal_s=out.seal_s,
+            )
+        )
+
+    async def _tell_applied(self, step: int, applied: asyncio.Future[float]) -> None:
+        self._registry.events.tell(UpdateApplied(step, await applied))
+
+
+def _samples(accepted: tuple[Contribution, ...]) -> int:
+    return sum(contribution.samples for contribution in accepted)
+
+
+def _mean_loss(accepted: tuple[Contribution, ...]) -> float:
+    """In training, nats a token."""
+    return sum(contribution.loss * contribution.samples for contribution in accepted) / _samples(accepted)

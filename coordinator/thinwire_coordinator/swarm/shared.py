@@ -1,0 +1,31 @@
+"""What all parts of one swarm work with. `assembly` makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thinwire_coordinator.ledger.ledger import Term
+from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.round.driver import RoundDriver
+from thinwire_coordinator.swarm.feed import Feed
+from thinwire_coordinator.swarm.registry import Registry
+from thinwire_coordinator.swarm.tasks import Tasks
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.tiles import TileLayout
+
+
+@dataclass(frozen=True)
+class Shared:
+    state: State
+    layout: TileLayout
+    term: Term
+    registry: Registry
+    driver: RoundDriver
+    feed: Feed
+    workers: Workers
+    tasks: Tasks
+
+    @property
+    def contract(self) -> Contract:
+        return self.state.contract

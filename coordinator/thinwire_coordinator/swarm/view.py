@@ -1,0 +1,160 @@
+"""What may be seen of a swarm: by the status call, the web page and the metrics. Nothing can be changed through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from thinwire_coordinator.swarm.shared import Shared
+
+Stage = Literal["waiting", "training", "complete"]
+
+
+class MemberView(Protocol):
+    """A node as others may see it."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def active(self) -> bool: ...
+    @property
+    def counted(self) -> int: ...
+    @property
+    def not_counted(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def compute_s(self) -> float: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def bytes_up(self) -> int: ...
+    @property
+    def bytes_down(self) -> int: ...
+    @property
+    def bytes_fetched(self) -> int: ...
+    @property
+    def replica_equal(self) -> bool | None: ...
+
+
+class TallyView(Protocol):
+    """Counts since this process started."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def bytes_up(self) -> int: ...
+    @property
+    def bytes_down(self) -> int: ...
+    @property
+    def bytes_fetched(self) -> int: ...
+    @property
+    def fingerprints_compared(self) -> int: ...
+    @property
+    def fingerprints_different(self) -> int: ...
+    @property
+    def loss_training(self) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """The round that is open, or whose update is being sealed. deadline: by the coordinator's clock. accepted:
+    contributions that are in it. awaited: nodes that it still waits for."""
+
+    number: int
+    deadline: float
+    accepted: int
+    awaited: int
+    sealing: bool
+
+
+class SwarmView:
+    """A swarm, read-only. Each property tells how it is now."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.contract = shared.contract
+        self.layout = shared.layout
+        self.term = shared.term
+        self._feed = shared.feed
+        self._registry = shared.registry
+        self._driver = shared.driver
+        self._tasks = shared.tasks
+
+    @property
+    def stage(self) -> Stage:
+        if self._driver.complete:
+            return "complete"
+        return "waiting" if self._driver.round is None and self._driver.missing_nodes else "training"
+
+    @property
+    def condition(self) -> str:
+        """The stage, in words."""
+        missing = self._driver.missing_nodes
+        return f"waiting for {missing} more node{'s' if missing > 1 else ''}" if self.stage == "waiting" else self.stage
+
+    @property
+    def failed(self) -> bool:
+        """Whether the coordinator cannot go on."""
+        return self._tasks.failed.done()
+
+    @property
+    def now(self) -> float:
+        """The coordinator's clock, in seconds."""
+        return self._driver.now()
+
+    @property
+    def step(self) -> int:
+        """Updates that are sealed."""
+        return self._feed.step
+
+    @property
+    def steps(self) -> int:
+        """Updates of the whole run."""
+        return self.contract.schedule.steps
+
+    @property
+    def measured_step(self) -> int:
+        """The newest step whose held-out loss was measured, finite or not."""
+        return self._registry.measured_step
+
+    @property
+    def round_number(self) -> int:
+        """Of the newest round that was opened."""
+        return max(self._driver.next_round - 1, 0)
+
+    @property
+    def round(self) -> RoundView | None:
+        current = self._driver.round
+        if current is None:
+            return None
+        accepted, awaited = len(current.accepted), self._driver.awaited
+        return RoundView(current.number, current.deadline, accepted, awaited, self._driver.sealing)
+
+    @property
+    def deadline(self) -> float | None:
+        """Of the round that is open, by the coordinator's clock."""
+        return None if self._driver.round is None else self._driver.round.deadline
+
+    @property
+    def members(self) -> Mapping[str, MemberView]:
+        """By node id."""
+        return self._registry.members.by_id
+
+    @property
+    def active(self) -> int:
+        """Nodes that take part now."""
+        return sum(member.active for member in self.members.values())
+
+    @property
+    def watcher_failures(self) -> int:
+        """Exceptions in what watches the swarm."""
+        return self._registry.events.failures
+
+    @property
+    def tally(self) -> TallyView:
+        return self._registry.tally

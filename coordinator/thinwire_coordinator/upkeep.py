@@ -1,0 +1,93 @@
+"""Looks after a run that is going on: measures the held-out loss, writes snapshots, and deletes what is not kept."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from thinwire_coordinator.evaluation import HeldOut, SampleBudget
+from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.swarm.events import LossMeasured, Sampled
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.exact.replica import Replica
+
+log = logging.getLogger("thinwire.coordinator")
+
+SAMPLE_PROMPT = "def "
+
+
+class Upkeep:
+    """replica: the coordinator's own. evaluate_every: steps from one measurement to the next. samples: whether somebody
+    could read what the model writes."""
+
+    def __init__(
+        self, swarm: Swarm, replica: Replica, retention: Retention, evaluate_every: int, *, samples: bool
+    ) -> None:
+        self._swarm = swarm
+        self._state = swarm.state
+        self._workers = swarm.workers
+        self._events = swarm.registry.events
+        self._steps = swarm.view.steps
+        self._replica = replica
+        self._retention = retention
+        self._evaluate_every = evaluate_every
+        self._samples = SampleBudget() if samples else None
+        self._held_out = HeldOut(swarm.state.contract, swarm.state.corpus)
+
+    def stop(self) -> None:
+        """Give up the measurement that runs, and any later one."""
+        self._held_out.stop()
+
+    async def run(self) -> None:
+        """At every sealed step, measure the loss if it is due, and write a snapshot if that is due."""
+        recorded = await self._workers.submit(Job.READ_STATUS, self._state.reading_ledger.recorded)
+        measured = recorded.newest_loss[0] if recorded.newest_loss else None
+        newest = self._state.snapshot_steps()[-1]
+        while True:
+            step = self._swarm.feed.step
+            last = step == self._steps
+            to_measure = measured is None or (step > measured and (last or step - measured >= self._evaluate_every))
+            to_save = step > newest and (last or await self._workers.submit(Job.WEIGH_SNAPSHOT, self._is_due, newest))
+            if to_measure or to_save:
+                # a copy, so that neither a measurement nor a disk delays the replica
+                copy = await self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
+                if to_measure:
+                    measured = copy.step
+                    await self._measure(copy)
+                if to_save:
+                    newest = copy.step
+                    await self._save(copy)
+            await self._swarm.sealed.wait()
+            self._swarm.sealed.clear()
+
+    def _is_due(self, newest: int) -> bool:
+        """When the bodies since the newest one weigh as much as it does: catching up never costs more than twice."""
+        return self._state.upkeep_ledger.body_bytes_since(newest) > self._state.snapshot_path(newest).stat().st_size
+
+    async def _save(self, copy: Replica) -> None:
+        await self._workers.submit(Job.WRITE_SNAPSHOT, self._state.save_snapshot, copy)
+        log.info("step %d: snapshot written", copy.step)
+        await self._workers.submit(Job.DELETE_OLD, self._retention.trim)
+
+    async def _measure(self, copy: Replica) -> None:
+        loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy)
+        if math.isfinite(loss):
+            await self._workers.submit(Job.WRITE_LOSS, self._state.upkeep_ledger.record_loss, copy.step, loss)
+            log.info("step %d: held-out loss %.3f nats a token", copy.step, loss)
+        else:
+            log.warning("step %d: the held-out loss is not finite; the run has diverged", copy.step)
+        self._events.tell(LossMeasured(copy.step, loss))
+        self._swarm.registry.measured_step = copy.step
+        if math.isfinite(loss) and copy.step:
+            await self._sample(copy.step)
+
+    async def _sample(self, step: int) -> None:
+        """What the model that was just measured writes, for the page; seldom enough to cost next to nothing."""
+        if self._samples is None or not self._samples.due(time.process_time(), last=step == self._steps):
+            return
+        text, seconds = await self._workers.submit(Job.WRITE_SAMPLE, self._held_out.sample, SAMPLE_PROMPT, step)
+        self._samples.took(seconds)
+        if text is not None:
+            self._events.tell(Sampled(step, SAMPLE_PROMPT, text))
