@@ -208,7 +208,7 @@ def make_targets() -> list[Target]:
     sized_updates = [sized_update(votes_of(OF_UPDATES, k, rng, sized=True)) for k in numbers]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
     signs = [Update(7, 0.5, 1.0, signs_of(one, OF_UPDATES, "dct", 7)) for one in merged]
-    contribution = BYTES_A_COMPONENT * LAYOUT.kept_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_BESIDE
+    contribution = BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_BESIDE
     update = BYTES_A_COMPONENT * OF_UPDATES.components + update_bytes_max(OF_UPDATES, "tile") + BYTES_BESIDE
     return [
         Target("contribution", lambda data: decode_votes(data, LAYOUT, K), written_votes, check_votes,

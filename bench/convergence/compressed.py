@@ -22,7 +22,7 @@ from thinwire_proto.contract import Contract, DataSpec, DemoSpec, Parameter, Sch
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
-from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.wire.codec import encode_votes
@@ -78,8 +78,8 @@ class Voting:
             cuts.append(node.accumulate_and_extract(gradients, rate, 1, self._k))
             losses.append(loss)
         layout, demo, votes = self._replica.layout, self._replica.contract.demo, [sent.votes() for sent in cuts]
-        keep = strongest_of(demo, layout, self._replica.step)
-        merged = merge(((one, 1) for one in votes), layout.components, keep)
+        selection = topk_selection(demo, layout, self._replica.step)
+        merged = merge(((one, 1) for one in votes), layout.components, selection)
         for node, sent in zip(self._nodes, cuts, strict=True):
             if part := left_out_of(sent, merged, layout, demo.update_topk):
                 node.put_back(part)

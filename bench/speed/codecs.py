@@ -68,7 +68,7 @@ def both(way: Way, components: Components, written: Any) -> tuple[Callable[[], A
 def ways() -> list[Way]:
     return [
         Way("gaps, zstandard", write_gaps, read_gaps),
-        Way("places", write_places, read_places, component_codec.MATRIX_PLACES_MAX),
+        Way("places", write_places, read_places, component_codec.MATRIX_RANKED_MAX),
         Way("gaps, Rice", write_rice, read_rice),
         Way("gaps, constriction", write_range, read_range),
     ]

@@ -83,7 +83,7 @@ def floor_bits(layout: TileLayout, k: int) -> float:
     """A component, of uniform ones: log2 of the number of choices in each tile, and a sign each."""
     choices = layout.matrix_tiles * _log2_binomial(MATRIX_COMPONENTS, k)
     choices += layout.vector_tiles * _log2_binomial(VECTOR_COMPONENTS, k)
-    return choices / layout.kept_max(k) + 1
+    return choices / layout.selected_max(k) + 1
 
 
 def _log2_binomial(size: int, k: int) -> float:

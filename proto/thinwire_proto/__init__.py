@@ -1,1 +1,1 @@
-"""What both ends of a swarm must hold alike. No sockets, no clock, no environment."""
+"""Everything that node and coordinator must share exactly. No sockets, no clock, no environment variables."""

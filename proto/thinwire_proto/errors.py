@@ -1,23 +1,23 @@
-"""Errors, by whose fault they are. Anything else that escapes from this package is a bug of ours."""
+"""Error types, by whose fault the error is. Any other exception that escapes from thinwire is a bug in thinwire."""
 
-MEND_DISK = "make room or mend the disk, then start it again"
-"""What to do where a disk fails, on either side."""
+MEND_DISK = "free some space or repair the disk, then start it again"
+"""Advice to the operator after a disk error, on either side."""
 
 
 class ThinwireError(Exception):
-    """Base of every error that thinwire raises on purpose; its text says what was wrong and what to do."""
+    """Base of all errors that thinwire raises on purpose. The text says what was wrong and what to do."""
 
 
 class LocalError(ThinwireError):
-    """Our own side is at fault: a bad setting, a misuse, a broken disk."""
+    """This side is at fault: a bad setting, misuse, or a broken disk."""
 
 
 class ConfigError(LocalError):
-    """A setting that cannot be: names the field, and the relation that fails."""
+    """An invalid setting. The text names the field and the condition that fails."""
 
 
 class LedgerError(LocalError):
-    """The ledger on disk does not hold together; `step` is the first step that fails, if one can be named."""
+    """The ledger on disk is inconsistent. `step` is the first step that fails, if known."""
 
     def __init__(self, message: str, step: int | None = None) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class LedgerError(LocalError):
 
 
 class Damaged(LedgerError):
-    """What is on disk is not what was written, or is gone. Says what to do; `restore`: with what."""
+    """Data on disk is missing or differs from what was written. The text says which file (`restore`) to restore."""
 
     def __init__(self, message: str, step: int | None = None, *, restore: str = "ledger.sqlite") -> None:
         super().__init__(f"{message}; restore {restore} from the newest copy that you have", step)
@@ -36,12 +36,12 @@ class RemoteError(ThinwireError):
 
 
 class PayloadError(RemoteError):
-    """Bytes that are not a payload of this contract: truncated, oversized, or with impossible contents."""
+    """The bytes are not a payload of this contract: truncated, oversized, or with impossible contents."""
 
 
 class ContractError(RemoteError):
-    """The other side's contract cannot be read, or differs from ours; names the fields."""
+    """The other side's contract cannot be read, or differs from ours. The text names the fields."""
 
 
 class ReplicaError(RemoteError):
-    """A replica and the ledger disagree; the replica has to be fetched anew."""
+    """A replica and the ledger disagree, so the replica must be downloaded again."""

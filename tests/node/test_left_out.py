@@ -12,7 +12,7 @@ from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_node.compression.residual import Awaited, Pending, left_out_of
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.topk import Strongest
+from thinwire_proto.exact.topk import TopkSelection
 from thinwire_proto.exact.votes import Merged, merge
 
 LAYOUT = TileLayout(shapes_contract().parameters)
@@ -32,7 +32,7 @@ def a_cut(alpha: float = 1.0) -> tuple[Momentum, Sent]:
 def test_it_puts_back_what_was_left_out_and_only_that(update_topk: int, cuts_between: int, alpha: float) -> None:
     momentum, sent = a_cut(alpha)
     other = random_votes(LAYOUT, K, 5)
-    merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, Strongest(LAYOUT, update_topk, 3))
+    merged = merge([(sent.votes(), 1), (other, 1)], LAYOUT.components, TopkSelection(LAYOUT, update_topk, 3))
     zero = {f"t{number}": torch.zeros(shape) for number, shape in enumerate(SHAPES)}
     for _ in range(cuts_between):
         momentum.accumulate(zero, 0.1)

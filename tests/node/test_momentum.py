@@ -131,7 +131,7 @@ def test_what_stays_and_what_was_sent_make_up_the_momentum(
     before = momentum.buffer.clone()
     sent = momentum.extract(k)
     assert torch.allclose(momentum.buffer + alpha * dense(sent), before, atol=1e-6)
-    assert len(sent.components) <= LAYOUT.kept_max(k)
+    assert len(sent.components) <= LAYOUT.selected_max(k)
 
 
 @given(st.integers(1, 64), st.integers(0, 3))

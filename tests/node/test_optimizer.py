@@ -35,7 +35,7 @@ from thinwire_node.compression.residual import left_out_of
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import to_float32
-from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 
@@ -68,7 +68,7 @@ def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
             gradients = gradients_of(SHAPES, step, node)
             momentum.accumulate({f"t{number}": tensor for number, tensor in enumerate(gradients)}, rate)
             sent.append(momentum.extract(spec.k))
-        keep = strongest_of(spec, replica.layout, step)
+        keep = topk_selection(spec, replica.layout, step)
         merged = merge(((cut.votes(), 1) for cut in sent), replica.layout.components, keep)
         for momentum, cut in zip(momenta, sent, strict=True):
             if part := left_out_of(cut, merged, replica.layout, spec.update_topk):

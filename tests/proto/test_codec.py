@@ -1,4 +1,4 @@
-"""The codec returns what it was given, and takes nothing that is not a payload."""
+"""The codec returns what was encoded, and refuses anything that is not a valid payload."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RATE = float(np.float32(1e-3))
 
 @given(st.integers(1, 4096), st.integers(0, 2), st.integers(1, 4), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
-def test_votes_come_back(k: int, matrices: int, vectors: int, seed: int) -> None:
+def test_votes_round_trip(k: int, matrices: int, vectors: int, seed: int) -> None:
     parameters = [Parameter(name=f"m{n}", shape=(64, 64 * (n + 1))) for n in range(matrices)]
     layout = TileLayout([*parameters, Parameter(name="v", shape=(64 * vectors,))])
     votes = random_votes(layout, k, seed)
@@ -53,7 +53,7 @@ def test_votes_come_back(k: int, matrices: int, vectors: int, seed: int) -> None
 
 @given(st.integers(1, 4096), st.lists(st.integers(1, 8000), min_size=1, max_size=4), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_updates_come_back(k: int, weights: list[int], seed: int) -> None:
+def test_updates_round_trip(k: int, weights: list[int], seed: int) -> None:
     merged = merge(((random_votes(LAYOUT, k, seed + n), w) for n, w in enumerate(weights)), LAYOUT.components)
     data = encode_update(Update(seed, RATE, 1.0, merged), LAYOUT)
     again = decode_update(data, LAYOUT)
@@ -73,7 +73,7 @@ def sized_update(step: int, *votes: Votes) -> Update:
 
 @given(st.integers(1, 4096), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_votes_with_magnitudes_come_back(k: int, seed: int) -> None:
+def test_votes_with_magnitudes_round_trip(k: int, seed: int) -> None:
     votes = random_sized_votes(LAYOUT, k, seed)
     data = encode_votes(votes, LAYOUT)
     again = decode_votes(data, LAYOUT, k, "tile")
@@ -87,7 +87,7 @@ def test_votes_with_magnitudes_come_back(k: int, seed: int) -> None:
 
 @given(st.integers(1, 4096), st.integers(1, 4), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_updates_with_magnitudes_come_back(k: int, nodes: int, seed: int) -> None:
+def test_updates_with_magnitudes_round_trip(k: int, nodes: int, seed: int) -> None:
     update = sized_update(seed, *(random_sized_votes(LAYOUT, k, seed + node) for node in range(nodes)))
     data = encode_update(update, LAYOUT)
     again = decode_update(data, LAYOUT, "tile")
@@ -102,7 +102,7 @@ def test_updates_with_magnitudes_come_back(k: int, nodes: int, seed: int) -> Non
     assert len(data) <= update_bytes_max(LAYOUT, "tile")
 
 
-def test_the_other_kind_is_refused_and_both_are_named() -> None:
+def test_payload_of_the_other_magnitude_kind_is_refused() -> None:
     sized, plain = random_sized_votes(LAYOUT, 32, 1), random_votes(LAYOUT, 32, 1)
     of_signs = Update(0, RATE, 1.0, merge([(plain, 1)], LAYOUT.components))
     with pytest.raises(PayloadError, match="magnitude = sign"):
@@ -115,7 +115,7 @@ def test_the_other_kind_is_refused_and_both_are_named() -> None:
         decode_update(encode_update(of_signs, LAYOUT), LAYOUT, "tile")
 
 
-def test_no_votes_and_all_votes_come_back() -> None:
+def test_empty_and_full_votes_round_trip() -> None:
     assert len(decode_votes(encode_votes(EMPTY, LAYOUT), LAYOUT, 32)) == 0
     everything = Votes(np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_))
     assert len(decode_votes(encode_votes(everything, LAYOUT), LAYOUT, 4096)) == LAYOUT.components
@@ -123,7 +123,7 @@ def test_no_votes_and_all_votes_come_back() -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=300, deadline=None)
-def test_random_bytes_raise_the_typed_error_and_nothing_else(data: bytes) -> None:
+def test_random_bytes_raise_only_payload_error(data: bytes) -> None:
     with pytest.raises(PayloadError):
         decode_votes(data, LAYOUT, 32)
     with pytest.raises(PayloadError):
@@ -136,9 +136,7 @@ def test_random_bytes_raise_the_typed_error_and_nothing_else(data: bytes) -> Non
 
 @given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_damaged_payloads_with_magnitudes_give_what_can_be_merged_and_applied_or_the_typed_error(
-    data: st.DataObject,
-) -> None:
+def test_damaged_payload_with_magnitudes_decodes_to_valid_votes_or_raises(data: st.DataObject) -> None:
     sized = random_sized_votes(LAYOUT, 32, 1)
     for whole in (encode_votes(sized, LAYOUT), encode_update(sized_update(4, sized), LAYOUT)):
         damaged = bytearray(whole)
@@ -160,7 +158,7 @@ def test_damaged_payloads_with_magnitudes_give_what_can_be_merged_and_applied_or
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_damaged_payloads_give_votes_of_the_contract_or_the_typed_error(data: st.DataObject) -> None:
+def test_damaged_payload_decodes_to_valid_votes_or_raises(data: st.DataObject) -> None:
     merged = merge([(random_votes(LAYOUT, 32, 1), 3)], LAYOUT.components)
     for whole in (
         encode_votes(random_votes(LAYOUT, 32, 1), LAYOUT),
@@ -196,11 +194,11 @@ def packed(data: bytes) -> bytes:
 
 NONE = packed(b"")
 ONE = (GAPS, 1, packed(b"\x00"), NONE)
-"""The first component of all."""
+"""The fields of a payload with one component, the very first."""
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         (b"", "not a contribution"),
         (msgpack.packb({"a": 1}), "not a contribution"),
@@ -210,11 +208,11 @@ ONE = (GAPS, 1, packed(b"\x00"), NONE)
         (payload(GAPS, -1, packed(b"\x00"), NONE, b"\x01"), "other types"),
         (payload(GAPS, True, packed(b"\x00"), NONE, b"\x01"), "other types"),
         (payload(2, 1, packed(b"\x00"), NONE, b"\x01"), "this has form 2"),
-        (payload(GAPS, 2, packed(b"\x00"), NONE, b"\x01"), "do not make up the 2 components"),
-        (payload(GAPS, 1, packed(b"\x00\xff"), NONE, b"\x01"), "do not make up the 1 components"),
+        (payload(GAPS, 2, packed(b"\x00"), NONE, b"\x01"), "do not give the 2 components"),
+        (payload(GAPS, 1, packed(b"\x00\xff"), NONE, b"\x01"), "do not give the 1 components"),
         (payload(GAPS, 10**9, packed(b"\x00"), NONE, b"\x01"), "the payload announces 1000000000"),
         (payload(*ONE, b""), "1 signs need 1 bytes"),
-        (payload(*ONE, b"\x03"), "sign bits beyond the last one"),
+        (payload(*ONE, b"\x03"), "bits after the last sign"),
         (payload(GAPS, 1, b"no frame", NONE, b"\x01"), "does not decompress"),
         (payload(GAPS, 1, packed(b"\x00") + b"x", NONE, b"\x01"), "does not decompress"),
         (payload(GAPS, 1, packed(b"\x00")[:-1], NONE, b"\x01"), "does not decompress"),
@@ -223,14 +221,14 @@ ONE = (GAPS, 1, packed(b"\x00"), NONE)
         (b"\0" * 1_000_000, "a contribution has at most"),
     ],
 )
-def test_what_is_wrong_is_said(data: bytes, said: str) -> None:
+def test_error_names_the_fault(data: bytes, expected: str) -> None:
     with pytest.raises(PayloadError) as error:
         decode_votes(data, LAYOUT, 32)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_a_bomb_is_not_unpacked() -> None:
-    """A small payload that announces gigabytes is refused before memory is taken for them."""
+def test_decompression_bomb_is_refused() -> None:
+    """A small payload that announces gigabytes is refused before the memory is allocated."""
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (1 << 28))
     with pytest.raises(PayloadError, match="must say its size"):
         decode_votes(payload(GAPS, 100, bomb, NONE, b"\0" * 13), LAYOUT, 4096)
@@ -240,8 +238,8 @@ def test_a_bomb_is_not_unpacked() -> None:
         decode_votes(payload(GAPS, 100, unsized, NONE, b"\0" * 13), LAYOUT, 32)
 
 
-def test_arrays_inside_are_refused_before_they_take_memory() -> None:
-    """A byte that is an empty array would take sixty."""
+def test_nested_arrays_are_refused_before_they_take_memory() -> None:
+    """One byte can be an empty array, which would take sixty bytes of memory."""
     inside = b"\x9f" + b"\x9f".join(b"\x90" * 14 for _ in range(90))
     tracemalloc.start()
     with pytest.raises(PayloadError, match="an array inside an array"):
@@ -252,21 +250,21 @@ def test_arrays_inside_are_refused_before_they_take_memory() -> None:
         decode_votes(payload(GAPS, 1, packed(b"\x00"), [], b"\x01"), LAYOUT, 32)
 
 
-def test_nothing_lies_behind_a_part_without_content() -> None:
-    for behind in (b"", b"x"):
-        data = payload(GAPS, 0, packed(b"") + behind, NONE, b"")
-        if behind:
+def test_bytes_after_an_empty_part_are_refused() -> None:
+    for suffix in (b"", b"x"):
+        data = payload(GAPS, 0, packed(b"") + suffix, NONE, b"")
+        if suffix:
             with pytest.raises(PayloadError, match="a part without content"):
                 decode_votes(data, LAYOUT, 32)
         else:
             assert len(decode_votes(data, LAYOUT, 32)) == 0
 
 
-def test_a_component_beyond_its_kind_s_space_is_refused() -> None:
-    for place, space in enumerate((LAYOUT.matrix_components, LAYOUT.components - LAYOUT.matrix_components)):
+def test_component_outside_its_space_is_refused() -> None:
+    for kind, space in enumerate((LAYOUT.matrix_components, LAYOUT.components - LAYOUT.matrix_components)):
         frames = [NONE, NONE]
-        frames[place] = packed(b"\xff" * (space // 255) + bytes([space % 255]))
-        with pytest.raises(PayloadError, match=f"component {space} is beyond the space of {space}"):
+        frames[kind] = packed(b"\xff" * (space // 255) + bytes([space % 255]))
+        with pytest.raises(PayloadError, match=f"component {space} is outside the space of {space}"):
             decode_votes(payload(GAPS, 1, *frames, b"\x01"), LAYOUT, 32)
 
 
@@ -277,7 +275,7 @@ def test_merged_votes_outside_their_bounds_are_refused() -> None:
         decode_update(data, LAYOUT)
 
 
-def test_signs_come_back_and_only_where_the_contract_steps_by_them() -> None:
+def test_signs_round_trip_only_if_the_contract_steps_by_signs() -> None:
     update = Update(3, RATE, 1.0, merge([(random_votes(LAYOUT, 2000, 1), 1)], LAYOUT.components))
     assert isinstance(update.merged, Merged)
     signs = signs_of(update.merged, LAYOUT, "dct", 3)
@@ -292,44 +290,44 @@ def test_signs_come_back_and_only_where_the_contract_steps_by_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "said"),
+    ("codes", "expected"),
     [
         (packed(b""), "1 codes of tiles need 1 bytes; there are 0"),
         (packed(b"\x05\x06"), "must say its size, and be at most 1 bytes"),
         (b"no frame", "does not decompress"),
     ],
 )
-def test_codes_that_are_not_those_of_the_tiles_are_refused(codes: bytes, said: str) -> None:
+def test_codes_that_do_not_match_the_tiles_are_refused(codes: bytes, expected: str) -> None:
     with pytest.raises(PayloadError) as error:
         decode_votes(payload(*ONE, b"\x01", codes), LAYOUT, 32, "tile")
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "scales", "said"),
+    ("sizes", "scales", "expected"),
     [
         ((8, packed(b"\x7f"), packed(b"")), b"\x00\x38", "between 1 and 127"),
         ((2, packed(b"\xc0"), packed(b"\xff\xff")), b"\x00\x38", "between 1 and 127"),
         ((2, packed(b""), packed(b"")), b"\x00\x38", "1 bytes of merged votes need 1 bytes"),
-        ((3, packed(b"\x00"), packed(b"")), b"\x00\x38", "has 1, 2, 4, 8 bits, and not 3"),
-        ((2, packed(b"\x01"), packed(b"")), b"\x00\x38", "bits beyond the last number"),
+        ((3, packed(b"\x00"), packed(b"")), b"\x00\x38", "must be one of 1, 2, 4, 8, not 3"),
+        ((2, packed(b"\x01"), packed(b"")), b"\x00\x38", "bits after the last number"),
         ((2, packed(b"\xc0"), packed(b"")), b"\x00\x38", "1 large merged votes need 2 bytes"),
         ((8, packed(b"\x01"), packed(b"")), b"\x38", "1 scales of tiles need 2 bytes"),
         ((8, packed(b"\x01"), packed(b"")), b"\x00\x00", "the scale of a tile must lie between"),
         ((8, packed(b"\x01"), packed(b"")), b"\x00\xb8", "the scale of a tile must lie between"),  # negative
-        ((8, packed(b"\x01"), packed(b"")), b"\xc0\x7f", "the scale of a tile must lie between"),  # not a number
+        ((8, packed(b"\x01"), packed(b"")), b"\xc0\x7f", "the scale of a tile must lie between"),  # NaN
         ((8, packed(b"\x01"), packed(b"")), b"\x81\x3f", "the scale of a tile must lie between"),  # more than 1
     ],
 )
-def test_sizes_outside_their_bounds_are_refused(sizes: tuple[int, bytes, bytes], scales: bytes, said: str) -> None:
+def test_sizes_outside_their_bounds_are_refused(sizes: tuple[int, bytes, bytes], scales: bytes, expected: str) -> None:
     one = int(np.float32(1).view(np.uint32))
     data = payload(0, one, one, *ONE, b"\x01", *sizes, packed(scales))
     with pytest.raises(PayloadError) as error:
         decode_update(data, LAYOUT, "tile")
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_what_could_not_be_read_back_is_not_written() -> None:
+def test_update_that_cannot_be_decoded_is_not_encoded() -> None:
     one = Merged(np.array([3]), np.array([300], np.int16), rounded(np.array([0.5])))
     with pytest.raises(ValueError, match="values are int8"):
         encode_update(Update(0, RATE, 1.0, one), LAYOUT)
@@ -338,7 +336,7 @@ def test_what_could_not_be_read_back_is_not_written() -> None:
         encode_update(Update(0, RATE, 1.0, fine), LAYOUT)
 
 
-def test_rates_that_are_no_rates_are_refused() -> None:
+def test_invalid_rates_are_refused() -> None:
     nothing = Merged(np.zeros(0, np.int64), np.zeros(0, np.int16))
     for rate, decay in ((float("nan"), 1.0), (-0.5, 1.0), (0.5, 1.5), (1e-40, 1.0), (-0.0, 1.0)):
         bits = [int(np.float32(value).view(np.uint32)) for value in (rate, decay)]

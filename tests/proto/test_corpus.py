@@ -1,4 +1,4 @@
-"""The corpus is named by its content, and each pass has every sample once."""
+"""A corpus is identified by its content, and each pass contains every sample once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.mix64 import GOLDEN, mix64
 
 
-def test_it_comes_back_and_is_the_one_that_the_contract_names() -> None:
+def test_packed_corpus_round_trips_and_matches_the_contract() -> None:
     corpus, data = small_corpus(), small_contract().data
     again = unpack_corpus(corpus.pack(), data)
     assert again.files == corpus.files
@@ -21,7 +21,7 @@ def test_it_comes_back_and_is_the_one_that_the_contract_names() -> None:
     assert again.held_out.tobytes() == corpus.files[1].content
 
 
-def test_another_corpus_or_other_bytes_are_refused() -> None:
+def test_other_corpus_or_invalid_bytes_are_refused() -> None:
     data = small_contract().data
     other = Corpus([CorpusFile("a.py", b"other text" * 1000, False)])
     with pytest.raises(PayloadError, match="the contract names"):
@@ -31,7 +31,7 @@ def test_another_corpus_or_other_bytes_are_refused() -> None:
             unpack_corpus(packed, data)
 
 
-def test_the_order_of_files_has_no_say() -> None:
+def test_order_of_files_does_not_change_the_hash() -> None:
     corpus = small_corpus()
     assert Corpus(corpus.files[::-1]).hash == corpus.hash
 
@@ -42,13 +42,13 @@ def test_each_pass_has_every_sample_once(seed: int, samples: int, pass_number: i
     assert sorted(sample_at(position, seed, samples) for position in positions) == list(range(samples))
 
 
-def test_passes_and_seeds_have_orders_of_their_own() -> None:
+def test_each_pass_and_seed_has_its_own_order() -> None:
     starts = ((1, 0), (1, 50), (2, 0))
     assert len({tuple(sample_at(p, seed, 50) for p in range(start, start + 50)) for seed, start in starts}) == 3
 
 
 def test_the_order_is_a_sort_by_mix64_on_any_machine() -> None:
-    """The dumb twin, in Python integers."""
+    """A deliberately simple reference in Python integers."""
     seed, pass_number, samples = 7, 3, 40
     key = mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
     expected = sorted(range(samples), key=lambda sample: mix64(key + sample))

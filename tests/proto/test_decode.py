@@ -1,4 +1,4 @@
-"""The decode gives the same bits, whatever the machine, the threads, the batches and the settings."""
+"""The decode gives the same bits for any number of threads, any batch size and any global precision setting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """Global settings of torch, as they were."""
+    """Restores torch's global settings."""
     precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     yield
     torch.set_float32_matmul_precision(precision)
@@ -33,11 +33,12 @@ def restored() -> Iterator[None]:
 
 
 def decode(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """int16 [n, 64, 64] or [n, 64] to (is each sign +, is each tile stepped), by the steps of `apply`."""
-    tile, place = merged.flatten(1).nonzero(as_tuple=True)
-    votes, stepped = scale_votes(merged.flatten(1)[tile, place], tile, len(merged))
+    """Decode int16 [n, 64, 64] or [n, 64] to (whether each sign is +, whether each tile steps), with the functions of
+    `apply`."""
+    tile, position = merged.flatten(1).nonzero(as_tuple=True)
+    votes, stepped = scale_votes(merged.flatten(1)[tile, position], tile, len(merged))
     scaled = torch.zeros_like(merged.flatten(1), dtype=torch.int8)
-    scaled[tile, place] = votes
+    scaled[tile, position] = votes
     found = directions(scaled.view(merged.shape), transform, step)
     assert bool((found.abs() % 1 == 0.5).all())  # never 0, and nothing was rounded away
     return found > 0, stepped
@@ -46,9 +47,9 @@ def decode(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tenso
 def scaled_tiles(transform: str) -> torch.Tensor:
     """V' of the extreme tiles, float32 [n, 64, 64]."""
     merged = tiles_of(transform).flatten(1)
-    tile, place = merged.nonzero(as_tuple=True)
+    tile, position = merged.nonzero(as_tuple=True)
     scaled = torch.zeros(merged.shape)
-    scaled[tile, place] = scale_votes(merged[tile, place], tile, len(merged))[0].float()
+    scaled[tile, position] = scale_votes(merged[tile, position], tile, len(merged))[0].float()
     return scaled.view(-1, 64, 64)
 
 
@@ -70,8 +71,8 @@ def test_float32_equals_int64_on_tiles_at_the_bounds(transform: str, step: int, 
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_one_python_integer_at_a_time_gives_the_same(transform: str) -> None:
-    """The dumb twin: no matrices, no numpy, a few positions of a few tiles."""
+def test_python_integers_give_the_same_signs(transform: str) -> None:
+    """A deliberately simple reference: no matrices, no numpy, a few positions of a few tiles."""
     table = [[int(v) for v in row] for row in integer_basis(transform, CPU).numpy()]
     merged = extreme_tiles(transform)[[1, 2, 20, 30, 40]]
     positive, _ = decode(torch.from_numpy(merged.astype(np.int16)), transform, 0)
@@ -90,7 +91,7 @@ def test_one_python_integer_at_a_time_gives_the_same(transform: str) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 @pytest.mark.usefixtures("restored")
-def test_threads_and_global_precision_have_no_say(transform: str, threads: int, precision: str) -> None:
+def test_threads_and_global_precision_do_not_change_the_result(transform: str, threads: int, precision: str) -> None:
     expected, _ = reference_signs(extreme_tiles(transform), transform, 3)
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
@@ -100,7 +101,7 @@ def test_threads_and_global_precision_have_no_say(transform: str, threads: int, 
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 1000])
-def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_does_not_change_the_result(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     contract = shapes_contract()
     states = []
     for size in (batch, 1024):
@@ -113,7 +114,7 @@ def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_permuted_order_of_summation_has_no_say(transform: str) -> None:
+def test_order_of_summation_does_not_change_the_result(transform: str) -> None:
     tiles = scaled_tiles(transform)
     basis = integer_basis(transform, CPU)
     with pinned_precision():
@@ -129,8 +130,8 @@ def test_permuted_order_of_summation_has_no_say(transform: str) -> None:
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_the_float_decode_is_told_apart(transform: str) -> None:
-    """The negative control: the published way, an inverse in float, does not give these signs."""
+def test_float_decode_differs(transform: str) -> None:
+    """The negative control: the published inverse in floating point (arXiv 2411.19870) does not give these signs."""
     merged = extreme_tiles(transform)
     x = inverse(torch.from_numpy(merged.astype(np.float32)), transform)
     expected, stepped = reference_signs(merged, transform, 0)
@@ -139,7 +140,7 @@ def test_the_float_decode_is_told_apart(transform: str) -> None:
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("magnitude", ["sign", "clipped"])
-def test_the_self_test_passes_here_and_fails_a_float_decode(
+def test_self_test_passes_and_detects_a_float_decode(
     transform: str, magnitude: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo = DemoSpec.model_validate({"transform": transform, "magnitude": magnitude})
@@ -169,8 +170,8 @@ def test_scaling_keeps_order_and_reaches_127() -> None:
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_a_clipped_step_is_the_rate_times_what_the_votes_say_within_one(transform: str, dimensions: int) -> None:
-    """Beside a plain reading of the formula, in float64; and in any batch and order of tiles the same bits."""
+def test_clipped_step_equals_its_formula(transform: str, dimensions: int) -> None:
+    """Compared with the formula in float64; batches and their order do not change the bits."""
     tiles = scaled_tiles(transform).to(torch.int8)
     tiles = tiles if dimensions == 2 else tiles[:, :, 0].contiguous()
     step = clipped(tiles, transform, 0.5)

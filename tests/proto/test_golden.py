@@ -1,7 +1,7 @@
-"""Golden trajectories: every machine and every later version must come to these numbers, or replicas part.
+"""Golden trajectories: all machines and all later versions must reproduce these numbers, or replicas diverge.
 
-Parameters and votes are made from integers alone, so that no generator has a part in it. A change of a number here is a
-change of the contract's meaning: a decision, not an accident.
+Parameters and votes are made from integers alone, so that no random generator is involved. Changing a number here
+changes the meaning of contracts, so it must be a deliberate decision.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from thinwire_proto.wire.rows import Counted, Row
 
 
 def votes_of(layout: TileLayout, node: int, step: int) -> Votes:
-    """About one component in 128, by mix64."""
-    numbers = [mix64(place + (node << 40) + (step << 50)) for place in range(layout.components)]
-    components = np.array([place for place, number in enumerate(numbers) if number % 128 == 0], np.int64)
-    return Votes(components, np.array([bool(numbers[place] >> 63) for place in components]))
+    """About one component in 128, chosen by mix64."""
+    numbers = [mix64(component + (node << 40) + (step << 50)) for component in range(layout.components)]
+    components = np.array([component for component, number in enumerate(numbers) if number % 128 == 0], np.int64)
+    return Votes(components, np.array([bool(numbers[component] >> 63) for component in components]))
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,12 @@ def votes_of(layout: TileLayout, node: int, step: int) -> Votes:
         ("hadamard", "clipped", 0x29358362FC91688F),
     ],
 )
-def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint(
-    transform: str, magnitude: str, expected: int
-) -> None:
+def test_golden_trajectory(transform: str, magnitude: str, expected: int) -> None:
     contract = shapes_contract(demo={"transform": transform, "magnitude": magnitude})
     tensors = {}
     for number, parameter in enumerate(contract.parameters):
         count = int(np.prod(parameter.shape))
-        values = [(mix64((number << 32) + place) >> 40) / 2**24 - 0.5 for place in range(count)]
+        values = [(mix64((number << 32) + position) >> 40) / 2**24 - 0.5 for position in range(count)]
         tensors[parameter.name] = torch.tensor(values, dtype=torch.float32).view(parameter.shape)
     replica = Replica(contract, tensors, 0, b"")
     for step in range(5):
@@ -60,7 +58,7 @@ def test_the_hash_of_a_row_is_known() -> None:
     assert row.hash.hex() == "79557b8881d6303ea3f69d127d88154f2ae70390157e3b6008c66b8b47a144bc"
 
 
-# payloads as they were written by version 2 of the wire; what compresses them may change, what they mean may not
+# Payloads written by wire version 2. The compression may change, but these bytes must keep their meaning.
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(64, 128)), Parameter(name="v", shape=(64,))])
 COMPONENTS = [1, 2, 700, 4095, 4096, 5000, 6000, 8191, 8192, 8200, 8255]
@@ -69,20 +67,20 @@ BY_GAPS = (
     "9602000bc42828b52ffd2025fd0000c80100ffffbbff4f00ffffff8affffffeaffffffffffffffff9601001c2802"
     "c40c28b52ffd2003190000000736c4024d03"
 )
-PLACES = "0bc40c28b52ffd2003190000040403c416bc17b09a3a0a1000040088f30fff9f8b3977a4100000c402"
-BY_PLACES = f"960201{PLACES}4d03"
-WITH_CODES = f"970201{PLACES}4d03c40c28b52ffd20031900000007ff"
+RANKS = "0bc40c28b52ffd2003190000040403c416bc17b09a3a0a1000040088f30fff9f8b3977a4100000c402"
+BY_RANKS = f"960201{RANKS}4d03"
+WITH_CODES = f"970201{RANKS}4d03c40c28b52ffd20031900000007ff"
 RATES = "05ce3f000000ce3f7ffff0"
-VOTES = f"9c02{RATES}01{PLACES}750702c40c28b52ffd200319000006030cc40d28b52ffd200421000028fb017f"
+VOTES = f"9c02{RATES}01{RANKS}750702c40c28b52ffd200319000006030cc40d28b52ffd200421000028fb017f"
 WITH_SCALES = (
-    f"9d02{RATES}01{PLACES}750702c40c28b52ffd200319000006030cc40d28b52ffd2004210000607b0000"
+    f"9d02{RATES}01{RANKS}750702c40c28b52ffd200319000006030cc40d28b52ffd2004210000607b0000"
     "c40f28b52ffd20063100000080803f3e3f"
 )
 SIGNS = f"9602{RATES}c40106c50208" + "499224" * 173 + "49"
 
 
-@pytest.mark.parametrize("data", [BY_GAPS, BY_PLACES, WITH_CODES])
-def test_contributions_of_version_2_are_read_for_good(data: str) -> None:
+@pytest.mark.parametrize("data", [BY_GAPS, BY_RANKS, WITH_CODES])
+def test_contributions_of_version_2_can_be_read(data: str) -> None:
     votes = decode_votes(bytes.fromhex(data), LAYOUT, 4, "tile" if data == WITH_CODES else "sign")
     assert votes.components.tolist() == COMPONENTS
     assert votes.positive.tolist() == POSITIVE
@@ -90,7 +88,7 @@ def test_contributions_of_version_2_are_read_for_good(data: str) -> None:
 
 
 @pytest.mark.parametrize(("data", "largest"), [(VOTES, (300, 32767)), (WITH_SCALES, (100, 127))])
-def test_updates_of_version_2_are_read_for_good(data: str, largest: tuple[int, int]) -> None:
+def test_updates_of_version_2_can_be_read(data: str, largest: tuple[int, int]) -> None:
     update = decode_update(bytes.fromhex(data), LAYOUT, "sign" if data == VOTES else "tile")
     assert (update.step, update.learning_rate, update.decay) == (5, 0.5, 1 - 2.0**-20)
     assert isinstance(update.merged, Merged)
@@ -100,8 +98,8 @@ def test_updates_of_version_2_are_read_for_good(data: str, largest: tuple[int, i
     assert scales is None if data == VOTES else scales.tolist() == [0.5, 0.25, 1.0]  # type: ignore[union-attr]
 
 
-def test_signs_of_version_2_are_read_for_good() -> None:
+def test_signs_of_version_2_can_be_read() -> None:
     signs = decode_update(bytes.fromhex(SIGNS), LAYOUT).merged
     assert isinstance(signs, Signs)
     assert signs.stepped.tolist() == [False, True, True]
-    assert signs.positive.tolist() == [place % 3 == 0 for place in range(4096 + 64)]
+    assert signs.positive.tolist() == [position % 3 == 0 for position in range(4096 + 64)]

@@ -1,4 +1,4 @@
-"""One table of time limits: the page and the code say the same, and no limit stands alone."""
+"""All time limits are in one table: the page and the code agree, and no other module defines a limit of its other."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ ROW = re.compile(r"^\| `(?P<name>[A-Z_]+)` \| (?P<rule>[^|]+) \| (?P<value>[\d.]
 FUNCTION_ROW = re.compile(r"^\| `([a-z_]+)` \|", re.MULTILINE)
 FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25, "R/8": 0.125}
 NOT_LIMITS = re.compile(r"TICK_S|KEPT_S|RATE_OVER_S|([A-Z]+_)?EVERY_S|BUCKETS_S|BOUNDS_S")
-"""Lengths that nobody waits for: how far the timer fires behind a deadline, how often something is looked at, and the
-bounds of histograms."""
+"""Durations that nobody waits for: timer ticks, polling intervals and bounds of histograms."""
 
 
-def test_the_page_says_what_the_code_does() -> None:
+def test_the_page_lists_the_values_of_the_code() -> None:
     rows = list(ROW.finditer((ROOT / "docs" / "time.md").read_text()))
-    told = {row["name"]: (row["rule"].strip(), float(row["value"])) for row in rows}
+    listed = {row["name"]: (row["rule"].strip(), float(row["value"])) for row in rows}
     named = {name for name in vars(limits) if name.endswith("_S")}
-    assert told.keys() == named
-    for name, (rule, value) in told.items():
+    assert listed.keys() == named
+    for name, (rule, value) in listed.items():
         factor = FACTORS.get(rule) or float(rule.removesuffix(" R"))
         assert value == getattr(limits, name) == factor * limits.ROUND_TRIP_MAX_S, name
 
 
-def test_the_page_names_every_limit_that_follows_from_the_round() -> None:
+def test_the_page_lists_every_limit_derived_from_the_round() -> None:
     rows = FUNCTION_ROW.findall((ROOT / "docs" / "time.md").read_text())
     assert sorted(rows) == sorted(name for name, found in vars(limits).items() if isfunction(found))
 
 
-def alone(module: ast.Module) -> list[str]:
-    """What would be a limit of a module's own: a named length, whatever it is derived from, and a number in a call."""
+def own_limits(module: ast.Module) -> list[str]:
+    """Limits that a module defines itself: constants with a time suffix, and literal timeouts in calls."""
     found = []
     for node in module.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -51,22 +50,22 @@ def alone(module: ast.Module) -> list[str]:
     return found
 
 
-def test_no_time_limit_stands_alone_in_the_code() -> None:
-    paths = [path for room in ("proto", "coordinator", "node") for path in (ROOT / room).rglob("*.py")]
-    own = [path for path in paths if path.name != "limits.py" and "_pb2" not in path.name]
-    assert [f"{path.name}: {found}" for path in own for found in alone(ast.parse(path.read_text()))] == []
+def test_no_other_module_defines_a_time_limit() -> None:
+    paths = [path for package in ("proto", "coordinator", "node") for path in (ROOT / package).rglob("*.py")]
+    other = [path for path in paths if path.name != "limits.py" and "_pb2" not in path.name]
+    assert [f"{path.name}: {found}" for path in other for found in own_limits(ast.parse(path.read_text()))] == []
 
 
 @pytest.mark.parametrize(
     "text",
     ["WAIT_S = 3", "WAIT_S: float = 2 * limits.R", "WAIT_MS = limits.R", "f(a, timeout=5)", "f(timeout_graceful=1)"],
 )
-def test_one_that_stands_alone_is_found(text: str) -> None:
-    assert len(alone(ast.parse(text))) == 1
+def test_a_limit_outside_the_table_is_found(text: str) -> None:
+    assert len(own_limits(ast.parse(text))) == 1
 
 
 @pytest.mark.parametrize("round_s", [0.05, 1.0, 30.0, 86_400.0])
-def test_what_follows_from_the_round_fits_into_it(round_s: float) -> None:
+def test_limits_derived_from_the_round_fit_into_it(round_s: float) -> None:
     assert limits.margin_s(round_s) + limits.unmeasured_tail_s(round_s) < round_s / 2
     assert limits.void_lasts_s(round_s) <= round_s
     assert limits.ROUND_TRIP_MAX_S <= limits.probe_every_s(round_s) <= limits.HEARTBEAT_S

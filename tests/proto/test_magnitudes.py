@@ -1,4 +1,4 @@
-"""Updates that carry magnitude: the same bits in any order and on any device, and a step of the right size."""
+"""Updates with magnitudes: the same bits in any order and on any device, and a step of the right size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_table_is_the_published_one() -> None:
     assert (TABLE[8:] == 2 * TABLE[:-8]).all()
 
 
-def test_a_code_is_the_nearest_and_stands_for_a_float32_exactly() -> None:
+def test_code_is_the_nearest_and_its_value_is_an_exact_float32() -> None:
     magnitudes = torch.logspace(-8.3, 1.1, 500)
     codes, values = coded(magnitudes)
     assert ((values / magnitudes - 1).abs() < 0.05).all()
@@ -55,9 +55,9 @@ def test_a_code_is_the_nearest_and_stands_for_a_float32_exactly() -> None:
     assert torch.equal(same, values)
 
 
-def test_magnitudes_beyond_the_table() -> None:
+def test_magnitudes_outside_the_table_are_clamped() -> None:
     codes, values = coded(torch.tensor([0.0, 1e-30, 1e-9, 100.0]))
-    assert values[:3].tolist() == [0, 0, 0]  # not to be sent: it stays at home
+    assert values[:3].tolist() == [0, 0, 0]  # too small to be sent
     assert codes[3] == 255
 
 
@@ -76,30 +76,30 @@ def test_any_order_gives_the_same_bits(weights: list[int], random: Random) -> No
 
 
 def test_one_python_integer_at_a_time_gives_the_same() -> None:
-    """The dumb twin of merging and scaling."""
+    """A deliberately simple reference for merging and scaling."""
     contributions = [(random_sized_votes(LAYOUT, 16, seed), 3 * seed + 1) for seed in range(3)]
     total: dict[int, int] = {}
     for votes, weight in contributions:
         assert votes.codes is not None
         tiles = LAYOUT.tile_of(votes.components).tolist()
         code_of = dict(zip(sorted(set(tiles)), votes.codes.tolist(), strict=True))
-        for place, positive, tile in zip(votes.components.tolist(), votes.positive.tolist(), tiles, strict=True):
+        for component, positive, tile in zip(votes.components.tolist(), votes.positive.tolist(), tiles, strict=True):
             size = weight * (OCTAVE[code_of[tile] % 8] << (code_of[tile] // 8))
-            total[place] = total.get(place, 0) + (size if positive else -size)
+            total[component] = total.get(component, 0) + (size if positive else -size)
     largest: dict[int, int] = {}
-    for place, value in total.items():
-        tile = int(LAYOUT.tile_of(np.array([place]))[0])
+    for component, value in total.items():
+        tile = int(LAYOUT.tile_of(np.array([component]))[0])
         largest[tile] = max(largest.get(tile, 0), abs(value))
     expected = {}
-    for place, value in total.items():
-        most = largest[int(LAYOUT.tile_of(np.array([place]))[0])]
+    for component, value in total.items():
+        most = largest[int(LAYOUT.tile_of(np.array([component]))[0])]
         if scaled := (254 * abs(value) + most) // (2 * most):
-            expected[place] = scaled if value > 0 else -scaled
+            expected[component] = scaled if value > 0 else -scaled
     merged = merge_sized(contributions)
     assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == expected
 
 
-def test_the_largest_votes_there_are_overflow_nowhere() -> None:
+def test_the_largest_possible_votes_do_not_overflow() -> None:
     everything = Votes(
         np.arange(LAYOUT.components), np.ones(LAYOUT.components, np.bool_), np.full(LAYOUT.tiles, 255, np.uint8)
     )
@@ -112,7 +112,7 @@ def test_the_largest_votes_there_are_overflow_nowhere() -> None:
         merger.add(everything, 1)
 
 
-def test_votes_without_the_codes_of_their_tiles_are_not_merged() -> None:
+def test_votes_with_missing_codes_are_refused() -> None:
     votes = random_sized_votes(LAYOUT, 8, 1)
     assert votes.codes is not None
     for codes in (None, votes.codes[:-1]):
@@ -122,7 +122,7 @@ def test_votes_without_the_codes_of_their_tiles_are_not_merged() -> None:
         merger_of(SIZED, LAYOUT, 0).add(votes, 0)
 
 
-def test_nobody_voted() -> None:
+def test_update_without_votes_changes_nothing() -> None:
     replica = random_replica(SIZED)
     before = replica.state_hash()
     merged = merge_sized([(Votes(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0, np.uint8)), 1)])
@@ -132,8 +132,8 @@ def test_nobody_voted() -> None:
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("outer_rate", [1.0, 0.7])
-def test_the_step_is_the_mean_of_what_was_sent(transform: str, outer_rate: float) -> None:
-    """Against plain float arithmetic: outer_rate · T⁻¹(Σ w·s·a / Σw), in each tensor to a few per cent."""
+def test_the_step_is_the_mean_of_the_contributions(transform: str, outer_rate: float) -> None:
+    """Compared with floating-point arithmetic: outer_rate · T⁻¹(Σ w·s·a / Σw), within a few per cent in each tensor."""
     contract = shapes_contract(demo={"magnitude": "tile", "transform": transform}, rule={"outer_rate": outer_rate})
     contributions = []
     for node in range(3):
@@ -156,7 +156,7 @@ def test_the_step_is_the_mean_of_what_was_sent(transform: str, outer_rate: float
     moved = random_replica(contract)
     before = {name: tensor.clone() for name, tensor in moved.tensors.items()}
     moved.apply(Update(0, 0.5, 1.0, merge_sized(contributions, outer_rate, transform)), b"")
-    # what the replica moved by, in tile space; the expectation is cut the same way, so the padding counts for nothing
+    # the replica's change in tile space; the expected change is tiled the same way, so padding does not matter
     for tensor in LAYOUT.tensors:
         found, expected = torch.zeros(LAYOUT.components), torch.zeros(LAYOUT.components)
         LAYOUT.add_into(found, tensor, before[tensor.name] - moved.tensors[tensor.name])
@@ -184,7 +184,7 @@ def test_a_displacement_is_the_exact_integer_times_the_scale_rounded_once(
         found = displacements(torch.from_numpy(scaled.astype(np.int8)), transform, torch.tensor(scale))
     finally:
         torch.set_num_threads(before)
-    exact = x.astype(np.float64) * np.float64(scale)  # 24 bits by 24 bits: float64 has room for all of them
+    exact = x.astype(np.float64) * np.float64(scale)  # a product of two 24-bit numbers is exact in float64
     assert np.array_equal(found.numpy(), exact.astype(np.float32))
 
 
@@ -197,8 +197,8 @@ def test_no_change_is_subnormal_at_the_smallest_scale() -> None:
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_the_self_test_tells_a_float_displacement_apart(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_float(scaled: torch.Tensor, transform: str, scale: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+def test_self_test_detects_a_float_displacement(transform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_float(scaled: torch.Tensor, transform: str, scale: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
         return 1000 * inverse(scaled.float(), transform) * scale
 
     monkeypatch.setattr(apply_module, "displacements", in_float)
@@ -206,7 +206,7 @@ def test_the_self_test_tells_a_float_displacement_apart(transform: str, monkeypa
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_does_not_change_the_result(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for size in (batch, 1024):
         monkeypatch.setattr(apply_module, "tile_batch", lambda device, size=size: size)
@@ -216,9 +216,12 @@ def test_tile_batches_have_no_say(batch: int, monkeypatch: pytest.MonkeyPatch) -
     assert states[0] == states[1]
 
 
-def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint() -> None:
-    """A golden trajectory, like that of sign updates; its scales are made from integers by one product, a division
-    and a rounding to eight bits, which the coordinator does once."""
+def test_golden_trajectory_with_magnitudes() -> None:
+    """Five updates of three nodes lead to a known fingerprint.
+
+    The scales come from integers by one product, one division and one rounding to eight bits, which only the
+    coordinator does.
+    """
     tensors = {}
     for number, parameter in enumerate(SIZED.parameters):
         values = [(mix64((number << 32) + n) >> 40) / 2**24 - 0.5 for n in range(int(np.prod(parameter.shape)))]
@@ -232,9 +235,9 @@ def test_five_updates_of_three_nodes_lead_to_the_known_fingerprint() -> None:
 
 
 def golden_votes(node: int, step: int) -> Votes:
-    """About one component in 128, by mix64, with codes around a thousandth."""
-    numbers = [mix64(place + (node << 40) + (step << 50)) for place in range(LAYOUT.components)]
-    components = np.array([place for place, number in enumerate(numbers) if number % 128 == 0], np.int64)
+    """About one component in 128, chosen by mix64, with codes around a thousandth."""
+    numbers = [mix64(component + (node << 40) + (step << 50)) for component in range(LAYOUT.components)]
+    components = np.array([component for component, number in enumerate(numbers) if number % 128 == 0], np.int64)
     tiles, _ = tiles_with(components, LAYOUT)
     codes = np.array([140 + mix64(tile + (node << 20)) % 16 for tile in tiles.tolist()], np.uint8)
-    return Votes(components, np.array([bool(numbers[place] >> 63) for place in components]), codes)
+    return Votes(components, np.array([bool(numbers[component] >> 63) for component in components]), codes)

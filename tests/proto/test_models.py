@@ -1,4 +1,4 @@
-"""The model family: sizes as named, causal, and about as wise as a coin at the start."""
+"""The decoder models: presets have the named sizes, attention is causal, and the first loss is that of a guess."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from thinwire_proto.models import PRESETS, build, initial_state, manifest
     ("name", "millions"),
     [("byte-1m", 0.9), ("byte-10m", 10.7), ("byte-30m", 29), ("byte-125m", 127), ("byte-350m", 355), ("byte-1b", 1013)],
 )
-def test_presets_have_the_size_of_their_names(name: str, millions: float) -> None:
+def test_presets_have_the_named_sizes(name: str, millions: float) -> None:
     layout = TileLayout(manifest(build(PRESETS[name], "meta")))
     assert layout.parameters == pytest.approx(millions * 1e6, rel=0.02)
     assert layout.components == layout.parameters  # no tile is padded
 
 
-def test_a_token_does_not_see_those_after_it() -> None:
+def test_a_token_does_not_see_later_tokens() -> None:
     spec = small_contract().model
     model = build(spec)
     model.initialise(torch.Generator().manual_seed(1))
@@ -44,7 +44,7 @@ def test_positions_matter() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_first_loss_is_about_that_of_a_guess_and_tied_tensors_are_listed_once(tied: bool) -> None:
+def test_first_loss_is_that_of_a_guess_and_tied_tensors_are_listed_once(tied: bool) -> None:
     spec = small_contract(model={"width": 64, "heads": 2, "layers": 2, "hidden": 64, "context": 32, "tied": tied}).model
     model = build(spec)
     model.initialise(torch.Generator().manual_seed(1))

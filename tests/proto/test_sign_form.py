@@ -1,4 +1,4 @@
-"""An update may travel as the signs that its votes come to: the same step to the bit, and only where it is smaller."""
+"""An update in sign form leads to the same bits as its votes, and is used only where it is smaller."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def update_of(k: int, nodes: int, step: int) -> Update:
 
 @pytest.mark.parametrize("transform", ["dct", "hadamard"])
 @pytest.mark.parametrize("step", [4, 5])
-def test_signs_lead_to_the_same_bits_as_the_votes_that_they_come_from(transform: str, step: int) -> None:
-    """Awkward shapes, tiles without votes among them, both parities of the rule for X = 0."""
+def test_signs_lead_to_the_same_bits_as_votes(transform: str, step: int) -> None:
+    """With padded shapes, tiles without votes, and both parities of the tie-break for X = 0."""
     contract = shapes_contract(demo={"transform": transform, "magnitude": "sign"})
     by_votes, by_signs = (random_replica(contract, step=step) for _ in range(2))
     update = update_of(3, 2, step)
@@ -39,7 +39,7 @@ def test_signs_lead_to_the_same_bits_as_the_votes_that_they_come_from(transform:
     assert by_votes.state_hash() != random_replica(contract, step=step).state_hash()
 
 
-def test_the_smaller_form_is_written() -> None:
+def test_the_smaller_form_is_encoded() -> None:
     signs, few, many = DemoSpec(magnitude="sign"), update_of(32, 1, 0), update_of(512, 16, 0)
     for update, form in ((few, "votes"), (many, "signs")):
         data, found = encode_smaller(update, LAYOUT, signs)
@@ -49,5 +49,5 @@ def test_the_smaller_form_is_written() -> None:
 
 
 @pytest.mark.parametrize("demo", [DemoSpec(magnitude="clipped"), DemoSpec(magnitude="sign", update_topk=600)])
-def test_where_steps_have_sizes_or_nodes_need_the_votes_they_stay(demo: DemoSpec) -> None:
+def test_votes_are_used_if_the_contract_needs_them(demo: DemoSpec) -> None:
     assert encode_smaller(update_of(512, 16, 0), LAYOUT, demo)[1] == "votes"

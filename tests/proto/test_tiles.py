@@ -1,4 +1,4 @@
-"""Every parameter has one place in tile space, and comes back from it."""
+"""Each parameter has one position in tile space, and can be read back from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def layout_of(found: list[tuple[int, ...]]) -> TileLayout:
 
 
 @given(shapes)
-def test_tensors_come_back_from_tile_space_and_the_padding_is_zero(found: list[tuple[int, ...]]) -> None:
+def test_tensors_round_trip_through_tile_space_and_padding_is_zero(found: list[tuple[int, ...]]) -> None:
     layout = layout_of(found)
     flat = torch.zeros(layout.components)
     total = 0.0
@@ -44,9 +44,8 @@ def test_tensors_come_back_from_tile_space_and_the_padding_is_zero(found: list[t
 
 
 @given(shapes, st.integers(1, 9))
-def test_batches_are_small_and_have_every_number_once(found: list[tuple[int, ...]], tiles_max: int) -> None:
-    """Tile space is gone through in its order, tensors from one band to the next, and their values lie where `add_into`
-    puts them."""
+def test_batches_are_bounded_and_cover_each_value_once(found: list[tuple[int, ...]], tiles_max: int) -> None:
+    """Batches walk tile space in its order, and the values of a tensor are where `add_into` puts them."""
     layout = layout_of(found)
     tensors = {tensor.name: torch.rand(tensor.shape) + 0.1 for tensor in layout.tensors}
     flat, end = torch.zeros(layout.components), {True: 0, False: 0}

@@ -1,4 +1,4 @@
-"""The published tables are what their formulas say, and the float transforms invert."""
+"""The published tables equal their formulas, and the floating-point transforms are invertible."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.small import random_votes, shapes_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Parameter
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.exact.topk import Strongest
-from thinwire_proto.exact.votes import CHUNK, Merger, Votes, merge, places_of
+from thinwire_proto.exact.topk import TopkSelection
+from thinwire_proto.exact.votes import CHUNK, Merger, Votes, merge, nonzero_positions
 
 LAYOUT = TileLayout(shapes_contract().parameters)
 
@@ -43,18 +43,18 @@ def test_any_order_and_any_tree_give_the_same(weights: list[int], random: object
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=4))
 @settings(max_examples=20, deadline=None)
-def test_it_is_the_sum_of_weights_times_signs(weights: list[int]) -> None:
+def test_merge_is_the_sum_of_weights_times_signs(weights: list[int]) -> None:
     total = [0] * LAYOUT.components
     pairs = [(random_votes(LAYOUT, 8, seed), weight) for seed, weight in enumerate(weights)]
     for votes, weight in pairs:
         for component, positive in zip(votes.components.tolist(), votes.positive.tolist(), strict=True):
             total[component] += weight if positive else -weight
     merged = merge(pairs, LAYOUT.components)
-    assert merged.components.tolist() == [place for place, value in enumerate(total) if value]
+    assert merged.components.tolist() == [component for component, value in enumerate(total) if value]
     assert merged.values.tolist() == [value for value in total if value]
 
 
-def test_weights_reach_the_bound_of_an_int16_and_not_beyond() -> None:
+def test_weights_cannot_exceed_an_int16() -> None:
     one = Votes(np.array([0, 5]), np.array([True, False]))
     merger = Merger(10)
     merger.add(one, WEIGHT_SUM_MAX - 1)
@@ -67,17 +67,17 @@ def test_weights_reach_the_bound_of_an_int16_and_not_beyond() -> None:
 
 
 LONG = TileLayout([Parameter(name="m", shape=(64 * 11, 64 * 13)), Parameter(name="v", shape=(64 * 5000,))])
-"""Several chunks of either kind of tile."""
+"""Several chunks of each kind of tile."""
 
 
 @given(st.sampled_from([1, 3, 40, 400]), st.booleans(), st.integers(1, 3))
 @settings(max_examples=12, deadline=None)
-def test_chunks_make_no_difference(k: int, whole_tiles: bool, nodes: int) -> None:
-    """Sparse and dense, against one dense sum."""
+def test_chunks_do_not_change_the_result(k: int, whole_tiles: bool, nodes: int) -> None:
+    """Sparse and dense votes, compared with one dense sum."""
     assert LONG.matrix_components > 2 * CHUNK
     assert LONG.components - LONG.matrix_components > CHUNK
     total = np.zeros(LONG.components, np.int64)
-    merger = Merger(LONG.components, Strongest(LONG, MATRIX_COMPONENTS, 0) if whole_tiles else None)
+    merger = Merger(LONG.components, TopkSelection(LONG, MATRIX_COMPONENTS, 0) if whole_tiles else None)
     for node in range(nodes):
         votes = random_votes(LONG, k, node)
         merger.add(votes, node + 1)
@@ -90,13 +90,13 @@ def test_chunks_make_no_difference(k: int, whole_tiles: bool, nodes: int) -> Non
 
 @given(st.integers(0, 400), st.sampled_from([0.0, 0.01, 0.09, 0.11, 0.5, 1.0]), st.sampled_from([np.int16, np.int64]))
 @settings(max_examples=40, deadline=None)
-def test_places_are_found_however_many_there_are(length: int, share: float, kind: type) -> None:
+def test_nonzero_positions_are_found_at_any_density(length: int, share: float, kind: type) -> None:
     rng = np.random.default_rng(length)
     part: npt.NDArray[Any] = np.where(rng.random(length) < share, rng.integers(1, 100, length) << 8, 0).astype(kind)
-    assert places_of(part).tolist() == [place for place, value in enumerate(part.tolist()) if value]
+    assert nonzero_positions(part).tolist() == [position for position, value in enumerate(part.tolist()) if value]
 
 
-def test_votes_in_memory_that_is_read_only_are_merged_too() -> None:
+def test_votes_in_read_only_memory_are_merged() -> None:
     components, positive = np.array([0, 5]), np.array([True, False])
     components.flags.writeable = positive.flags.writeable = False
     assert merge([(Votes(components, positive), 3)], 10).values.tolist() == [3, -3]
@@ -106,7 +106,7 @@ MERGE_MUCH = """
 import pathlib, sys
 import numpy as np
 from thinwire_proto.contract import Parameter
-from thinwire_proto.exact.topk import Strongest
+from thinwire_proto.exact.topk import TopkSelection
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Merger, Votes, merge
 
@@ -119,12 +119,12 @@ layout = TileLayout([Parameter(name="m", shape=(64 * 64, 64 * 128))])
 rng = np.random.default_rng(1)
 contributions = []
 for _ in range(nodes):
-    places = np.arange(0, layout.components, 4096 // k) + rng.integers(0, 4096 // k, tiles * k)
-    contributions.append(Votes(places, rng.random(tiles * k) < 0.5))
+    components = np.arange(0, layout.components, 4096 // k) + rng.integers(0, 4096 // k, tiles * k)
+    contributions.append(Votes(components, rng.random(tiles * k) < 0.5))
 small = [Votes(votes.components[:999], votes.positive[:999]) for votes in contributions]
-merge([(votes, 1) for votes in small], 1 << 20)  # what is loaded and cached once
+merge([(votes, 1) for votes in small], 1 << 20)  # load and cache everything once
 before = peak()
-merger = Merger(layout.components, Strongest(layout, 64, 1) if sys.argv[1] == "64" else None)
+merger = Merger(layout.components, TopkSelection(layout, 64, 1) if sys.argv[1] == "64" else None)
 for votes in contributions:
     merger.add(votes, 8)
 merged = merger.merged()
@@ -132,10 +132,10 @@ print((peak() - before) / layout.components, len(merged) / tiles)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for the peak as Linux tells it")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from Linux's /proc")
 @pytest.mark.parametrize("update_topk", [0, 64])
 def test_merging_takes_at_most_three_bytes_a_parameter(update_topk: int) -> None:
-    """In a process of its own, of 34 million parameters: the sum, what is worked with, and the merged votes."""
+    """Runs in its own process with 34 million parameters; counts the sum, the working memory and the merged votes."""
     command = [sys.executable, "-c", MERGE_MUCH, str(update_topk)]
     bytes_a_parameter, a_tile = map(float, subprocess.check_output(command, text=True).split())
     assert 2 < bytes_a_parameter < 3

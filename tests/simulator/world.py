@@ -28,7 +28,7 @@ from thinwire_coordinator.ledger.verify import verify
 from thinwire_node.daemon import Node, Settings
 from thinwire_node.exchange.coordinator.session import NodeOptions
 from thinwire_proto.errors import ThinwireError
-from thinwire_proto.exact.topk import left_out
+from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Merged, merge
 from thinwire_proto.wire.rows import Row
 from thinwire_proto.wire.sign_form import signs_of
@@ -318,7 +318,7 @@ class World:
             merged = sim_coordinator.state.update(row).merged
             assert isinstance(merged, Merged)  # with update_topk they are votes
             for cut in (self.cuts[name] for name in row.contributions):
-                missing = left_out(cut.components.numpy(), merged, layout, contract.demo.update_topk)
+                missing = dropped_by_update(cut.components.numpy(), merged, layout, contract.demo.update_topk)
                 expected[cut.number] = (row.step, frozenset(cut.components[torch.from_numpy(missing)].tolist()))
         self.put_back_in_part = 0
         for volunteer in self.volunteers.values():

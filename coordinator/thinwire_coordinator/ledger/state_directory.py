@@ -29,7 +29,7 @@ from thinwire_proto.data.corpus import Corpus, unpack_corpus
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.topk import check_kept
+from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.models import build, check_manifest, initial_state, manifest
 from thinwire_proto.wire.codec import decode_update
@@ -104,7 +104,7 @@ class State:
         try:
             body, layout = self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters)
             update = decode_update(body, layout, self.contract.demo.magnitude)
-            check_kept(update.merged, layout, self.contract.demo.update_topk)
+            check_update_topk(update.merged, layout, self.contract.demo.update_topk)
         except (LedgerError, PayloadError, OSError) as error:
             raise LedgerError(f"step {row.step}: {error}", row.step) from None
         if update.step != row.step:

@@ -137,7 +137,7 @@ class Momentum:
 
     def _sent(self, parts: Iterator[tuple[Kept, int]], k: int) -> Sent:
         """parts: see `_cut_parts`; each is put where it is to lie before the next is worked out."""
-        most, device = self._layout.kept_max(k), self.buffer.device
+        most, device = self._layout.selected_max(k), self.buffer.device
         components = torch.empty(most, dtype=torch.int64, device=device)
         values = torch.empty(most, device=device)
         codes, end = [], 0

@@ -15,7 +15,7 @@ import torch
 
 from thinwire_node.compression.momentum import Sent
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.topk import left_out
+from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Merged, Signs
 
 
@@ -31,7 +31,7 @@ class Pending:
 
 def left_out_of(sent: Sent, merged: Merged, layout: TileLayout, update_topk: int) -> Sent | None:
     """The part of `sent` that the update does not hold, for `Momentum.put_back`; None if it holds all of it."""
-    missing = np.flatnonzero(left_out(sent.components.cpu().numpy(), merged, layout, update_topk))
+    missing = np.flatnonzero(dropped_by_update(sent.components.cpu().numpy(), merged, layout, update_topk))
     if not len(missing):
         return None
     places = torch.from_numpy(missing).to(sent.components.device)

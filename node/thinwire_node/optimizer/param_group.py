@@ -26,7 +26,7 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
-from thinwire_proto.exact.topk import strongest_of
+from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.wire.codec import decode_votes, encode_votes
 
@@ -146,7 +146,7 @@ class VoteGroup:
         votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in everybody]
         step, sent = int(self._step), self._sent
         self._sent = None
-        merged = merge(votes, self._layout.components, strongest_of(self._demo, self._layout, step))
+        merged = merge(votes, self._layout.components, topk_selection(self._demo, self._layout, step))
         if sent is not None and (part := left_out_of(sent, merged, self._layout, self._demo.update_topk)):
             self._momentum.put_back(part)
         rate = to_float32(learning_rate)

@@ -1,5 +1,4 @@
-"""The exact application of merged votes to parameters (design section 3.6), for whoever holds them: a replica, or the
-optimizer of somebody's own training script."""
+"""Exact application of merged votes to parameters, for a replica or for the optimizer of a training script."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from thinwire_proto.exact.votes import Merged, Signs
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 LARGEST_SUBNORMAL = SMALLEST_NORMAL - 2.0**-149
-ROOM = 1 << 22
-"""Parameters whose signs become steps at a time: bounds the extra memory, not the result."""
+CHUNK_PARAMETERS = 1 << 22
+"""Parameters that `_apply_signs` handles at a time. Bounds the extra memory; does not change the result."""
 
 
 @torch.no_grad()
@@ -31,11 +30,13 @@ def apply_votes(
     decay: float,
     step: int,
 ) -> None:
-    """θ ← θ·c, then θ ← θ − η·sign(X), or what takes its place (see `decode`), or with magnitudes θ ← θ − S·X: two
-    operations, each rounded, never fused; subnormals become zero.
+    """Apply one update: θ ← θ·c, then θ ← θ − change.
 
-    tensors: θ_step, float32 by the layout's names, contiguous, on one device, changed in place. learning_rate and
-    decay: η and c, float32 numbers that all replicas hold alike.
+    The change is η·sign(X), or its clipped form (see `decode`), or S·X with magnitudes. The two operations are rounded
+    separately and never fused. Subnormal results become zero.
+
+    tensors: θ_step, float32 by the layout's names, contiguous, on one device; changed in place. learning_rate and
+    decay: η and c, float32 numbers that are equal on all replicas.
     """
     if not layout.tensors:
         return
@@ -55,18 +56,20 @@ def apply_votes(
 def changes(
     merged: Merged, layout: TileLayout, demo: DemoSpec, *, learning_rate: float, step: int, device: torch.device
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """What merged votes subtract from the parameters, a batch of tiles at a time: float32 [n, 64, 64] or [n, 64], which
-    lasts until the next batch."""
+    """Yield what merged votes subtract from the parameters, one batch of tiles at a time.
+
+    Each change is float32 [n, 64, 64] or [n, 64]. Its memory is reused for the next batch.
+    """
     tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
     votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
     batches = layout.batches(tile_batch(device))
-    places = torch.from_numpy(merged.components).to(device)
+    positions = torch.from_numpy(merged.components).to(device)
     starts = np.searchsorted(merged.components, [_first_component(layout, batch) for batch in batches]).tolist()
-    room = torch.empty(2, max(_shape(batch).numel() for batch in batches), device=device)
-    for batch, start, end in zip(batches, starts, [*starts[1:], len(places)], strict=True):
+    buffers = torch.empty(2, max(_shape(batch).numel() for batch in batches), device=device)
+    for batch, start, end in zip(batches, starts, [*starts[1:], len(positions)], strict=True):
         shape = _shape(batch)
-        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in room)
-        scaled.zero_().view(-1)[places[start:end] - _first_component(layout, batch)] = votes[start:end]
+        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in buffers)
+        scaled.zero_().view(-1)[positions[start:end] - _first_component(layout, batch)] = votes[start:end]
         rate = rates[: layout.matrix_tiles] if batch.is_matrix else rates[layout.matrix_tiles :]
         rate = rate[batch.tiles].view(-1, *[1] * (len(shape) - 1))
         if merged.scales is not None:
@@ -81,11 +84,11 @@ def changes(
 def _apply_signs(
     tensors: Mapping[str, Tensor], signs: Signs, layout: TileLayout, learning_rate: float, decay: float
 ) -> None:
-    """The same step to the bit as by the merged votes that the signs come from."""
+    """Apply an update in sign form. The result has the same bits as with the merged votes that the signs come from."""
     start, rate = 0, np.float32(learning_rate)
     for tensor in layout.tensors:
         whole = tensors[tensor.name].view(tensor.rows, tensor.columns)
-        rows = max(1, ROOM // (tensor.columns * TILE_EDGE)) * TILE_EDGE
+        rows = max(1, CHUNK_PARAMETERS // (tensor.columns * TILE_EDGE)) * TILE_EDGE
         steps_of = layout.in_tiles(tensor, signs.stepped)
         for first in range(0, tensor.rows, rows):
             steps, theta = steps_of[first : first + rows], whole[first : first + rows]
@@ -109,8 +112,11 @@ def _first_component(layout: TileLayout, batch: Batch) -> int:
 
 
 def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
-    """V' of the merged votes, float32 [n], and what each of `tiles` steps by, float32: η, or its scale. A tile without
-    votes steps by zero, which changes no bit. tile: int64 [n], ascending, which of them each belongs to."""
+    """Scale the votes, and give each tile its step size.
+
+    tile: int64 [n], ascending, the tile of each vote. Returns V', float32 [n], and float32 [tiles]: η, or the tile's
+    scale. A tile without votes has step size zero, which changes no bit.
+    """
     values = torch.from_numpy(merged.values).to(tile.device)
     if merged.scales is None:
         votes, stepped = scale_votes(values, tile, tiles)
@@ -127,5 +133,5 @@ def _decay(theta: Tensor, decay: float) -> None:
 
 
 def flush_subnormals(tensor: Tensor) -> None:
-    """Replace zeros of either sign and subnormals by +0, so that machines that flush them and others agree."""
+    """Replace zeros of either sign and subnormals by +0, because some machines flush subnormals and others do not."""
     torch.ops.aten.hardshrink.out(tensor, LARGEST_SUBNORMAL, out=tensor)  # x where |x| > LARGEST_SUBNORMAL, else +0

@@ -1,7 +1,7 @@
-"""Learning rate and decay of a step, worked out once, by the coordinator, and sent as float32 bits.
+"""Learning rate and decay of a step.
 
-Two machines' cosines differ, so nobody else's result goes into a replica; nodes use this only to scale what feeds their
-own momentum.
+The coordinator computes them once and sends them as float32 bits, because the cosines of two machines can differ. Nodes
+use this module only to scale the input of their own momentum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Does this device decode and step exactly? Extreme tiles through the very code path that a replica will use.
+"""Self-test: does this device decode and step exactly? Runs extreme tiles through the code path of a replica.
 
-The expectation comes from plain int64 arithmetic in numpy. The test has a negative control, a decode in float, which
-must fail it: a test that cannot fail proves nothing (design section 3.8).
+The expected result comes from plain int64 arithmetic in numpy. A decode in floating point serves as negative control:
+the test must tell it apart from the exact one, otherwise it proves nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class SelfTest:
-    """`exact`: every bit as expected. `control_differs`: the float decode was told apart, as it must be."""
+    """Result of the self-test.
+
+    `exact`: every bit is as expected. `control_differs`: the floating-point decode was told apart, as it must be.
+    """
 
     exact: bool
     control_differs: bool
@@ -45,13 +48,15 @@ class SelfTest:
 
 
 def extreme_tiles(transform: str) -> Int64:
-    """Merged votes [n, 64, 64] at the bounds of the decode: all votes aligned with a basis column, single components,
-    checkerboards, and random ones from sparse to full."""
+    """Merged votes [n, 64, 64] at the bounds of the decode.
+
+    All votes aligned with a basis column, single components, checkerboards, and random tiles from sparse to full.
+    """
     table = np.array({"dct": dct_table, "hadamard": hadamard_table}[transform](), np.int64)
     tiles = [np.zeros((64, 64), np.int64)]
     for row, column in ((0, 0), (1, 63), (31, 32), (63, 63)):
         aligned = np.where(table[:, row] < 0, -1, 1)[:, None] * np.where(table[:, column] < 0, -1, 1)[None]
-        tiles += [aligned, WEIGHT_SUM_MAX * aligned]  # the largest sums there are, at this position
+        tiles += [aligned, WEIGHT_SUM_MAX * aligned]  # the largest possible sums at this position
         for value in (1, -WEIGHT_SUM_MAX):
             single = np.zeros((64, 64), np.int64)
             single[row, column] = value
@@ -64,7 +69,7 @@ def extreme_tiles(transform: str) -> Int64:
 
 
 def reference_signs(merged: Int64, transform: str, step: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """The decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
+    """Decode in plain int64: merged [n, 64, 64] or [n, 64] to (positive, same shape; stepped [n])."""
     x = reference_integers(reference_scaled(merged), transform)
     flat = merged.reshape(len(merged), -1)
     even = ((np.arange(flat.shape[1]) + step) % 2 == 0).reshape(merged.shape[1:])
@@ -91,7 +96,10 @@ def reference_integers(scaled: Int64, transform: str) -> Int64:
 
 
 def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np.float32]:
-    """What is taken off each parameter at RATE where no sizes travel: merged [n, 64, 64] or [n, 64], same shape."""
+    """The amount subtracted from each parameter at RATE, without magnitudes.
+
+    merged: [n, 64, 64] or [n, 64]; the result has the same shape.
+    """
     rate = np.float32(RATE)
     if demo.magnitude != "clipped":
         positive, stepped = reference_signs(merged, demo.transform, step)
@@ -101,14 +109,13 @@ def reference_change(merged: Int64, demo: DemoSpec, step: int) -> npt.NDArray[np
     change = np.zeros(x.shape, np.float32)
     for tile, total in enumerate(np.abs(x).reshape(len(x), -1).sum(1).tolist()):
         if total:
-            unit = np.float32(RATE * x[tile].size / (CLIP * total))  # of Python's floats, one tile at a time
+            unit = np.float32(RATE * x[tile].size / (CLIP * total))  # Python floats, one tile at a time
             change[tile] = np.clip(x[tile].astype(np.float32) * unit, -rate, rate)
     return change
 
 
 def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
-    """Step a small replica on `device` through extreme tiles, by the votes and then by their magnitudes, and compare
-    each bit."""
+    """Step a small replica on `device` through extreme tiles, with votes and then with magnitudes; compare each bit."""
     transform = demo.transform
     matrix = extreme_tiles(transform)  # [n, 64, 64]
     vector = matrix[:, :, 0].copy()  # [n, 64]
@@ -121,8 +128,8 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
     }
     start["vector"][:32] = SMALLEST_NORMAL  # the decay makes these subnormal
     votes = np.concatenate([matrix.reshape(-1), vector.reshape(-1)])
-    places = np.flatnonzero(votes)
-    update = Update(STEP, RATE, DECAY, Merged(places, votes[places].astype(np.int16)))
+    positions = np.flatnonzero(votes)
+    update = Update(STEP, RATE, DECAY, Merged(positions, votes[positions].astype(np.int16)))
     replica = Replica(contract, {n: torch.from_numpy(t.copy()).to(device) for n, t in start.items()}, STEP, b"")
     replica.apply(update, b"")
     different = 0
@@ -131,10 +138,10 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
 
     scaled = {"matrix": reference_scaled(matrix), "vector": reference_scaled(vector)}
     values = np.concatenate([of_kind.reshape(-1) for of_kind in scaled.values()])
-    places = np.flatnonzero(values)
+    positions = np.flatnonzero(values)
     has_votes = [bool(tile.any()) for of_kind in scaled.values() for tile in of_kind]
     scales = np.where(has_votes, rounded(10.0 ** rng.uniform(-12, -4, 2 * tiles)), np.float32(0))
-    sized = Merged(places, values[places].astype(np.int16), scales[scales > 0])
+    sized = Merged(positions, values[positions].astype(np.int16), scales[scales > 0])
     replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
     for (name, of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
         x = reference_integers(of_kind, transform).astype(np.float32)
@@ -149,8 +156,10 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
 
 
 def _step_and_compare(theta: dict[str, Float32], name: str, change: Float32, replica: Replica) -> int:
-    """Step one tensor of the reference, in place; in how many parameters the replica's differs. change: of its tiles,
-    [n, 64, 64] or [n, 64]."""
+    """Step one tensor of the reference in place, and return in how many parameters the replica differs from it.
+
+    change: of the tensor's tiles, [n, 64, 64] or [n, 64].
+    """
     if change.ndim == 3:
         change = change.transpose(1, 0, 2)  # the tiles lie side by side
     theta[name] = _flushed(_flushed(theta[name] * np.float32(DECAY)) - change.reshape(theta[name].shape))
@@ -162,11 +171,11 @@ def _reference_fingerprint(tensor: torch.Tensor) -> int:
     """The formula of `thinwire_proto.exact.fingerprint`, one Python integer at a time."""
     key = mix64(NONCE + GOLDEN)
     bits = tensor.cpu().numpy().view(np.uint32).tolist()
-    return sum(mix64((place << 32 | value) ^ key) for place, value in enumerate(bits)) & MASK
+    return sum(mix64((position << 32 | value) ^ key) for position, value in enumerate(bits)) & MASK
 
 
 def _control_differs(matrix: Int64, transform: str, device: torch.device | str) -> bool:
-    """Whether a decode in float, the published way, is told apart from the exact one."""
+    """Whether a decode in floating point, as published for DeMo, is told apart from the exact one."""
     coefficients = torch.from_numpy(matrix.astype(np.float32)).to(device)
     x = inverse(coefficients, transform).cpu().numpy()
     expected, _ = reference_signs(matrix, transform, STEP)

@@ -1,9 +1,9 @@
-"""Tile space: every trained parameter, cut into tiles, under one flat numbering.
+"""Tile space: all trained parameters, divided into tiles with one flat numbering.
 
-A matrix (first dimension × the rest) is padded with zeros to multiples of 64 and cut into 64×64 tiles; a vector is
-padded and cut into rows of 64 (design section 3.1). All matrix tiles come first, in the manifest's order and row by
-row, then all vector tiles. So a component (one transform coefficient of a tile) has one flat number, and the momentum
-is one flat buffer.
+A matrix (first dimension × the rest) is padded with zeros to multiples of 64 and split into 64×64 tiles. A vector is
+padded and split into rows of 64. All matrix tiles come first, in the manifest's order and row by row; all vector tiles
+follow. So each component (one transform coefficient of a tile) has one flat number, and the momentum is one flat
+buffer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _tiles_across(size: int) -> int:
 
 @dataclass(frozen=True)
 class TensorTiles:
-    """Where one tensor lies in tile space."""
+    """The position of one tensor in tile space."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class TensorTiles:
 
 @dataclass(frozen=True)
 class Part:
-    """A band of a tensor inside a batch: its rows and columns, and its tiles among those of the batch."""
+    """A band of a tensor inside a batch: its rows and columns, and its tiles as numbered in the batch."""
 
     tensor: TensorTiles
     rows: slice
@@ -62,20 +62,20 @@ class Part:
     tiles: slice
 
     def band(self, values: Tensor) -> Tensor:
-        """Of a tensor of `tensor.shape`, as a view: [rows, columns] of a matrix, [columns] of a vector."""
+        """The band of a tensor of `tensor.shape`, as a view: [rows, columns] of a matrix, [columns] of a vector."""
         if self.tensor.is_matrix:
             return values.view(self.tensor.rows, self.tensor.columns)[self.rows, self.columns]
         return values.view(self.tensor.columns)[self.columns]
 
     @property
     def is_padded(self) -> bool:
-        """Whether some of its tiles are not full."""
+        """Whether any of its tiles is partly padding."""
         rows, columns = (side.stop - side.start for side in (self.rows, self.columns))
         return columns % TILE_EDGE != 0 or (self.tensor.is_matrix and rows % TILE_EDGE != 0)
 
     def pieces(self, band: Tensor, tiles: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of views, equal in shape, that lie on each other: of a band, and of the tiles [n, 64, 64] or [n, 64]
-        of the batch. The padding is in none of them."""
+        """Yield matching views of a band and of the batch's tiles [n, 64, 64] or [n, 64], equal in shape, without
+        padding."""
         if not self.tensor.is_matrix:
             yield band, tiles[self.tiles].view(-1)[: len(band)]
             return
@@ -94,10 +94,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tiles of one kind that lie side by side in tile space, and the bands of tensors that they are."""
+    """Adjacent tiles of one kind, and the bands of tensors that they cover."""
 
     is_matrix: bool
-    tiles: slice  # of their kind
+    tiles: slice  # numbered among the tiles of this kind
     parts: tuple[Part, ...]
 
 
@@ -137,8 +137,8 @@ class TileLayout:
         """Number of trained parameters, padding not included."""
         return sum(prod(tensor.shape) for tensor in self.tensors)
 
-    def kept_max(self, k: int) -> int:
-        """The most components that one contribution can hold: k a tile, and never more than the tile has."""
+    def selected_max(self, k: int) -> int:
+        """Upper bound on the components of one contribution: k a tile, limited by the size of the tile."""
         return self.matrix_tiles * min(k, MATRIX_COMPONENTS) + self.vector_tiles * min(k, VECTOR_COMPONENTS)
 
     def first_component(self, tile: int) -> int:
@@ -155,15 +155,17 @@ class TileLayout:
         )
 
     def in_tiles(self, tensor: TensorTiles, tiles: np.ndarray) -> np.ndarray:
-        """Which elements of a tensor lie in the tiles that are meant: bool [tiles] of the whole space to bool [rows,
-        columns]; a vector is one row."""
+        """Mask of a tensor's elements that lie in the given tiles.
+
+        tiles: bool [tiles] of the whole space. Returns bool [rows, columns]; a vector is one row.
+        """
         first = tensor.first_tile + (0 if tensor.is_matrix else self.matrix_tiles)
         grid = tiles[first : first + tensor.tiles].reshape(tensor.tile_rows, tensor.tile_columns)
         along = grid.repeat(TILE_EDGE, axis=1)[:, : tensor.columns]
         return along.repeat(TILE_EDGE, axis=0)[: tensor.rows]
 
     def parameters_in(self, tiles: np.ndarray) -> int:
-        """How many parameters, padding not included, lie in the tiles that are meant, bool [tiles]."""
+        """Number of parameters, without padding, in the given tiles; tiles: bool [tiles]."""
         if tiles.all():
             return self.parameters
         return sum(int(np.count_nonzero(self.in_tiles(tensor, tiles))) for tensor in self.tensors)
@@ -182,16 +184,18 @@ class TileLayout:
         return kind[tensor.first_tile : tensor.first_tile + tensor.tiles]
 
     def add_into(self, flat: Tensor, tensor: TensorTiles, values: Tensor, scale: float = 1.0) -> None:
-        """Add `scale` times a tensor of `tensor.shape` to its tiles in a flat buffer [components]; the padding is left
-        alone."""
+        """Add `scale` times a tensor of `tensor.shape` to its tiles in a flat buffer [components]. Leaves the padding
+        unchanged."""
         kind = self.matrices(flat) if tensor.is_matrix else self.vectors(flat)
         for part in self._bands(tensor, tensor.tiles):
             for of_tensor, of_tiles in part.pieces(part.band(values), kind):
                 of_tiles.add_(of_tensor, alpha=scale)
 
     def batches(self, tiles_max: int) -> tuple[Batch, ...]:
-        """All tiles in batches of at most `tiles_max` matrix tiles, or of vector tiles with as many components: what is
-        done to many small tensors is done to all of them at once."""
+        """All tiles in batches of at most `tiles_max` matrix tiles, or vector tiles with as many components.
+
+        Batches let one operation process many small tensors at once.
+        """
         if tiles_max not in self._batches:
             self._batches[tiles_max] = tuple(self._make_batches(tiles_max))
         return self._batches[tiles_max]
@@ -230,8 +234,11 @@ class TileLayout:
                 yield _part_of(tensor, range(last_row, last_row + 1), range(last_column))
 
     def _bands(self, tensor: TensorTiles, tiles_max: int) -> Iterator[Part]:
-        """Cut a tensor into bands of at most so many tiles, which are numbered among all of their kind here: whole tile
-        rows, or, where one is longer than that, pieces of one."""
+        """Split a tensor into bands of at most `tiles_max` tiles: whole tile rows, or parts of a row that is longer
+        than that.
+
+        The tiles of a band are numbered among all tiles of their kind.
+        """
         rows_max, columns_max = max(1, tiles_max // tensor.tile_columns), min(tiles_max, tensor.tile_columns)
         for row in range(0, tensor.tile_rows, rows_max):
             for column in range(0, tensor.tile_columns, columns_max):
@@ -252,19 +259,19 @@ def _part_of(tensor: TensorTiles, tile_rows: range, tile_columns: range) -> Part
 
 @lru_cache(maxsize=8)
 def layout_of(parameters: tuple[Parameter, ...]) -> TileLayout:
-    """The tile space of a manifest, made once."""
+    """The tile space of a manifest, cached."""
     return TileLayout(parameters)
 
 
 def _batch_of(parts: Sequence[Part]) -> Batch:
-    """Parts that follow on each other, their tiles numbered among all of their kind; in the batch, among its own."""
+    """Make a batch of adjacent parts, and renumber their tiles from the start of the batch."""
     first, last = parts[0].tiles.start, parts[-1].tiles.stop
     moved = tuple(replace(part, tiles=slice(part.tiles.start - first, part.tiles.stop - first)) for part in parts)
     return Batch(parts[0].tensor.is_matrix, slice(first, last), moved)
 
 
 def _full_and_rest(size: int) -> Iterator[tuple[int, int, int]]:
-    """Of one dimension: the first tile, how many tiles, and how much of each is not padding."""
+    """Split one dimension into (first tile, number of tiles, size of each without padding)."""
     if size >= TILE_EDGE:
         yield 0, size // TILE_EDGE, TILE_EDGE
     if size % TILE_EDGE:

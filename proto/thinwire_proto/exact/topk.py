@@ -1,10 +1,10 @@
-"""update_topk: of the merged votes of each tile, the update keeps the strongest, so that it does not grow with the
+"""update_topk: the update contains only the strongest merged votes of each tile, so its size does not grow with the
 swarm.
 
-The problem: many components of a tile have the same |V|, a small integer, and the update has room for some of them. The
-lowest positions are the low frequencies, so to take those first would starve the others for the whole run. The sketch:
-equals are ordered by a permutation of positions that is drawn anew for each step and tile. The draw is a hash, so the
-same votes give the same update. Nobody else draws: replay and nodes read in the update what was kept.
+The problem: many components of a tile have the same |V|, a small integer, and the update can hold only some of them.
+The lowest positions are the low frequencies, so choosing those first would starve the others for the whole run. The
+sketch: ties are ordered by a permutation of positions that is drawn anew for each step and tile. The draw is a hash, so
+the same votes give the same update. Only the coordinator draws; replay and nodes read the selection from the update.
 """
 
 from __future__ import annotations
@@ -19,100 +19,108 @@ from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoSpec
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, mix64_array
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, MATRIX_SHIFT, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.exact.votes import Components, Merged, Signs, counts_of, places_of
+from thinwire_proto.exact.votes import Components, Merged, Signs, counts_of, nonzero_positions
 
 _WEAKNESS_BITS = 15
-_PLACE = MATRIX_COMPONENTS - 1
+_POSITIONS = MATRIX_COMPONENTS - 1
 Permutation = npt.NDArray[np.int64]
-"""The places 0 … 4,095 in some order."""
+"""The positions 0 … 4,095 in some order."""
 
 
 @dataclass(frozen=True)
-class Strongest:
-    """Which merged components the update of a step keeps: at most `update_topk` a tile, those of largest |V|."""
+class TopkSelection:
+    """Selects the merged components of one update: in each tile the `update_topk` with the largest |V|."""
 
     layout: TileLayout
     update_topk: int
     step: int
 
-    def of(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]:
-        """Where the kept ones of merged votes V are, ascending. votes: [n · size] of whole tiles of `size` components,
-        whose numbers count from `first_tile`."""
-        places = places_of(votes)
-        tile = places >> (size.bit_length() - 1)  # 4,096 or 64
+    def positions(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]:
+        """Positions of the selected components in merged votes V, ascending.
+
+        votes: int16 [n · size], whole tiles of `size` components each, numbered from `first_tile`.
+        """
+        positions = nonzero_positions(votes)
+        tile = positions >> (size.bit_length() - 1)  # 4,096 or 64
         counts = np.bincount(tile, minlength=len(votes) // size)
         over = counts > self.update_topk
         if not over.any():
-            return places
-        crowded = over[tile]
-        rest, places, tile = places[~crowded], places[crowded], tile[crowded]
-        # the strongest first, then by a number that no other component of the tile has: tile, 15 bits, 12 bits
-        number = (_numbers(self.step)[places & (size - 1)] + _drawn(tile + first_tile, self.step)) & _PLACE
-        weakness = WEIGHT_SUM_MAX - np.abs(votes[places].astype(np.int64))
+            return positions
+        overfull = over[tile]
+        rest, positions, tile = positions[~overfull], positions[overfull], tile[overfull]
+        # sort key: tile, weakness (15 bits), and a drawn number that is unique in the tile (12 bits)
+        number = (_ranks(self.step)[positions & (size - 1)] + _tile_offsets(tile + first_tile, self.step)) & _POSITIONS
+        weakness = WEIGHT_SUM_MAX - np.abs(votes[positions].astype(np.int64))
         order = (tile << _WEAKNESS_BITS | weakness) << MATRIX_SHIFT | number
         order.sort()
         starts = np.cumsum(np.where(over, counts, 0)) - counts
         order = order[np.arange(len(order)) - starts[tile] < self.update_topk]
-        tile, number = order >> (_WEAKNESS_BITS + MATRIX_SHIFT), order & _PLACE
-        place = _places(self.step)[(number - _drawn(tile + first_tile, self.step)) & _PLACE]
-        kept = np.concatenate([rest, tile * size + place])
-        kept.sort()
-        return kept
+        tile, number = order >> (_WEAKNESS_BITS + MATRIX_SHIFT), order & _POSITIONS
+        position = _permutation(self.step)[(number - _tile_offsets(tile + first_tile, self.step)) & _POSITIONS]
+        selected = np.concatenate([rest, tile * size + position])
+        selected.sort()
+        return selected
 
 
-def strongest_of(demo: DemoSpec, layout: TileLayout, step: int) -> Strongest | None:
-    """What the contract lets the update of a step keep; None: all."""
-    return Strongest(layout, demo.update_topk, step) if demo.update_topk else None
+def topk_selection(demo: DemoSpec, layout: TileLayout, step: int) -> TopkSelection | None:
+    """The selection for the update of a step; None if the contract has no update_topk, so the update contains
+    everything."""
+    return TopkSelection(layout, demo.update_topk, step) if demo.update_topk else None
 
 
-def kept_bounds(layout: TileLayout, update_topk: int) -> npt.NDArray[np.int64]:
-    """How many components of each tile an update can hold; update_topk 0: all that there are."""
+def update_bounds(layout: TileLayout, update_topk: int) -> npt.NDArray[np.int64]:
+    """Upper bound on the components of an update in each tile, int64 [tiles]. update_topk = 0 means no limit."""
     bounds = np.full(layout.tiles, min(update_topk or MATRIX_COMPONENTS, MATRIX_COMPONENTS), np.int64)
     bounds[layout.matrix_tiles :] = min(update_topk or VECTOR_COMPONENTS, VECTOR_COMPONENTS)
     return bounds
 
 
-def check_kept(merged: Merged | Signs, layout: TileLayout, update_topk: int) -> None:
-    """Raises PayloadError if a tile has more components than the contract lets an update keep."""
+def check_update_topk(merged: Merged | Signs, layout: TileLayout, update_topk: int) -> None:
+    """Raise PayloadError if a tile of the update has more components than update_topk allows."""
     if not update_topk:
         return
     if isinstance(merged, Signs):
-        raise PayloadError("with update_topk an update is votes, which say what was kept; this one is signs")
-    kept, bounds = counts_of(merged.components, layout), kept_bounds(layout, update_topk)
-    if (kept > bounds).any():
-        tile = int(np.argmax(kept > bounds))
-        raise PayloadError(f"tile {tile} of the update has {kept[tile]} components; update_topk allows {bounds[tile]}")
+        raise PayloadError("with update_topk an update must contain votes; this one contains signs")
+    counts, bounds = counts_of(merged.components, layout), update_bounds(layout, update_topk)
+    if (counts > bounds).any():
+        tile = int(np.argmax(counts > bounds))
+        raise PayloadError(
+            f"tile {tile} of the update has {counts[tile]} components; update_topk allows {bounds[tile]}"
+        )
 
 
-def left_out(components: Components, merged: Merged, layout: TileLayout, update_topk: int) -> npt.NDArray[np.bool_]:
-    """Which components [n] of a counted contribution the update has left out.
+def dropped_by_update(
+    components: Components, merged: Merged, layout: TileLayout, update_topk: int
+) -> npt.NDArray[np.bool_]:
+    """Mask [n] of the components of a counted contribution that the update dropped.
 
-    A component that is missing in a tile with fewer than update_topk has cancelled: it was counted. In a full tile that
-    cannot be told apart from one that was too weak, and it passes for left out: what is put back is not lost.
+    In a tile with fewer than update_topk components, a missing component has cancelled out, so it was counted. In a
+    full tile, a cancelled component cannot be told apart from one that was too weak, so it passes for dropped. That is
+    safe: the node puts it back into its momentum, and nothing is lost.
     """
     if not update_topk or not len(components):
         return np.zeros(len(components), bool)
-    full = counts_of(merged.components, layout) >= kept_bounds(layout, update_topk)
+    full = counts_of(merged.components, layout) >= update_bounds(layout, update_topk)
     missing = np.isin(components, merged.components, assume_unique=True, invert=True)
     found: npt.NDArray[np.bool_] = missing & full[layout.tile_of(components)]
     return found
 
 
 @lru_cache(maxsize=2)
-def _places(step: int) -> Permutation:
-    """The places of a tile in an order that is drawn for this step."""
+def _permutation(step: int) -> Permutation:
+    """The positions of a tile in an order drawn for this step."""
     drawn = _mixed(np.arange(MATRIX_COMPONENTS, dtype=np.uint64) + np.uint64((step << MATRIX_SHIFT) & MASK))
     return np.argsort(drawn, kind="stable")
 
 
 @lru_cache(maxsize=2)
-def _numbers(step: int) -> Permutation:
-    """Where each place stands in that order."""
-    return np.argsort(_places(step))
+def _ranks(step: int) -> Permutation:
+    """The rank of each position in that order."""
+    return np.argsort(_permutation(step))
 
 
-def _drawn(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-    """For each tile a number below 4,096, which added to the step's permutation makes another."""
+def _tile_offsets(tiles: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+    """A pseudorandom offset below 4,096 for each tile. Added to the step's permutation it gives another permutation."""
     drawn = _mixed(tiles.astype(np.uint64) ^ np.uint64(~step * GOLDEN & MASK)) >> np.uint64(64 - MATRIX_SHIFT)
     numbers: npt.NDArray[np.int64] = drawn.astype(np.int64)
     return numbers

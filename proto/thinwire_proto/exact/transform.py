@@ -1,9 +1,9 @@
-"""The two transforms of a tile, each in two forms: in float for the node's own momentum, in integers for the decode.
+"""The two transforms of a tile, in floating point for the node's own momentum and in integers for the decode.
 
-The float form is orthonormal and only its owner ever sees what comes out of it. The integer form is a published table
-(design section 3.5): A = round(127·b / max b) for the DCT-II basis b, and ±1 for Walsh-Hadamard. Since b is a cosine of
-a multiple of π/128, 64 integers and the constant row say it all; they are written out here, so that no machine's
-cosine has a part in it.
+The floating-point form is orthonormal, and its results never leave the node. The integer form is a published table: A =
+round(127·b / max b) for the DCT-II basis b, and ±1 for Walsh-Hadamard. Since b is a cosine of a multiple of π/128, 64
+integers and the constant row define the table. They are written out here, so that no machine's cosine enters the
+result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from thinwire_proto.contract import TILE_EDGE
 
-# round(127·cos(mπ/128) / cos(π/128)) for m = 1…64. tests/proto/test_transform.py works them out anew.
+# round(127·cos(mπ/128) / cos(π/128)) for m = 1…64; tests/proto/test_transform.py recomputes them.
 # fmt: off
 COSINES = (
     127, 127, 127, 126, 126, 126, 125, 125, 124, 123, 122, 122, 121, 120, 119, 117,
@@ -28,7 +28,7 @@ COSINES = (
 CONSTANT_ROW = 90  # round(127·√½ / cos(π/128))
 BASIS_MAX = 127
 COLUMN_SUM_MAX = 5205
-"""Largest column sum of magnitudes of the DCT table, on which the bounds of the decode rest."""
+"""Largest column sum of magnitudes of the DCT table. The bounds of the decode rest on it."""
 
 
 def _cosine(m: int) -> int:
@@ -54,14 +54,14 @@ def hadamard_table() -> list[list[int]]:
 
 @lru_cache(maxsize=16)
 def integer_basis(transform: str, device: torch.device) -> Tensor:
-    """The table of a transform, [64, 64] float32 holding integers: rows are frequencies, columns positions."""
+    """The table of a transform, [64, 64] float32 with integer values: rows are frequencies, columns are positions."""
     table = {"dct": dct_table, "hadamard": hadamard_table}[transform]()
     return torch.tensor(table, dtype=torch.float32, device=device)
 
 
 @lru_cache(maxsize=16)
 def float_basis(transform: str, device: torch.device) -> Tensor:
-    """The orthonormal basis b of a transform, [64, 64] float32: rows are frequencies, columns positions."""
+    """The orthonormal basis b of a transform, [64, 64] float32: rows are frequencies, columns are positions."""
     if transform == "hadamard":
         return integer_basis("hadamard", device) / math.sqrt(TILE_EDGE)
     rows = [
@@ -76,12 +76,12 @@ def float_basis(transform: str, device: torch.device) -> Tensor:
 
 
 def forward(tiles: Tensor, transform: str) -> Tensor:
-    """Coefficients of tiles [n, 64, 64] or [n, 64], in float: C = b·M·bᵀ, or b·m."""
+    """Coefficients of tiles [n, 64, 64] or [n, 64] in floating point: C = b·M·bᵀ, or b·m."""
     b = float_basis(transform, tiles.device)
     return b @ tiles @ b.T if tiles.dim() == 3 else tiles @ b.T
 
 
 def inverse(coefficients: Tensor, transform: str) -> Tensor:
-    """The tiles of coefficients [n, 64, 64] or [n, 64], in float: M = bᵀ·C·b, or bᵀ·c."""
+    """Tiles of coefficients [n, 64, 64] or [n, 64] in floating point: M = bᵀ·C·b, or bᵀ·c."""
     b = float_basis(transform, coefficients.device)
     return b.T @ coefficients @ b if coefficients.dim() == 3 else coefficients @ b

@@ -1,4 +1,4 @@
-"""One sealed step: the merged votes and the two numbers that turn them into a change of the parameters."""
+"""One sealed step: the merged votes, and the two numbers that turn them into a change of the parameters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from thinwire_proto.exact.votes import Merged, Signs
 
 @dataclass(frozen=True)
 class Update:
-    """The update that leads from θ_step to θ_{step+1}: θ ← θ·decay, then θ ← θ − learning_rate·sign(X). With
-    magnitudes, θ ← θ − S·X in place of that, S the tile's scale; the learning rate then only says what the nodes had.
+    """The update from θ_step to θ_{step+1}: θ ← θ·decay, then θ ← θ − learning_rate·sign(X).
+
+    With magnitudes the second operation is θ ← θ − S·X, where S is the tile's scale. The learning rate is then only
+    informative: it is the rate that the nodes used.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""Votes, and their merge in integers: V = Σ wᵢ·sᵢ, the same in any order and through any tree (design section 3.4)."""
+"""Votes, and their merge in integers: V = Σ wᵢ·sᵢ, the same in any order and through any tree."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from thinwire_proto.contract import WEIGHT_SUM_MAX
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 
 CHUNK = 1 << 18
-"""Components looked at a time: bounds the extra memory, not the result."""
-DENSE = 10
-"""A part of the sum is dense where one in so many is not 0, or more of them; then numpy finds them fast by itself."""
+"""Components processed at a time. Bounds the extra memory; does not change the result."""
+SPARSE_BELOW = 10
+"""A part of the sum is sparse where fewer than one in so many values is nonzero. There numpy's own search is slow."""
 Kind = TypeVar("Kind", bound=np.generic)
 Components = npt.NDArray[np.int64]
 """Flat component numbers in tile space, strictly ascending."""
@@ -25,8 +25,11 @@ Components = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Votes:
-    """What one node says in one round: which components, and the sign of each. With magnitudes, also one code for each
-    tile that has votes, in the tiles' order; see `thinwire_proto.exact.magnitudes`."""
+    """The votes of one node in one round: components, and the sign of each.
+
+    With magnitudes there is also one code for each tile that has votes, in the tiles' order; see
+    `thinwire_proto.exact.magnitudes`.
+    """
 
     components: Components  # [n]
     positive: npt.NDArray[np.bool_]  # [n]
@@ -38,8 +41,11 @@ class Votes:
 
 @dataclass(frozen=True)
 class Merged:
-    """The merged votes of a round, without the components where they cancel or nobody voted. With magnitudes, the
-    values are scaled to ±127 in each tile, and each tile that has values has a scale, in the tiles' order."""
+    """The merged votes of a round, without components where the votes cancel or nobody voted.
+
+    With magnitudes, the values are scaled to ±127 in each tile, and each tile with values has a scale, in the tiles'
+    order.
+    """
 
     components: Components  # [n]
     values: npt.NDArray[np.int16]  # [n], none of them 0
@@ -51,42 +57,47 @@ class Merged:
 
 @dataclass(frozen=True)
 class Signs:
-    """What merged votes come to where parameters step by signs alone (`thinwire_proto.wire.sign_form`): which tiles
-    step,
-    and of each parameter of theirs, in the manifest's order and row-major, whether sign(X) is +."""
+    """Merged votes reduced to step directions, for contracts that step by signs alone
+    (`thinwire_proto.wire.sign_form`).
+
+    It says which tiles step, and for each parameter in them, in the manifest's order and row-major, whether sign(X) is
+    +.
+    """
 
     stepped: npt.NDArray[np.bool_]  # [tiles]
     positive: npt.NDArray[np.bool_]  # [parameters in tiles that step]
 
 
 class Selection(Protocol):
-    """Chooses which merged components an update keeps; see `thinwire_proto.exact.topk`."""
+    """Chooses the merged components that an update contains; see `thinwire_proto.exact.topk`."""
 
     @property
     def layout(self) -> TileLayout: ...
     @property
     def update_topk(self) -> int: ...
-    def of(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]: ...
+    def positions(self, votes: npt.NDArray[np.int16], size: int, first_tile: int) -> npt.NDArray[np.int64]: ...
 
 
 class Merges(Protocol):
-    """What adds up the votes of a round; see `thinwire_proto.exact.magnitudes.merger_of`."""
+    """Adds up the votes of a round; see `thinwire_proto.exact.magnitudes.merger_of`."""
 
     def add(self, votes: Votes, weight: int) -> None: ...
     def merged(self) -> Merged: ...
 
 
 class Merger:
-    """Adds up the signs of a round's votes as they come; memory is two bytes a component. `keep`: which of the merged
-    components the update keeps; all, unless the contract has update_topk."""
+    """Adds up the signs of a round's votes as they arrive; uses two bytes of memory a component.
 
-    def __init__(self, components: int, keep: Selection | None = None) -> None:
+    selection: chooses which merged components the update contains. Without it (no update_topk) it contains all.
+    """
+
+    def __init__(self, components: int, selection: Selection | None = None) -> None:
         self._sum = np.zeros(components, np.int16)
         self._weight = 0
-        self._keep = keep
+        self._selection = selection
 
     def add(self, votes: Votes, weight: int) -> None:
-        """Count `votes` `weight` times (1 or more). Raises ValueError before Σw can leave the int16."""
+        """Add `votes` with `weight` (1 or more). Raises ValueError before Σw can overflow the int16."""
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
         self._weight += weight
@@ -94,14 +105,14 @@ class Merger:
         add_at(self._sum, votes.components, signs.mul_(weight))
 
     def merged(self) -> Merged:
-        """Looks at a chunk at a time: beside the sum there is never more than that, and what comes out."""
+        """The merged votes. Beside the sum and the result, it needs memory for one chunk only."""
         count_max = int(np.count_nonzero(self._sum))
-        if self._keep is not None:
-            count_max = min(count_max, self._keep.layout.kept_max(self._keep.update_topk))
+        if self._selection is not None:
+            count_max = min(count_max, self._selection.layout.selected_max(self._selection.update_topk))
         components, values, count = np.empty(count_max, np.int64), np.empty(count_max, np.int16), 0
-        for first, chunk, places in self._chunks():
-            found = slice(count, count + len(places))
-            components[found], values[found] = places, chunk[places]
+        for first, chunk, positions in self._chunks():
+            found = slice(count, count + len(positions))
+            components[found], values[found] = positions, chunk[positions]
             components[found] += first
             count = found.stop
         components.resize(count, refcheck=False)
@@ -109,41 +120,46 @@ class Merger:
         return Merged(components, values)
 
     def _chunks(self) -> Iterator[tuple[int, npt.NDArray[np.int16], npt.NDArray[np.int64]]]:
-        """The sum, cut up: (first component, part of the sum, places in it that are kept)."""
-        if self._keep is None:
+        """Yield the sum in chunks: (first component, part of the sum, selected positions in that part)."""
+        if self._selection is None:
             for first in range(0, len(self._sum), CHUNK):
                 part = self._sum[first : first + CHUNK]
-                yield first, part, places_of(part)
+                yield first, part, nonzero_positions(part)
             return
-        for first, tile, size, part in tiles_in_chunks(self._sum, self._keep.layout):
-            yield first, part, self._keep.of(part, size, tile)
+        for first, tile, size, part in tiles_in_chunks(self._sum, self._selection.layout):
+            yield first, part, self._selection.positions(part, size, tile)
 
 
 def tiles_in_chunks(flat: npt.NDArray[Kind], layout: TileLayout) -> Iterator[tuple[int, int, int, npt.NDArray[Kind]]]:
-    """A flat buffer in tile space, cut between tiles: (first component, first tile, components of a tile, part)."""
+    """Split a flat buffer in tile space between tiles: (first component, first tile, components of a tile, part)."""
     start = tile = 0
     for size, tiles in ((MATRIX_COMPONENTS, layout.matrix_tiles), (VECTOR_COMPONENTS, layout.vector_tiles)):
-        for place in range(0, tiles, CHUNK // size):
-            first, last = start + place * size, start + min(tiles, place + CHUNK // size) * size
-            yield first, tile + place, size, flat[first:last]
+        for offset in range(0, tiles, CHUNK // size):
+            first, last = start + offset * size, start + min(tiles, offset + CHUNK // size) * size
+            yield first, tile + offset, size, flat[first:last]
         start, tile = start + tiles * size, tile + tiles
 
 
 def tensor_of(array: npt.NDArray[Any]) -> Tensor:
-    """On the same memory, unless that is read-only, which torch does not have."""
+    """A tensor on the array's memory. Copies a read-only array, because torch has no read-only tensors."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def add_at(total: npt.NDArray[Any], places: Components, values: Tensor) -> None:
-    """total[places] += values, of total's type. In torch, which is faster than numpy here, and lets other threads run
-    meanwhile. Raises IndexError where a place is beyond the total."""
-    torch.from_numpy(total).index_add_(0, tensor_of(places), values)
+def add_at(total: npt.NDArray[Any], positions: Components, values: Tensor) -> None:
+    """total[positions] += values, in total's dtype. Raises IndexError for a position beyond the total.
+
+    torch is faster than numpy here, and releases the interpreter lock meanwhile.
+    """
+    torch.from_numpy(total).index_add_(0, tensor_of(positions), values)
 
 
-def places_of(part: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Where a flat array is not 0, ascending. numpy is slow where about one in twenty is: it then looks for each by
-    itself. So there, words of eight bytes are looked at first."""
-    words = part.view(np.uint64) if part.nbytes % 8 == 0 and DENSE * np.count_nonzero(part) < len(part) else None
+def nonzero_positions(part: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Positions of the nonzero values of a flat array, ascending.
+
+    numpy is slow where about one value in twenty is nonzero, because it then visits each by itself. There this function
+    first looks for nonzero words of eight bytes.
+    """
+    words = part.view(np.uint64) if part.nbytes % 8 == 0 and SPARSE_BELOW * np.count_nonzero(part) < len(part) else None
     if words is None:
         return np.flatnonzero(part != 0)
     in_word = 8 // part.itemsize
@@ -152,16 +168,16 @@ def places_of(part: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return found[inside // in_word] * in_word + inside % in_word
 
 
-def merge(contributions: Iterable[tuple[Votes, int]], components: int, keep: Selection | None = None) -> Merged:
+def merge(contributions: Iterable[tuple[Votes, int]], components: int, selection: Selection | None = None) -> Merged:
     """Merge (votes, weight) pairs over a tile space of `components`."""
-    merger = Merger(components, keep)
+    merger = Merger(components, selection)
     for votes, weight in contributions:
         merger.add(votes, weight)
     return merger.merged()
 
 
 def counts_of(components: Components, layout: TileLayout) -> npt.NDArray[np.int64]:
-    """How many of ascending components are in each tile, int64 [tiles]."""
+    """Number of the given ascending components in each tile, int64 [tiles]."""
     matrices = np.arange(layout.matrix_tiles + 1) * MATRIX_COMPONENTS
     vectors = layout.matrix_components + np.arange(1, layout.vector_tiles + 1) * VECTOR_COMPONENTS
     return np.diff(np.searchsorted(components, np.concatenate([matrices, vectors])))

@@ -1,15 +1,15 @@
-"""The payload codec: votes to bytes and back, updates to bytes and back.
+"""The payload codec: votes and updates to bytes and back.
 
-A contribution is its components (`component_codec`) and a sign bit for each. An update is the same, and how large each
-merged vote is: 1 for nearly all of them where nodes seldom choose alike, so several are joined to one byte before
-zstandard counts bytes. Where the contract steps by signs alone, an update can be those signs instead, if there are so
-many votes that this is smaller (`sign_form`).
+A contribution consists of its components (`component_codec`) and one sign bit for each. An update has in addition the
+size of each merged vote. Where nodes seldom choose the same component nearly all sizes are 1, so several are packed
+into one byte before zstandard compresses them. If the contract steps by signs alone and there are many votes, an update
+can contain the signs of the steps instead, when that is smaller (`sign_form`).
 
-Where the contract has magnitudes, a contribution carries a code a tile beside that, and an update a scale a tile; each
-kind is refused where the contract has the other. Everything that is wrong (truncated, too long, too many components in
-a tile, …) raises PayloadError, before memory is taken beyond what the contract bounds.
+With magnitudes, a contribution also carries one code a tile, and an update one scale a tile. A payload of the other
+kind is refused. Everything invalid (truncated, too long, too many components in a tile, …) raises PayloadError, before
+memory is allocated beyond the contract's bounds.
 
-Layouts (msgpack arrays, `VERSION` first) are in docs/wire.md. A change of them is a change of the version.
+docs/wire.md describes the layouts (msgpack arrays, `VERSION` first). Each change of a layout needs a new version.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ VERSION = 2
 PROTOCOL = 2
 """What the two ends compare when a node joins: the calls, and what is in their payloads. It goes up with `VERSION`."""
 ENVELOPE_BYTES_MAX = 128
-"""msgpack heads, frame heads, numbers."""
+"""Upper bound on msgpack heads, frame heads and numbers."""
 WIDTHS = (1, 2, 4, 8)
-"""Bits that the size of a merged vote can have; what does not fit follows behind."""
+"""Possible bit widths for the size of a merged vote. The remainders of larger sizes follow separately."""
 
 
 def contribution_bytes_max(layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> int:
-    """No contribution of the contract is longer than this."""
-    kept = layout.kept_max(k)
+    """Upper bound on the size of any contribution of the contract."""
+    selected = layout.selected_max(k)
     codes = compressed_max(layout.tiles) if magnitude == "tile" else 0
-    return component_codec.encoded_max(kept, layout) + kept // 8 + 1 + codes + ENVELOPE_BYTES_MAX
+    return component_codec.encoded_max(selected, layout) + selected // 8 + 1 + codes + ENVELOPE_BYTES_MAX
 
 
 def update_bytes_max(layout: TileLayout, magnitude: Magnitude = "sign") -> int:
-    """No update of the contract is longer than this."""
+    """Upper bound on the size of any update of the contract."""
     count = layout.components
     sizes = compressed_max(count) + compressed_max(2 * count)
     scales = compressed_max(2 * layout.tiles) if magnitude == "tile" else 0
@@ -73,17 +73,19 @@ def encode_votes(votes: Votes, layout: TileLayout) -> bytes:
 
 
 def decode_votes(data: bytes, layout: TileLayout, k: int, magnitude: Magnitude = "sign") -> Votes:
-    """Votes with at most k components a tile, with a code for each tile that has some if the contract has magnitudes.
-    Raises PayloadError."""
+    """Decode votes with at most k components a tile, and with magnitudes one code a tile that has votes.
+
+    Raises PayloadError.
+    """
     size_max = contribution_bytes_max(layout, k, magnitude)
     if len(data) > size_max:
         raise PayloadError(f"a contribution has at most {size_max} bytes; this has {len(data)}")
-    types = (*component_codec.FIELDS, bytes) + ((bytes,) if magnitude == "tile" else ())
+    types = (*component_codec.FIELD_TYPES, bytes) + ((bytes,) if magnitude == "tile" else ())
     fields = unpack_array(data, "contribution", VERSION)
-    check_types(fields, types, _kind("contribution", magnitude))
+    check_types(fields, types, _described("contribution", magnitude))
     form, count, head, body, signs, *more = fields
-    components, in_tile = decode_components(form, count, head, body, layout, k, layout.kept_max(k))
-    tiles = int(np.count_nonzero(in_tile))
+    components, tile_counts = decode_components(form, count, head, body, layout, k, layout.selected_max(k))
+    tiles = int(np.count_nonzero(tile_counts))
     codes = decompress_exactly(more[0], tiles, 1, "codes of tiles") if more else None
     return Votes(components, _decode_signs(signs, count), codes)
 
@@ -104,7 +106,7 @@ def encode_update(update: Update, layout: TileLayout) -> bytes:
 
 
 def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign") -> Update:
-    """Raises PayloadError."""
+    """Decode an update. Raises PayloadError."""
     if len(data) > update_bytes_max(layout, magnitude):
         raise PayloadError(f"an update has at most {update_bytes_max(layout, magnitude)} bytes; this has {len(data)}")
     rest = unpack_array(data, "update", VERSION)
@@ -118,13 +120,13 @@ def decode_update(data: bytes, layout: TileLayout, magnitude: Magnitude = "sign"
 
 
 def _decode_merged(fields: list[Any], layout: TileLayout, magnitude: Magnitude) -> Merged:
-    types = (*component_codec.FIELDS, bytes, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
-    check_types(fields, types, _kind("update", magnitude))
+    types = (*component_codec.FIELD_TYPES, bytes, int, bytes, bytes) + ((bytes,) if magnitude == "tile" else ())
+    check_types(fields, types, _described("update", magnitude))
     form, count, head, body, signs, width, sizes, large, *more = fields
-    components, in_tile = decode_components(form, count, head, body, layout, MATRIX_COMPONENTS, layout.components)
+    components, tile_counts = decode_components(form, count, head, body, layout, MATRIX_COMPONENTS, layout.components)
     values = _decode_sizes(width, sizes, large, count, VOTE_MAX if more else WEIGHT_SUM_MAX)
     values[~_decode_signs(signs, count)] *= -1
-    scales = _scales(more[0], int(np.count_nonzero(in_tile))) if more else None
+    scales = _decode_scales(more[0], int(np.count_nonzero(tile_counts))) if more else None
     return Merged(components, values, scales)
 
 
@@ -143,13 +145,16 @@ def _decode_signs(signs: bytes, count: int) -> npt.NDArray[np.bool_]:
         raise PayloadError(f"{count} signs need {-(-count // 8)} bytes; there are {len(signs)}")
     bits = np.unpackbits(np.frombuffer(signs, np.uint8), bitorder="little")
     if bits[count:].any():
-        raise PayloadError("there are sign bits beyond the last one")
+        raise PayloadError("there are bits after the last sign")
     return bits[:count].astype(bool)
 
 
 def _encode_sizes(magnitude: npt.NDArray[np.int32]) -> list[int | bytes]:
-    """How large merged votes are: the width in bits, one number below 2^width for each, and the rest of those that do
-    not fit, which have the highest number. The width that comes out smallest."""
+    """Encode the sizes of merged votes in the bit width that gives the fewest bytes.
+
+    Returns the width, one number below 2^width for each vote, and the remainders. A vote whose size does not fit gets
+    the highest number, and its remainder is stored separately.
+    """
     smallest: list[int | bytes] = []
     for width in WIDTHS:
         highest = (1 << width) - 1
@@ -167,7 +172,7 @@ def _length(fields: list[int | bytes]) -> int:
 
 def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: int) -> npt.NDArray[np.int16]:
     if width not in WIDTHS:
-        raise PayloadError(f"the size of a merged vote has {', '.join(map(str, WIDTHS))} bits, and not {width}")
+        raise PayloadError(f"the bit width of merged votes must be one of {', '.join(map(str, WIDTHS))}, not {width}")
     raw = decompress_exactly(packed, packed_bytes(count, width), 1, "bytes of merged votes")
     sizes = unpack_bits(raw, count, width)
     highest = (1 << width) - 1
@@ -180,8 +185,8 @@ def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: 
     return sizes.astype(np.int16)
 
 
-def _scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:
-    """The scales of so many tiles, from the upper halves of their float32."""
+def _decode_scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:
+    """Decode the scales of `tiles` tiles from the upper halves of their float32 bits."""
     upper = from_planes(decompress_exactly(packed, tiles, 2, "scales of tiles"))
     scales = (upper.astype(np.uint32) << 16).view(np.float32)
     if not ((scales >= SCALE_MIN) & (scales <= SCALE_MAX)).all():
@@ -189,7 +194,7 @@ def _scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:
     return scales
 
 
-def _kind(what: str, magnitude: Magnitude) -> str:
+def _described(what: str, magnitude: Magnitude) -> str:
     return f"{what} of version {VERSION} with demo.magnitude = {magnitude}"
 
 
@@ -200,7 +205,7 @@ def _float_bits(value: float) -> int:
 
 
 def _bits_float(bits: int) -> float:
-    """A float32 that is +0 or normal; what machines make of others differs."""
+    """The float32 with these bits; it must be +0 or normal, because machines treat other values differently."""
     if bits >> 32:
         raise PayloadError("a float32 has 32 bits")
     value = float(np.uint32(bits).view(np.float32))

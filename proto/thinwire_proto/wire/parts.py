@@ -1,4 +1,4 @@
-"""Bytes in bounded parts, and together again. No part and no whole is taken in beyond its bound."""
+"""Split bytes into bounded parts, and assemble them again. Both the parts and the whole have upper bounds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from thinwire_proto.errors import PayloadError
 
 PART_BYTES_MAX = 1 << 20
 MESSAGE_BYTES_MAX = 2 * PART_BYTES_MAX
-"""What gRPC takes in as one message on either side, for a part with its envelope."""
+"""Largest gRPC message on either side: one part with its envelope."""
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """At least one part, also of nothing."""
+    """Yield the parts of `data`: at least one, even when it is empty."""
     view = memoryview(data)
     for start in range(0, max(1, len(data)), PART_BYTES_MAX):
         yield bytes(view[start : start + PART_BYTES_MAX])
 
 
 class Assembly:
-    """Puts parts together up to the announced size, which was checked against `size_max` first."""
+    """Assembles parts up to the announced size, which must not exceed `size_max`. Raises PayloadError."""
 
     def __init__(self, size: int, size_max: int, what: str) -> None:
         if not 0 <= size <= size_max:

@@ -22,7 +22,7 @@ from thinwire_proto.data.corpus import packed_bytes_max
 from thinwire_proto.errors import RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.topk import check_kept
+from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import PROTOCOL, decode_update, update_bytes_max
@@ -231,7 +231,7 @@ def _checked(row: Row, body: bytes, layout: TileLayout, demo: DemoSpec) -> Updat
 @lru_cache(maxsize=2)  # a thousand simulated nodes of one process decode the same bytes
 def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk: int) -> Update:
     update = decode_update(body, layout, magnitude)
-    check_kept(update.merged, layout, update_topk)
+    check_update_topk(update.merged, layout, update_topk)
     return update
 
 
