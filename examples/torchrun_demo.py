@@ -1,10 +1,10 @@
 """Train a small byte model with DeMo, on any number of ranks.
 
     torchrun --nproc-per-node 2 examples/torchrun_demo.py
-    torchrun --nproc-per-node 2 examples/torchrun_demo.py --resume     goes on from the newest checkpoint
+    torchrun --nproc-per-node 2 examples/torchrun_demo.py --resume     continues from the newest checkpoint
 
-On CUDA devices with NCCL where there are any, otherwise on the CPU with gloo. The text is Python's standard library.
-Each rank draws samples of its own and keeps its gradient to itself: what `optimizer.step()` sends is all that passes.
+Uses CUDA devices with NCCL if there are any, otherwise the CPU with gloo. The text is Python's standard library.
+Each rank draws its own samples, and gradients stay local: `optimizer.step()` is the only communication.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     spec = PRESETS[arguments.preset]
     model = build(spec, device)
-    model.load_state_dict(_first_state(arguments.preset, arguments.seed))  # the same on all ranks
+    model.load_state_dict(_first_state(arguments.preset, arguments.seed))  # equal on all ranks
     optimizer = DeMo(
         model.parameters(),
         lr=arguments.lr,
@@ -42,11 +42,11 @@ def main() -> None:
         magnitude="clipped" if arguments.values == "vote" else "sign",
         precondition="adam",
     )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share_of_rate(step, arguments.steps))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, arguments.steps))
     done = _resume(arguments.checkpoints, model, optimizer, scheduler) if arguments.resume else 0
     text = _text()
     parameters = sum(tensor.numel() for tensor in model.parameters())
-    all_reduce = 2 * (ranks - 1) / ranks * 4 * parameters  # bytes that a rank sends in a ring all-reduce of float32
+    all_reduce = 2 * (ranks - 1) / ranks * 4 * parameters  # bytes sent by a rank in a ring all-reduce of float32
 
     for step in range(done, arguments.steps):
         sent = optimizer.bytes_sent
@@ -59,29 +59,29 @@ def main() -> None:
         optimizer.zero_grad()
         if rank == 0:
             sent = optimizer.bytes_sent - sent
-            beside = f", {all_reduce / sent:.0f} times fewer than an all-reduce" if sent else ""
-            print(f"step {step + 1:4}  loss {loss.item():.3f}  sent {sent:,} bytes{beside}", flush=True)
+            comparison = f", {all_reduce / sent:.0f} times fewer than an all-reduce" if sent else ""
+            print(f"step {step + 1:4}  loss {loss.item():.3f}  sent {sent:,} bytes{comparison}", flush=True)
         if (step + 1) % arguments.save_every == 0 or step + 1 == arguments.steps:
             _save(arguments.checkpoints, step + 1, model, optimizer, scheduler)
 
     fingerprint = optimizer.fingerprint()
     halves = torch.tensor([fingerprint >> 32, fingerprint & 0xFFFFFFFF], device=device)
-    everybody = [torch.empty_like(halves) for _ in range(ranks)]
-    dist.all_gather(everybody, halves)
-    equal = all(torch.equal(theirs, halves) for theirs in everybody)
+    gathered = [torch.empty_like(halves) for _ in range(ranks)]
+    dist.all_gather(gathered, halves)
+    equal = all(torch.equal(theirs, halves) for theirs in gathered)
     if rank == 0:
         found = "equal bit for bit" if equal else "NOT equal"
         print(f"the parameters of all {ranks} ranks are {found}; their fingerprint is {fingerprint:016x}")
     dist.barrier()
     dist.destroy_process_group()
-    # gloo's threads let go of the last exchange's tensors a little later than it ends. Should Python be half gone by
-    # then, torch aborts; so this process ends without taking Python down first.
+    # gloo's threads release the tensors of the last exchange slightly later. If the interpreter is already shutting
+    # down then, torch aborts; so this process exits without finalizing Python.
     sys.stdout.flush()
     os._exit(0 if equal else 1)
 
 
 def _join() -> torch.device:
-    """Of the ranks that torchrun started; started without it, this process is the only one."""
+    """Join the ranks that torchrun started. Started without torchrun, this process is the only rank."""
     for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
         os.environ.setdefault(name, alone)
     if not torch.cuda.is_available():
@@ -99,15 +99,15 @@ def _first_state(preset: str, seed: int) -> dict[str, Tensor]:
     return model.state_dict()
 
 
-def _share_of_rate(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine to a tenth."""
+def _rate_factor(step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine down to a tenth."""
     if step < WARMUP:
         return (step + 1) / (WARMUP + 1)
     return 0.55 + 0.45 * math.cos(math.pi * (step - WARMUP) / max(1, steps - WARMUP))
 
 
 def _text() -> Tensor:
-    """uint8 [n]."""
+    """The training text, uint8 [n]."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     return torch.frombuffer(
         bytearray(b"".join(file.read_bytes() for file in files)[:TEXT_BYTES_MAX]), dtype=torch.uint8
@@ -115,7 +115,7 @@ def _text() -> Tensor:
 
 
 def _samples(text: Tensor, context: int, count: int, seed: tuple[int, int, int]) -> Tensor:
-    """int64 [count, context + 1], drawn by run, step and rank: a run that resumes draws what it would have drawn."""
+    """Samples int64 [count, context + 1], drawn by run, step and rank, so that a resumed run draws the same samples."""
     run, step, rank = seed
     generator = torch.Generator().manual_seed((run << 48) + (step << 16) + rank)
     starts = torch.randint(len(text) - context - 1, (count, 1), generator=generator)
@@ -129,7 +129,7 @@ def _save(
     optimizer: DeMo,
     scheduler: torch.optim.lr_scheduler.LambdaLR,
 ) -> None:
-    """Every rank writes its own file, since momentum is its own."""
+    """Write this rank's checkpoint. Each rank writes its own file, because the momentum is local."""
     path = folder / f"step-{step:08}" / f"rank-{dist.get_rank()}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
@@ -143,7 +143,7 @@ def _save(
 
 
 def _resume(folder: Path, model: torch.nn.Module, optimizer: DeMo, scheduler: torch.optim.lr_scheduler.LambdaLR) -> int:
-    """Load the newest checkpoint that all ranks have written; returns its step."""
+    """Load the newest checkpoint that all ranks have written, and return its step."""
     names = [f"rank-{rank}.pt" for rank in range(dist.get_world_size())]
     whole = [path for path in sorted(folder.glob("step-*")) if all((path / name).exists() for name in names)]
     if not whole:
@@ -157,14 +157,14 @@ def _resume(folder: Path, model: torch.nn.Module, optimizer: DeMo, scheduler: to
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="byte-1m", help="size of the model")
+    parser.add_argument("--preset", choices=PRESETS, default="byte-1m", help="model size")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--samples", type=int, default=8, help="a rank and step")
+    parser.add_argument("--samples", type=int, default=8, help="samples for each rank and step")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--values", choices=["vote", "float"], default="vote")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoints", type=Path, default=Path("runs/torchrun_demo"))
-    parser.add_argument("--save-every", type=int, default=50, help="steps")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()
 

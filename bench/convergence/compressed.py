@@ -15,8 +15,8 @@ from bench.convergence.method import Swarm, Traffic, mean
 from bench.convergence.problem import Problem
 from thinwire_node.compression.compress import Compressor
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.published import BYTES_A_COMPONENT, Published, components
-from thinwire_node.compression.residual import left_out_of
+from thinwire_node.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
+from thinwire_node.compression.residual import dropped_part
 from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract, DataSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
@@ -37,7 +37,7 @@ class Reference:
         shapes = {name: tuple(tensor.shape) for name, tensor in problem.parameters.items()}
         demo = arm.demo
         self._nodes = [
-            Published(shapes, beta=demo.beta, k=demo.k, alpha=demo.alpha, device=problem.device)
+            PublishedMomentum(shapes, beta=demo.beta, k=demo.k, alpha=demo.alpha, device=problem.device)
             for _ in range(swarm.nodes)
         ]
 
@@ -81,7 +81,7 @@ class Voting:
         selection = topk_selection(demo, layout, self._replica.step)
         merged = merge(((one, 1) for one in votes), layout.components, selection)
         for node, sent in zip(self._nodes, cuts, strict=True):
-            if part := left_out_of(sent, merged, layout, demo.update_topk):
+            if part := dropped_part(sent, merged, layout, demo.update_topk):
                 node.put_back(part)
         update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
         self._replica.apply(update, b"")

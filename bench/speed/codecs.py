@@ -89,7 +89,7 @@ def write_places(components: Components) -> tuple[Numbers, bytes]:
 
 
 def read_places(data: tuple[Numbers, bytes], count: int) -> Components:
-    return component_codec._decode_places(data[1], component_codec._groups(data[0], LAYOUT) or [], count)
+    return component_codec._decode_ranks(data[1], component_codec._groups(data[0], LAYOUT) or [], count)
 
 
 def write_rice(components: Components) -> tuple[int, bytes, bytes]:

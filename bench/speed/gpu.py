@@ -4,8 +4,8 @@
 
 The floor is what has to cross the memory, at the rate of a copy measured on the same card: the gradient read, the
 momentum read and written, 12 bytes a parameter; with preconditioning the second moment likewise, so 20. Ours is the
-whole step of a node, from the gradient to the list of what is sent. The published operations are `Published`: the
-gradient into the momentum, and a cut. They know no preconditioning.
+whole step of a node, from the gradient to the list of sent components. The published operations are those of
+`PublishedMomentum`: accumulate the gradient, and extract. They have no preconditioning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bench.speed.row import Row
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.published import Published
+from thinwire_node.compression.published import PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.tiles import TileLayout
 
@@ -82,7 +82,7 @@ def own_step(
 def published_step(layout: TileLayout, gradients: dict[str, Tensor], device: torch.device) -> float | None:
     """Milliseconds; None where the card has too little memory for them."""
     try:
-        published = Published({of.name: of.shape for of in layout.tensors}, k=K, device=device)
+        published = PublishedMomentum({of.name: of.shape for of in layout.tensors}, k=K, device=device)
 
         def step() -> None:
             published.accumulate(gradients, RATE)

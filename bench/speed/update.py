@@ -14,7 +14,7 @@ from bench.speed.row import Row
 from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.timing import interleaved, threads
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.published import Kept, Published
+from thinwire_node.compression.published import ChunkCoefficients, PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
@@ -56,7 +56,7 @@ class Theirs:
     """The same by the published operations."""
 
     def __init__(self, shape: tuple[int, int], k: int) -> None:
-        self._published = Published({NAME: shape}, k=k)
+        self._published = PublishedMomentum({NAME: shape}, k=k)
         self._theta, self._gradient = torch.randn(shape), {NAME: torch.randn(shape)}
         tiles = shape[0] * shape[1] // MATRIX_COMPONENTS
         self._everybody = [_kept(tiles, k, seed) for seed in range(NODES)]
@@ -69,10 +69,10 @@ class Theirs:
         self._theta.sub_(self._published.step_of(self._everybody)[NAME], alpha=1e-3)
 
 
-def _kept(tiles: int, k: int, seed: int) -> dict[str, Kept]:
+def _kept(tiles: int, k: int, seed: int) -> dict[str, ChunkCoefficients]:
     generator = torch.Generator().manual_seed(seed)
     indices = torch.rand((tiles, MATRIX_COMPONENTS), generator=generator).topk(k, dim=1).indices
-    return {NAME: Kept(indices, torch.randn((tiles, k), generator=generator))}
+    return {NAME: ChunkCoefficients(indices, torch.randn((tiles, k), generator=generator))}
 
 
 def update_rows(number: int, shape: tuple[int, int] = SHAPE) -> Iterator[Row]:

@@ -1,6 +1,6 @@
-"""Runs forward and backward on a volunteer's machine, keeps its momentum there, and sends the largest of it.
+"""The node: trains on a volunteer's machine, keeps its momentum there, and sends only its largest components.
 
-`DeMo` is the optimizer alone, for anybody's training script.
+`DeMo` is the optimizer alone, for use in any training script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["DeMo"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the optimizer, and with it torch, only for who asks for it: `thinwire-node status` is not to wait."""
+    """Load the optimizer, and torch with it, only on demand, so that `thinwire-node status` starts quickly."""
     if name == "DeMo":
         from thinwire_node.optimizer.optimizer import DeMo  # noqa: PLC0415
 

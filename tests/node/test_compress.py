@@ -1,4 +1,4 @@
-"""The largest are the largest, of equals the first, and compressing takes no more memory than a batch of tiles."""
+"""Selection finds the largest, ties go to the first, and compression needs at most one batch of tiles of memory."""
 
 from __future__ import annotations
 
@@ -24,75 +24,75 @@ BATCH_BYTES = TILE_BATCH * MATRIX_COMPONENTS * 4
 KS = [1, 2, 31, 44, 128, 129, 512, 513, 4095, 4096]
 
 
-def the_largest(magnitudes: torch.Tensor, k: int) -> list[int]:
-    """As a dumb reader would find them."""
+def reference_largest(magnitudes: torch.Tensor, k: int) -> list[int]:
+    """A deliberately simple reference, by sorting."""
     found = []
     for row, values in enumerate(magnitudes.tolist()):
-        first = sorted(range(len(values)), key=lambda place: (-values[place], place))[:k]
-        found += sorted(row * len(values) + place for place in first if values[place] > 0)
+        first = sorted(range(len(values)), key=lambda position: (-values[position], position))[:k]
+        found += sorted(row * len(values) + position for position in first if values[position] > 0)
     return found
 
 
-def room_for(magnitudes: torch.Tensor) -> torch.Tensor:
+def mask_for(magnitudes: torch.Tensor) -> torch.Tensor:
     return torch.empty(magnitudes.numel(), dtype=torch.bool)
 
 
 @pytest.mark.parametrize("k", KS)
-@pytest.mark.parametrize("kind", ["normal", "low frequencies", "few", "many equals", "all equal", "zero", "subnormal"])
-def test_exactly_the_largest_are_chosen(kind: str, k: int) -> None:
+@pytest.mark.parametrize("kind", ["normal", "low frequencies", "few", "many ties", "all equal", "zero", "subnormal"])
+def test_exactly_the_largest_are_selected(kind: str, k: int) -> None:
     rng = np.random.default_rng(k)
     values = np.abs(rng.standard_normal((5, 4096)))
     values = {
         "normal": values,
         "low frequencies": values / (1 + np.arange(4096) % 64 + np.arange(4096) // 64) ** 2,
         "few": np.where(rng.random((5, 4096)) < 0.01, values, 0),
-        "many equals": np.floor(3 * values),
+        "many ties": np.floor(3 * values),
         "all equal": np.ones((5, 4096)),
         "zero": np.zeros((5, 4096)),
         "subnormal": np.floor(3 * values) * 2.0**-149,
     }[kind]
     magnitudes = torch.from_numpy(values.astype(np.float32))
     magnitudes[2] = 0
-    assert largest(magnitudes, k, room_for(magnitudes)).tolist() == the_largest(magnitudes, k)
+    assert largest(magnitudes, k, mask_for(magnitudes)).tolist() == reference_largest(magnitudes, k)
 
 
 @given(st.integers(1, 4096), st.integers(1, 4), st.integers(0, 1 << 30), st.integers(1, 2000))
 @settings(max_examples=40, deadline=None)
-def test_exactly_the_largest_are_chosen_whatever_they_are(k: int, rows: int, seed: int, kinds: int) -> None:
+def test_exactly_the_largest_are_selected_with_many_ties(k: int, rows: int, seed: int, kinds: int) -> None:
     magnitudes = torch.randint(0, kinds, (rows, 4096), generator=torch.Generator().manual_seed(seed)).float()
-    assert largest(magnitudes, k, room_for(magnitudes)).tolist() == the_largest(magnitudes, k)
+    assert largest(magnitudes, k, mask_for(magnitudes)).tolist() == reference_largest(magnitudes, k)
 
 
 @pytest.mark.parametrize("k", [1, 63, 64, 4096])
 def test_the_largest_of_vectors(k: int) -> None:
     magnitudes = torch.randint(0, 30, (9, 64), generator=torch.Generator().manual_seed(k)).float()
-    assert largest(magnitudes, k, room_for(magnitudes)).tolist() == the_largest(magnitudes, k)
+    assert largest(magnitudes, k, mask_for(magnitudes)).tolist() == reference_largest(magnitudes, k)
 
 
-def test_what_other_devices_run_chooses_the_same() -> None:
+def test_selection_on_other_devices_is_the_same() -> None:
     magnitudes = torch.randint(0, 40, (5, 4096), generator=torch.Generator().manual_seed(1)).float()
-    found = _largest_of_rows(magnitudes, 44, room_for(magnitudes).view(5, 4096))
-    assert found.view(-1).nonzero().view(-1).tolist() == the_largest(magnitudes, 44)
+    found = _largest_of_rows(magnitudes, 44, mask_for(magnitudes).view(5, 4096))
+    assert found.view(-1).nonzero().view(-1).tolist() == reference_largest(magnitudes, 44)
 
 
-def test_a_tile_that_is_alone_goes_as_it_does_among_others() -> None:
-    """Batches have no say in what is kept."""
+def test_batches_do_not_change_the_selection() -> None:
+    """A tile alone gives the same components as among others."""
     spec = DemoSpec(precondition="none")
     tiles = torch.randn(300, 64, 64, generator=torch.Generator().manual_seed(1))
-    kept = []
+    selected = []
     for number in range(300):
         one = Compressor(spec, "cpu").extract(tiles[number : number + 1].clone(), 44)
-        kept += [component + number * MATRIX_COMPONENTS for component in one.components.tolist()]
+        selected += [component + number * MATRIX_COMPONENTS for component in one.components.tolist()]
     momentum = Momentum(TileLayout([Parameter(name="w", shape=(64, 300 * 64))]), spec, "cpu")
     momentum.buffer.copy_(tiles.view(-1))
-    assert momentum.extract(44).components.tolist() == kept
+    assert momentum.extract(44).components.tolist() == selected
 
 
 # memory
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most that torch and numpy had allocated at a time, each for itself, more than before."""
+    """Peak memory that torch and numpy allocate during `work`, each measured separately."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         tracemalloc.start()
         work()
@@ -110,14 +110,14 @@ def layout_of(rows: int) -> TileLayout:
     return TileLayout([Parameter(name="w", shape=(rows, 4096))])
 
 
-def test_the_meter_sees_what_torch_and_numpy_allocate() -> None:
+def test_peak_bytes_measures_torch_and_numpy() -> None:
     for make in (lambda: torch.ones(1 << 20), lambda: np.ones(1 << 20, np.float32)):
         assert 4 << 20 <= peak_bytes(make) < 5 << 20
 
 
 @pytest.mark.parametrize("k", [44, 176])
-def test_compressing_takes_at_most_a_batch_beside_what_it_returns(k: int) -> None:
-    """Of a matrix that is four batches large, buffers included."""
+def test_compression_needs_at_most_a_batch_beside_its_result(k: int) -> None:
+    """With a matrix of four batches; the compressor's buffers are included."""
     layout = layout_of(4096)
     gradients = {"w": torch.randn(4096, 4096, generator=torch.Generator().manual_seed(1))}
     momentum = Momentum(layout, DemoSpec(), "cpu")
@@ -129,7 +129,7 @@ def test_compressing_takes_at_most_a_batch_beside_what_it_returns(k: int) -> Non
 
 
 @pytest.mark.parametrize("magnitude", ["sign", "clipped"])
-def test_applying_takes_at_most_a_batch_beside_the_votes(magnitude: str) -> None:
+def test_applying_needs_at_most_a_batch_beside_the_votes(magnitude: str) -> None:
     layout = layout_of(4096)
     demo = DemoSpec.model_validate({"magnitude": magnitude, "precondition": "none"})
     momentum = Momentum(layout, demo, "cpu")

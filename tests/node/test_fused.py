@@ -1,4 +1,4 @@
-"""The fused kernel keeps what the compressor in torch keeps, and is not used where it does not.
+"""The fused kernel gives the same result as the compressor in torch, and is not used where it does not.
 
 On a machine without a card the kernel runs in Triton's interpreter: the same code, in numpy.
 """
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from support.small import SHAPES, shapes_contract
 from thinwire_node.compression import fused
-from thinwire_node.compression.compress import Compressor, Kept
-from thinwire_node.compression.fused import chosen, decide, disagreement, hard_tiles, make_fused
+from thinwire_node.compression.compress import Compressor, Extracted
+from thinwire_node.compression.fused import decide, disagreement, hard_tiles, make_fused, reference_topk
 from thinwire_node.compression.momentum import Momentum
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import TileLayout
 
 pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
-from thinwire_node.compression.triton.compress import ANYWHERE, Feed, FusedCompressor
+from thinwire_node.compression.triton.compress import ANYWHERE, FusedCompressor, GradientInput
 
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 LAYOUT = TileLayout(shapes_contract().parameters)
@@ -43,8 +43,8 @@ def gradients_of(seed: int) -> dict[str, Tensor]:
     return {f"t{n}": torch.randn(shape, generator=generator).to(DEVICE) for n, shape in enumerate(SHAPES)}
 
 
-def assert_same_cut(coefficients: Tensor, k: int, spec: DemoSpec) -> None:
-    """Given identical coefficients: the same components, which count as the same, and the same left behind."""
+def assert_same_extraction(coefficients: Tensor, k: int, spec: DemoSpec) -> None:
+    """Identical coefficients give the same components, the same values and the same remaining momentum."""
     here, there = coefficients.clone(), coefficients.to(DEVICE, copy=True)
     plain = Compressor(spec, "cpu").extract(here, k)
     kernel = fused_for(spec).extract(there, k)
@@ -57,50 +57,53 @@ def assert_same_cut(coefficients: Tensor, k: int, spec: DemoSpec) -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 176, 4095, 4096])
 @pytest.mark.parametrize("fields", [{}, {"magnitude": "tile", "alpha": 0.3}])
-def test_it_keeps_what_torch_keeps(k: int, fields: dict[str, object]) -> None:
-    """Of tiles that are hard to choose from; see `hard_tiles`."""
-    assert_same_cut(hard_tiles(), k, spec_of(**fields))
+def test_kernel_selects_as_torch(k: int, fields: dict[str, object]) -> None:
+    """With tiles that are hard to select from; see `hard_tiles`."""
+    assert_same_extraction(hard_tiles(), k, spec_of(**fields))
 
 
 @given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 4096))
 @settings(max_examples=25, deadline=None)
-def test_of_equals_those_at_the_lowest_places_are_kept(seed: int, largest: int, k: int) -> None:
-    """Few different magnitudes: nearly every k cuts through equals."""
+def test_ties_go_to_the_lowest_positions(seed: int, largest: int, k: int) -> None:
+    """There are few different magnitudes, so nearly every k has ties at the boundary."""
     coefficients = torch.randint(-largest, largest + 1, (1, 64, 64), generator=torch.Generator().manual_seed(seed))
-    assert_same_cut(coefficients.to(torch.float32), k, spec_of())
+    assert_same_extraction(coefficients.to(torch.float32), k, spec_of())
 
 
-def test_numbers_at_the_edges_of_float32() -> None:
-    """Subnormal, the largest there is, and zeros with a sign."""
+def test_extreme_float32_numbers() -> None:
+    """Subnormal numbers, very large ones, and negative zero."""
     tiles = torch.zeros(2, 64, 64)
     tiles[0, 0, :4] = torch.tensor([1e-44, -3e-45, 1e-40, -0.0])
     tiles[1, 5, :3] = torch.tensor([1e38, -1e38, 1e-3])
     for k, expected in ((1, [2, 4096 + 5 * 64]), (8, [0, 1, 2, *(4096 + 5 * 64 + n for n in range(3))])):
         components = fused_for(spec_of()).extract(tiles.to(DEVICE, copy=True), k).components.tolist()
-        # a card may take subnormal numbers for zeros
+        # a card may treat subnormal numbers as zeros
         assert [c for c in components if c >= 4096] == [c for c in expected if c >= 4096]
         assert set(components) <= set(expected)
 
 
-def test_what_is_not_a_number_is_kept_in_its_place() -> None:
-    """Gradients that are not finite are dropped before they come here. If one came, it would spoil its tile alone."""
+def test_nan_spoils_only_its_own_tile() -> None:
+    """Callers drop gradients that are not finite. If one got through, it would spoil only its own tile."""
     tiles = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(1))
     tiles[1, 7, 9:12] = torch.tensor([torch.inf, torch.nan, -torch.inf])
     tiles[1, 8, :5] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
-    kept = fused_for(spec_of()).extract(tiles.to(DEVICE, copy=True), 4)
+    extracted = fused_for(spec_of()).extract(tiles.to(DEVICE, copy=True), 4)
     plain = Compressor(spec_of(), "cpu").extract(tiles[::2].clone(), 4)
-    others = (kept.components < 4096) | (kept.components >= 8192)
-    assert (kept.components[others].cpu() % 4096).tolist() == (plain.components % 4096).tolist()
-    torch.testing.assert_close(kept.values[others].cpu(), plain.values, rtol=1e-5, atol=0)
+    others = (extracted.components < 4096) | (extracted.components >= 8192)
+    assert (extracted.components[others].cpu() % 4096).tolist() == (plain.components % 4096).tolist()
+    torch.testing.assert_close(extracted.values[others].cpu(), plain.values, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(
     ("precondition", "transform", "magnitude"),
     [("adam", "dct", "clipped"), ("none", "hadamard", "sign"), ("adam", "dct", "tile")],
 )
-def test_a_momentum_comes_to_the_same(precondition: str, transform: str, magnitude: str) -> None:
-    """Rounds of gradients in awkward shapes, matrices through the kernel and vectors through torch: the same is sent,
-    and the same stays at home. The gradients are tensors of their own each round, but for the last."""
+def test_momentum_is_the_same_with_and_without_the_kernel(precondition: str, transform: str, magnitude: str) -> None:
+    """Several rounds with padded shapes, matrices through the kernel and vectors through torch.
+
+    What is sent and fault remains must be equal. Each round has new gradient tensors, except the last, which reuses
+    them.
+    """
     spec = spec_of(precondition=precondition, transform=transform, magnitude=magnitude, beta=0.9, alpha=0.8)
     plain, kernel = Momentum(LAYOUT, spec, DEVICE), Momentum(LAYOUT, spec, DEVICE)
     plain.fused, kernel.fused = None, fused_for(spec)
@@ -118,7 +121,7 @@ def test_a_momentum_comes_to_the_same(precondition: str, transform: str, magnitu
     torch.testing.assert_close(plain.extract(4).components, kernel.extract(4).components)
 
 
-def test_nothing_is_sent_of_nothing() -> None:
+def test_zero_gradients_send_nothing() -> None:
     momentum = Momentum(LAYOUT, spec_of(magnitude="tile"), DEVICE)
     momentum.fused = fused_for(spec_of(magnitude="tile"))
     nothing = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
@@ -129,7 +132,7 @@ def test_nothing_is_sent_of_nothing() -> None:
 
 
 def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
-    """It would read other memory: it is told an address, and believes it."""
+    """The kernel receives only an address, so it would read other memory."""
     momentum = Momentum(LAYOUT, spec_of(), DEVICE)
     momentum.fused = fused_for(spec_of())
     right = gradients_of(0)
@@ -138,82 +141,82 @@ def test_a_gradient_that_the_kernel_cannot_read_is_refused() -> None:
             momentum.accumulate_and_extract(right | {"t1": wrong}, 0.1, 1, 4)
 
 
-class Wrong(FusedCompressor):
-    """The kernel, and then one thing done wrong."""
+class FaultyCompressor(FusedCompressor):
+    """Runs the kernel, and then introduces one fault."""
 
-    what = ""
+    fault = ""
 
-    def extract(self, coefficients: Tensor, k: int, feed: Feed | None = None) -> Kept:
+    def extract(self, coefficients: Tensor, k: int, inputs: GradientInput | None = None) -> Extracted:
         before = coefficients.clone()
-        seconds = [v.clone() for v in feed.seconds] if feed else []
-        kept = super().extract(coefficients, k, feed)
-        components, values, codes = kept.components, kept.values, kept.codes
-        if self.what == "component":
+        seconds = [v.clone() for v in inputs.seconds] if inputs else []
+        extracted = super().extract(coefficients, k, inputs)
+        components, values, codes = extracted.components, extracted.values, extracted.codes
+        if self.fault == "component":
             components = components + 1
-        elif self.what == "value":
+        elif self.fault == "value":
             values = values * 1.01
-        elif self.what == "left":
+        elif self.fault == "left":
             coefficients.add_(1e-3)
-        elif self.what == "code":
+        elif self.fault == "code":
             codes = codes + 2
-        elif self.what == "feed" and feed is not None:
+        elif self.fault == "inputs" and inputs is not None:
             coefficients.copy_(
                 before.view(-1).index_add_(0, components, values, alpha=-self._spec.alpha).view(-1, 64, 64)
             )
-        elif self.what == "second":
-            for v, old in zip(feed.seconds if feed else [], seconds, strict=True):
+        elif self.fault == "second":
+            for v, old in zip(inputs.seconds if inputs else [], seconds, strict=True):
                 v.copy_(old)
-        return Kept(components, values, codes)
+        return Extracted(components, values, codes)
 
 
 @pytest.mark.parametrize(
-    ("what", "says"),
+    ("fault", "expected"),
     [
         ("", ""),
         ("component", "other components"),
-        ("value", "count as something else"),
-        ("left", "something else is left"),
+        ("value", "votes have other values"),
+        ("left", "the remaining momentum differs"),
         ("code", "codes differ"),
-        ("feed", "gradients"),
+        ("inputs", "gradients"),
         ("second", "second moments"),
     ],
 )
-def test_the_self_test_says_what_is_wrong(what: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "COUNTS_TRIED", (32,))
+def test_self_test_names_the_fault(fault: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "TESTED_K", (32,))
     spec = spec_of(magnitude="tile", precondition="adam", alpha=0.5)
-    made = Wrong(spec, DEVICE, ANYWHERE)
-    made.what = what
+    made = FaultyCompressor(spec, DEVICE, ANYWHERE)
+    made.fault = fault
     found = disagreement(made, spec, DEVICE)
-    assert (says in found) if says else found == ""
+    assert (expected in found) if expected else found == ""
 
 
-def test_the_reference_of_the_self_test_is_what_torch_keeps() -> None:
+def test_reference_topk_selects_as_torch() -> None:
     for k in (1, 32, 4096):
         plain = Compressor(spec_of(), "cpu").extract(hard_tiles(), k)
-        assert torch.equal(chosen(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
+        assert torch.equal(reference_topk(hard_tiles(), k).view(-1).nonzero().view(-1), plain.components)
 
 
-def test_a_kernel_that_is_right_is_chosen_and_one_that_is_wrong_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "COUNTS_TRIED", (32,))
+def test_only_a_correct_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "TESTED_K", (32,))
     spec = spec_of(precondition="adam")
     made, why = decide(spec, DEVICE, timed_tiles=1)
     assert made is not None
     assert "fused kernel" in why
-    monkeypatch.setattr(fused, "FED_TOLERANCE", -1.0)
+    monkeypatch.setattr(fused, "GRADIENT_TOLERANCE", -1.0)
     made, why = decide(spec, DEVICE, timed_tiles=1)
     assert made is None
     assert "in torch" in why
     assert "gradients" in why
 
 
-def test_without_triton_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_torch_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "thinwire_node.compression.triton.compress", None)
     made, why = decide(spec_of(), DEVICE)
     assert made is None
-    assert "Triton is not there" in why
+    assert "Triton is not installed" in why
 
 
-def test_a_processor_has_no_kernel() -> None:
+def test_a_cpu_has_no_kernel() -> None:
     assert make_fused(spec_of(), torch.device("cpu")) is None
 
 
@@ -226,9 +229,9 @@ from thinwire_node.compression.triton.kernel import compress
 pointers = dict(coefficients="*fp32", table="*i64", tensor_of="*i32", basis="*fp32", levels="*fp32", positions="*i16",
                 counts="*i32", magnitudes="*fp32", codes="*u8")
 numbers = dict(k="i32") | {name: "fp32" for name in "beta rate share second_beta second_weight alpha".split()}
-chosen = dict(FED=True, ADAM=True, ALIGNED=True, CODED=True, PRECISION=sys.argv[1])
-source = ASTSource(compress, pointers | numbers | {name: "constexpr" for name in chosen}, chosen,
-                   {(place,): [["tt.divisibility", 16]] for place in range(len(pointers))})
+constants = dict(FED=True, ADAM=True, ALIGNED=True, CODED=True, PRECISION=sys.argv[1])
+source = ASTSource(compress, pointers | numbers | {name: "constexpr" for name in constants}, constants,
+                   {(index,): [["tt.divisibility", 16]] for index in range(len(pointers))})
 target = {"tf32": GPUTarget("cuda", 90, 32), "ieee": GPUTarget("hip", "gfx942", 64)}[sys.argv[1]]
 print(compile(source, target=target, options={"num_warps": 8}).asm[sys.argv[2]])
 """
@@ -237,8 +240,8 @@ print(compile(source, target=target, options={"num_warps": 8}).asm[sys.argv[2]])
 @pytest.mark.parametrize(
     ("precision", "text", "instruction"), [("tf32", "ptx", "wgmma.mma_async"), ("ieee", "amdgcn", "mfma")]
 )
-def test_it_compiles_for_cards_that_are_not_here(precision: str, text: str, instruction: str) -> None:
-    """For Hopper and for CDNA 3, with the products in their matrix units."""
+def test_kernel_compiles_for_hopper_and_cdna3(precision: str, text: str, instruction: str) -> None:
+    """The products use the matrix units."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", COMPILE, precision, text]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=150)

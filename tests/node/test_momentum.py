@@ -1,4 +1,4 @@
-"""What stays of the momentum and what was sent make it up, and what is sent is what a dumb reader would send."""
+"""What is sent plus what remains is the momentum, and both agree with a simple reference."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def tiles_of(flat: torch.Tensor) -> list[torch.Tensor]:
     return [*LAYOUT.matrices(flat), *LAYOUT.vectors(flat)]
 
 
-def dense(sent: Sent) -> torch.Tensor:
+def flat_buffer(sent: Sent) -> torch.Tensor:
     """What was sent, as a flat buffer in tile space."""
     flat = torch.zeros(LAYOUT.components)
     flat[sent.components] = sent.values
     return flat
 
 
-class DumbMomentum:
-    """The same in the plainest words: the momentum itself and not its coefficients, one tile after the other, and
-    nothing done in place."""
+class ReferenceMomentum:
+    """The same algorithm as simply as possible: the momentum itself instead of its coefficients, tile by tile, not in
+    position."""
 
     def __init__(self, spec: DemoSpec) -> None:
         self.spec = spec
@@ -53,29 +53,29 @@ class DumbMomentum:
 
     def accumulate(self, sums: Mapping[str, torch.Tensor], rate: float, samples: int) -> None:
         self.rounds += 1
-        fed = torch.zeros(LAYOUT.components).double()
+        gradients = torch.zeros(LAYOUT.components).double()
         for tensor in LAYOUT.tensors:
             gradient = sums[tensor.name].double() / samples
             if self.spec.precondition == "adam":
                 beta = self.spec.precondition_beta
                 self.second[tensor.name] = beta * self.second[tensor.name] + (1 - beta) * gradient**2
                 gradient = gradient / ((self.second[tensor.name] / (1 - beta**self.rounds)).sqrt() + 1e-8)
-            LAYOUT.add_into(fed, tensor, gradient)
-        self.tiles = [self.spec.beta * m + rate * g for m, g in zip(self.tiles, tiles_of(fed), strict=True)]
+            LAYOUT.add_into(gradients, tensor, gradient)
+        self.tiles = [self.spec.beta * m + rate * g for m, g in zip(self.tiles, tiles_of(gradients), strict=True)]
 
     def extract(self, k: int) -> list[tuple[int, float]]:
-        """(component, value), ascending."""
+        """Extract pairs (component, value), ascending."""
         sent, first = [], 0
         for number, tile in enumerate(self.tiles):
             flat = self.transform(tile, forward).flatten().tolist()
-            kept = sorted(sorted(range(len(flat)), key=lambda place: -abs(flat[place]))[:k])
-            kept = [place for place in kept if flat[place]]
-            mean = sum(abs(flat[place]) for place in kept) / max(1, len(kept))
-            taken = torch.zeros(len(flat)).double()
-            for place in kept:
-                taken[place] = mean if flat[place] > 0 else -mean
-                sent.append((first + place, float(taken[place])))
-            self.tiles[number] = tile - self.spec.alpha * self.transform(taken.view(tile.shape), inverse)
+            selected = sorted(sorted(range(len(flat)), key=lambda position: -abs(flat[position]))[:k])
+            selected = [position for position in selected if flat[position]]
+            mean = sum(abs(flat[position]) for position in selected) / max(1, len(selected))
+            extracted = torch.zeros(len(flat)).double()
+            for position in selected:
+                extracted[position] = mean if flat[position] > 0 else -mean
+                sent.append((first + position, float(extracted[position])))
+            self.tiles[number] = tile - self.spec.alpha * self.transform(extracted.view(tile.shape), inverse)
             first += len(flat)
         return sent
 
@@ -96,23 +96,23 @@ class DumbMomentum:
         (4096, {"alpha": 0.5}),
     ],
 )
-def test_rounds_go_as_a_dumb_reader_would_have_them(k: int, fields: dict[str, Any], together: bool) -> None:
+def test_rounds_agree_with_the_reference(k: int, fields: dict[str, Any], together: bool) -> None:
     spec = spec_of(**fields)
-    dumb, momentum = DumbMomentum(spec), Momentum(LAYOUT, spec, "cpu")
-    for one in (dumb, momentum):  # what Adam makes of a first gradient is its sign, and many components are equal then
+    reference, momentum = ReferenceMomentum(spec), Momentum(LAYOUT, spec, "cpu")
+    for one in (reference, momentum):  # Adam turns a first gradient into its sign, which would give many ties
         one.accumulate(gradients_of(9), RATE, 1)
     for seed in range(3):
         gradients = {name: 5 * gradient for name, gradient in gradients_of(seed).items()}
-        dumb.accumulate(gradients, RATE, 5)
+        reference.accumulate(gradients, RATE, 5)
         if together:
             sent = momentum.accumulate_and_extract(gradients, RATE, 5, k)
         else:
             momentum.accumulate(gradients, RATE, 5)
             sent = momentum.extract(k)
-        components, values = zip(*dumb.extract(k), strict=True)
+        components, values = zip(*reference.extract(k), strict=True)
         assert sent.components.tolist() == list(components)
         assert torch.allclose(sent.values, torch.tensor(values), rtol=1e-4, atol=1e-6)
-        expected = [dumb.transform(tile, forward).float().flatten() for tile in dumb.tiles]
+        expected = [reference.transform(tile, forward).float().flatten() for tile in reference.tiles]
         assert torch.allclose(momentum.buffer, torch.cat(expected), atol=1e-5)
 
 
@@ -123,20 +123,18 @@ def test_rounds_go_as_a_dumb_reader_would_have_them(k: int, fields: dict[str, An
     st.sampled_from([0.2, 1.0]),
 )
 @settings(max_examples=25, deadline=None)
-def test_what_stays_and_what_was_sent_make_up_the_momentum(
-    k: int, magnitude: str, transform: str, alpha: float
-) -> None:
+def test_sent_plus_remaining_is_the_momentum(k: int, magnitude: str, transform: str, alpha: float) -> None:
     momentum = Momentum(LAYOUT, spec_of(alpha=alpha, transform=transform, magnitude=magnitude), "cpu")
     momentum.accumulate(gradients_of(1), RATE)
     before = momentum.buffer.clone()
     sent = momentum.extract(k)
-    assert torch.allclose(momentum.buffer + alpha * dense(sent), before, atol=1e-6)
+    assert torch.allclose(momentum.buffer + alpha * flat_buffer(sent), before, atol=1e-6)
     assert len(sent.components) <= LAYOUT.selected_max(k)
 
 
 @given(st.integers(1, 64), st.integers(0, 3))
 @settings(max_examples=10, deadline=None)
-def test_put_back_undoes_a_cut_decayed_for_the_cuts_between(k: int, between: int) -> None:
+def test_put_back_undoes_an_extraction_with_decay(k: int, between: int) -> None:
     spec = spec_of(beta=0.5, alpha=0.7)
     momentum = Momentum(LAYOUT, spec, "cpu")
     momentum.accumulate(gradients_of(1), 0.1)
@@ -150,11 +148,11 @@ def test_put_back_undoes_a_cut_decayed_for_the_cuts_between(k: int, between: int
 
 
 @pytest.mark.parametrize("transform", ["dct", "hadamard"])
-def test_what_was_taken_is_what_the_components_stand_for(transform: str) -> None:
+def test_steps_are_the_inverse_of_the_components(transform: str) -> None:
     momentum = Momentum(LAYOUT, spec_of(transform=transform, magnitude="clipped"), "cpu")
     momentum.accumulate(gradients_of(2), 1.0)
     sent = momentum.extract(20)
-    flat = dense(sent)
+    flat = flat_buffer(sent)
     expected = [inverse(part, transform).flatten(1) for part in (LAYOUT.matrices(flat), LAYOUT.vectors(flat))]
     steps = [(part / (1.25 * part.abs().mean(1, keepdim=True))).clamp(-1, 1).flatten() for part in expected]
     found = torch.cat([step.flatten().clone() for _, step in momentum.steps(sent, 0.5)])
@@ -165,7 +163,7 @@ def test_zeros_are_never_sent() -> None:
     momentum = Momentum(LAYOUT, spec_of(), "cpu")
     assert len(momentum.extract(32).components) == 0
     gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients_of(0).items()}
-    gradients["t0"][:64, :64] = 1.0  # a constant tile has one coefficient that is not (nearly) zero
+    gradients["t0"][:64, :64] = 1.0  # a constant tile has one coefficient that is not nearly zero
     momentum.accumulate(gradients, 1.0)
     sent = momentum.extract(1)
     assert sent.components.tolist() == [0]

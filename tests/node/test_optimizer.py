@@ -1,4 +1,4 @@
-"""The optimizer alone: what a swarm's node does, or the published arithmetic, in anybody's training script."""
+"""The DeMo optimizer: with votes it equals a swarm's node, with floats the published arithmetic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.ranks import (
 from support.small import SHAPES, shapes_contract
 from thinwire_node import DeMo
 from thinwire_node.compression.momentum import Momentum
-from thinwire_node.compression.residual import left_out_of
+from thinwire_node.compression.residual import dropped_part
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import to_float32
@@ -55,7 +55,7 @@ def steps(optimizer: DeMo, shapes: Shapes, first: int, last: int) -> None:
 
 
 def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
-    """What a swarm would have come to: momentum of nodes, votes merged, and a replica that applies the update."""
+    """The parameters that a swarm reaches: momenta of nodes, merged votes, and a replica that applies the updates."""
     contract = shapes_contract(demo=demo | {"k": 32, "k_policy": "fixed"})
     spec = contract.demo
     first = {f"t{number}": tensor.detach().clone() for number, tensor in enumerate(parameters_of(SHAPES))}
@@ -68,10 +68,10 @@ def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
             gradients = gradients_of(SHAPES, step, node)
             momentum.accumulate({f"t{number}": tensor for number, tensor in enumerate(gradients)}, rate)
             sent.append(momentum.extract(spec.k))
-        keep = topk_selection(spec, replica.layout, step)
-        merged = merge(((cut.votes(), 1) for cut in sent), replica.layout.components, keep)
-        for momentum, cut in zip(momenta, sent, strict=True):
-            if part := left_out_of(cut, merged, replica.layout, spec.update_topk):
+        selection = topk_selection(spec, replica.layout, step)
+        merged = merge(((one.votes(), 1) for one in sent), replica.layout.components, selection)
+        for momentum, one in zip(momenta, sent, strict=True):
+            if part := dropped_part(one, merged, replica.layout, spec.update_topk):
                 momentum.put_back(part)
         replica.apply(Update(step, rate, to_float32(1 - rate * DECAY), merged), b"")
     return replica.tensors
@@ -99,7 +99,7 @@ def test_two_ranks_step_as_a_swarm_of_two_nodes_bit_for_bit(ranks: dict[str, lis
             assert np.array_equal(found, expected.numpy())
 
 
-def test_two_ranks_whose_steps_leave_out_do_as_two_nodes_bit_for_bit(ranks: dict[str, list[Any]]) -> None:
+def test_two_ranks_with_update_topk_step_as_two_nodes_bit_for_bit(ranks: dict[str, list[Any]]) -> None:
     swarm = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9, "update_topk": UPDATE_TOPK})
     everything = node_path(RANKS, {"precondition": "none", "magnitude": "clipped", "beta": 0.9})
     for parameters in ranks["leaving_out"]:
@@ -108,17 +108,17 @@ def test_two_ranks_whose_steps_leave_out_do_as_two_nodes_bit_for_bit(ranks: dict
     assert not torch.equal(swarm["t0"], everything["t0"])
 
 
-def test_ranks_stay_equal_whatever_gradients_they_have(ranks: dict[str, list[Any]]) -> None:
-    """Some missing, all missing, one infinite; rates that differ by rounding."""
+def test_ranks_stay_equal_with_missing_and_infinite_gradients(ranks: dict[str, list[Any]]) -> None:
+    """Some gradients are missing, or all, or one is infinite; the rates differ by rounding."""
     (first, *dropped_first), (second, *dropped_second) = ranks["unequal"]
     assert first == second
-    assert len(set(first)) == STEPS  # the other rank's votes apply where one has nothing to say
+    assert len(set(first)) == STEPS  # the other rank's votes apply when one rank sends nothing
     assert (dropped_first[0], dropped_second[0]) == (1, 0)
     assert np.array_equal(dropped_first[1][0], parameters_of(SHAPES)[1].detach().numpy())  # frozen
 
 
-def test_a_step_costs_few_bytes_and_all_are_counted(ranks: dict[str, list[Any]]) -> None:
-    """At most 10 bits a component, and what the exchange adds."""
+def test_bytes_of_a_step_are_few_and_counted(ranks: dict[str, list[Any]]) -> None:
+    """At most 10 bits a component, plus the overhead of the exchange."""
     components = sum(32 * -(-math.prod(s) // 64) if len(s) < 2 else 32 * tiles_of(s) for s in SHAPES)
     for _, sent, both_ways in ranks["votes"]:
         assert sent < components * 10 / 8 + 250
@@ -129,13 +129,13 @@ def tiles_of(shape: tuple[int, ...]) -> int:
     return -(-shape[0] // 64) * -(-math.prod(shape[1:]) // 64)
 
 
-def test_sizes_that_vary_come_through_whole_and_steady_ones_cost_little_more(ranks: dict[str, list[Any]]) -> None:
+def test_gather_of_varying_sizes_is_complete_and_of_steady_sizes_cheap(ranks: dict[str, list[Any]]) -> None:
     for wrong, sent in ranks["sizes"]:
         assert wrong == 0
         assert 10_000 < sent < 10_500
 
 
-def test_ranks_at_odds_are_told_in_what(ranks: dict[str, list[Any]]) -> None:
+def test_differences_between_ranks_are_named(ranks: dict[str, list[Any]]) -> None:
     first, second = ranks["at_odds"]
     assert first == second
     settings_differ, shapes_differ, rates_differ, parameters_differ, steps_differ = first
@@ -151,19 +151,20 @@ def test_ranks_at_odds_are_told_in_what(ranks: dict[str, list[Any]]) -> None:
 
 
 def test_floats_follow_the_published_step(ranks: dict[str, list[Any]]) -> None:
-    """Two ranks, six steps, matrices, a vector, four dimensions and none, with decay: parameters and momentum."""
-    dumb = PublishedStep()
+    """Two ranks, six steps, with matrices, a vector, four dimensions and a scalar, with decay: parameters and
+    momentum."""
+    reference = PublishedStep()
     for step in range(STEPS):
-        dumb.step(step)
+        reference.step(step)
     for rank, (parameters, left) in enumerate(ranks["floats"]):
-        for place, found in enumerate(parameters):
-            clear = ~dumb.unclear[place]
+        for index, found in enumerate(parameters):
+            clear = ~reference.unclear[index]
             assert clear.mean() > 0.99
-            assert np.allclose(found[clear], dumb.theta[place][clear], atol=1e-6)
-            assert np.allclose(left[place].reshape(found.shape), dumb.delta[rank][place], atol=1e-6)
+            assert np.allclose(found[clear], reference.theta[index][clear], atol=1e-6)
+            assert np.allclose(left[index].reshape(found.shape), reference.delta[rank][index], atol=1e-6)
 
 
-# what a training script may have
+# properties of training scripts
 
 
 @given(
@@ -178,26 +179,26 @@ def test_any_dimensions_step_by_the_rate_and_none_counts_as_zero(
 ) -> None:
     wanted: Shapes = (*(tuple(shape) for shape in shapes), (3,))
     results = []
-    for blank in (None, 0.0):
+    for fill in (None, 0.0):
         parameters = parameters_of(wanted)
         before = [parameter.detach().clone() for parameter in parameters]
         optimizer = DeMo(parameters, values=values, precondition=precondition, compression_decay=0.9, lr=0.25)
         for _ in range(2):
-            give(parameters, gradients_of(wanted, 0, 0))  # the same again: two steps of one number do not cancel
-            for place in missing & set(range(len(parameters))):
-                parameters[place].grad = None if blank is None else torch.zeros(wanted[place])
+            give(parameters, gradients_of(wanted, 0, 0))  # the same gradient twice, so that two steps cannot cancel
+            for index in missing & set(range(len(parameters))):
+                parameters[index].grad = None if fill is None else torch.zeros(wanted[index])
             optimizer.step()
-        for place, (now, then) in enumerate(zip(parameters, before, strict=True)):
+        for index, (now, then) in enumerate(zip(parameters, before, strict=True)):
             moved = (now - then).abs()
             assert torch.all((moved - moved.mul(4).round().div(4)).abs() < 1e-6)  # −2, −1, 0, 1 or 2 steps
-            assert bool(moved.any()) != (place in missing) or values == "vote"
+            assert bool(moved.any()) != (index in missing) or values == "vote"
         results.append(parameters)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("values", ["vote", "float"])
 def test_memory_formats_tied_and_frozen_parameters_and_sparse_gradients(values: Any) -> None:
-    """They step as plain ones do; a frozen one stays as it is."""
+    """They step like contiguous parameters; a frozen one stays unchanged."""
     plain = parameters_of(((6, 70, 3, 3), (70, 50), (20, 5)))
     odd = parameters_of(((6, 70, 3, 3), (70, 50), (20, 5)))
     odd[0].data = odd[0].data.to(memory_format=torch.channels_last)
@@ -221,7 +222,7 @@ def test_memory_formats_tied_and_frozen_parameters_and_sparse_gradients(values: 
     assert torch.equal(frozen, torch.ones(5))
 
 
-def test_without_any_gradient_momentum_goes_on_and_decay_works() -> None:
+def test_without_gradients_momentum_and_weight_decay_continue() -> None:
     parameters = parameters_of(((64, 64),))
     optimizer = DeMo(parameters, **VOTE)
     optimizer.step()
@@ -236,8 +237,8 @@ def test_without_any_gradient_momentum_goes_on_and_decay_works() -> None:
 
 @pytest.mark.parametrize("values", ["vote", "float"])
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, 1e19])
-def test_a_gradient_that_is_not_finite_poisons_nothing(values: Any, bad: float) -> None:
-    """The step is left out, for all of the rank's parameters, and counted."""
+def test_a_gradient_that_is_not_finite_drops_the_step(values: Any, bad: float) -> None:
+    """The step is dropped for all of the rank's parameters, and counted."""
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters, values=values, precondition="adam")
     steps(optimizer, SHAPES, 0, 2)
@@ -253,7 +254,7 @@ def test_a_gradient_that_is_not_finite_poisons_nothing(values: Any, bad: float) 
     assert torch.equal(optimizer.state[parameters[0]][name], momentum)
 
 
-def test_a_closure_is_called_with_gradients_on_and_a_step_may_stand_under_autocast() -> None:
+def test_a_closure_has_gradients_enabled_and_a_step_works_under_autocast() -> None:
     (weight,) = parameters_of(((64, 64),))
     (twin,) = parameters_of(((64, 64),))
 
@@ -277,7 +278,7 @@ def test_a_closure_is_called_with_gradients_on_and_a_step_may_stand_under_autoca
 @pytest.mark.parametrize("values", ["vote", "float"])
 @pytest.mark.parametrize("precondition", ["none", "adam"])
 def test_resumed_equals_uninterrupted_bit_for_bit(values: Any, precondition: Any) -> None:
-    """Through torch.save, an odd number of steps in, with two groups and a scheduler."""
+    """Through torch.save, after an odd number of steps, with two groups and a scheduler."""
 
     def made(parameters: list[nn.Parameter]) -> tuple[DeMo, torch.optim.lr_scheduler.LRScheduler]:
         groups: list[dict[str, Any]] = [
@@ -287,15 +288,15 @@ def test_resumed_equals_uninterrupted_bit_for_bit(values: Any, precondition: Any
         optimizer = DeMo(groups, values=values, precondition=precondition, compression_decay=0.9)
         return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
-    def go_on(optimizer: DeMo, scheduler: torch.optim.lr_scheduler.LRScheduler, first: int, last: int) -> None:
+    def run(optimizer: DeMo, scheduler: torch.optim.lr_scheduler.LRScheduler, first: int, last: int) -> None:
         for step in range(first, last):
             steps(optimizer, SHAPES, step, step + 1)
             scheduler.step()
 
-    through, interrupted = parameters_of(SHAPES), parameters_of(SHAPES)
-    go_on(*made(through), 0, STEPS)
+    uninterrupted, interrupted = parameters_of(SHAPES), parameters_of(SHAPES)
+    run(*made(uninterrupted), 0, STEPS)
     optimizer, scheduler = made(interrupted)
-    go_on(optimizer, scheduler, 0, 3)
+    run(optimizer, scheduler, 0, 3)
     file = io.BytesIO()
     torch.save([optimizer.state_dict(), scheduler.state_dict()], file)
     again, scheduler_again = made(interrupted)
@@ -303,8 +304,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(values: Any, precondition: Any
     optimizer_state, scheduler_state = torch.load(file, weights_only=True)
     again.load_state_dict(optimizer_state)
     scheduler_again.load_state_dict(scheduler_state)
-    go_on(again, scheduler_again, 3, STEPS)
-    assert all(torch.equal(a, b) for a, b in zip(through, interrupted, strict=True))
+    run(again, scheduler_again, 3, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(uninterrupted, interrupted, strict=True))
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
@@ -334,7 +335,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match="doesn't match the size"):  # torch's own words
+    with pytest.raises(ValueError, match="doesn't match the size"):  # torch's own message
         optimizer.load_state_dict(state_of(SHAPES[:3]))
     assert all(torch.equal(optimizer.state[parameters[0]][name], tensor) for name, tensor in before.items())
 
@@ -345,7 +346,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"compression_chunk": 32}, "compression_chunk must be 64 with values='vote'.*choose values='float'"),
+        ({"compression_chunk": 32}, "compression_chunk must be 64 with values='vote'.*use values='float'"),
         ({"compression_decay": 1.0}, "compression_decay must be 0 or more, and less than 1; it is 1.0"),
         ({"compression_topk": 0}, "compression_topk must be a whole number, 1 or more; it is 0"),
         ({"update_topk": 5000}, "update_topk must be a whole number, 0 to 4096; it is 5000"),
@@ -359,13 +360,13 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
         ({"lr": 1.0, "weight_decay": 1.0}, "lr · weight_decay must be less than 1"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         DeMo(parameters_of(SHAPES), **wrong)
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
-def test_parameters_of_another_kind_are_refused(kind: torch.dtype) -> None:
+def test_parameters_of_another_dtype_are_refused(kind: torch.dtype) -> None:
     with pytest.raises(ConfigError, match="Keep float32 masters"):
         DeMo([nn.Parameter(torch.ones(3, dtype=kind))])
 
@@ -386,12 +387,12 @@ def test_settings_may_change_between_steps_but_not_what_is_trained() -> None:
         optimizer.step()
 
 
-def test_the_defaults_of_published_arguments_are_the_published_ones() -> None:
+def test_defaults_are_the_published_ones() -> None:
     group = DeMo(parameters_of(SHAPES)).param_groups[0]
     published = {"compression_decay": 0.999, "compression_topk": 32, "compression_chunk": 64, "weight_decay": 0.0}
     assert {name: group[name] for name in published} == published
 
 
-def test_asking_for_the_package_alone_does_not_load_torch() -> None:
+def test_importing_the_package_does_not_load_torch() -> None:
     code = "import sys, thinwire_node; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

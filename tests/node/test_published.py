@@ -1,4 +1,4 @@
-"""The baseline is DeMo as it was published, operation for operation, and comes to what the paper says."""
+"""The baseline is DeMo as published, operation for operation, and agrees with the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.published import Published
+from thinwire_node.compression.published import PublishedMomentum
 
 BETA, K, RATE, NODES = 0.9, 32, 1e-2, 4
 
@@ -18,10 +18,10 @@ def gradient_of(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 class PaperDeMo:
-    """The paper's algorithm 1 for one node and one tensor, as a dumb reader would write it (arXiv 2411.19870).
+    """The paper's algorithm 1 for one node and one tensor, written as simply as possible (arXiv 2411.19870).
 
-    Each chunk of 64 (×64) is transformed by the cosine sum itself, the k largest coefficients are taken out of the
-    momentum, and the parameters step by the sign of what was taken.
+    Each chunk of 64 (×64) is transformed by the cosine sum, the k largest coefficients are removed from the momentum,
+    and the parameters step by the sign of what was removed.
     """
 
     def __init__(self, theta: torch.Tensor, beta: float, k: int, rate: float) -> None:
@@ -34,37 +34,39 @@ class PaperDeMo:
 
     def step(self, gradient: torch.Tensor) -> None:
         self.momentum = self.beta * self.momentum + self.rate * gradient
-        taken = torch.zeros_like(self.momentum)
+        extracted = torch.zeros_like(self.momentum)
         b = torch.tensor(self.basis)
         if self.momentum.dim() == 1:
             for start in range(0, len(self.momentum), 64):
                 coefficients = b @ self.momentum[start : start + 64]
-                taken[start : start + 64] = b.T @ self.largest(coefficients)
+                extracted[start : start + 64] = b.T @ self.largest(coefficients)
         else:
             for row in range(0, self.momentum.shape[0], 64):
                 for column in range(0, self.momentum.shape[1], 64):
                     chunk = self.momentum[row : row + 64, column : column + 64]
                     part = b.T @ self.largest(b @ chunk @ b.T) @ b
-                    taken[row : row + 64, column : column + 64] = part
-        self.momentum = self.momentum - taken
-        self.theta = self.theta - self.rate * torch.sign(taken)
+                    extracted[row : row + 64, column : column + 64] = part
+        self.momentum = self.momentum - extracted
+        self.theta = self.theta - self.rate * torch.sign(extracted)
 
     def largest(self, coefficients: torch.Tensor) -> torch.Tensor:
         flat = coefficients.flatten().tolist()
-        kept = sorted(range(len(flat)), key=lambda place: -abs(flat[place]))[: self.k]
+        selected = sorted(range(len(flat)), key=lambda position: -abs(flat[position]))[: self.k]
         out = torch.zeros(len(flat))
-        out[kept] = coefficients.flatten()[kept]
+        out[selected] = coefficients.flatten()[selected]
         return out.view(coefficients.shape)
 
 
 class PublishedOperations:
-    """One node's step for one tensor whose sides are multiples of 64, with the operations of the code beside the paper
-    in their order, and their own einsums: what takes time, and how long, is what it takes there."""
+    """One node's step for one tensor, with the operations of the published code in their order, including its einsums.
+
+    The sides of the tensor must be multiples of 64.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape, self.delta = shape, torch.zeros(shape)
         eye = torch.tensor(PaperDeMo(self.delta, BETA, K, RATE).basis)
-        self.forward, self.backward = eye.T.contiguous(), eye  # [position, frequency] and the other way round
+        self.forward, self.backward = eye.T.contiguous(), eye  # [position, frequency] and [frequency, position]
 
     def encode(self, x: Tensor) -> Tensor:
         if x.dim() == 1:
@@ -102,8 +104,8 @@ class PublishedOperations:
 
 
 @pytest.mark.parametrize("shape", [(128, 64), (64, 256), (192,)])
-def test_the_baseline_does_what_the_published_operations_do(shape: tuple[int, ...]) -> None:
-    published = [Published({"w": shape}, beta=BETA, k=K) for _ in range(NODES)]
+def test_baseline_equals_the_published_operations(shape: tuple[int, ...]) -> None:
+    published = [PublishedMomentum({"w": shape}, beta=BETA, k=K) for _ in range(NODES)]
     literal = [PublishedOperations(shape) for _ in range(NODES)]
     for seed in range(3):
         sent, theirs = [], []
@@ -120,16 +122,16 @@ def test_the_baseline_does_what_the_published_operations_do(shape: tuple[int, ..
             assert torch.allclose(literal[number].delta, published[number].delta["w"], atol=1e-6)
         step, other = published[0].step_of(sent)["w"], literal[0].step_of(theirs)
         assert step.abs().max() == 1
-        # where the step is next to zero, two ways of summing may give it either sign
+        # where the step is nearly zero, the order of summation may decide its sign
         assert (step == other).float().mean() > 0.999
 
 
 @pytest.mark.parametrize("shape", [(128, 64), (192,)])
-def test_one_node_goes_where_the_paper_goes(shape: tuple[int, ...]) -> None:
-    """Six steps: the same parameters and the same momentum."""
+def test_one_node_follows_the_algorithm_of_the_paper(shape: tuple[int, ...]) -> None:
+    """Six steps give the same parameters and the same momentum."""
     theta = gradient_of(shape, 1)
     paper = PaperDeMo(theta, BETA, K, RATE)
-    published = Published({"w": shape}, beta=BETA, k=K)
+    published = PublishedMomentum({"w": shape}, beta=BETA, k=K)
     for seed in range(6):
         before, gradient = paper.theta, gradient_of(shape, 10 + seed)
         paper.step(gradient)

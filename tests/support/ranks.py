@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from support.small import SHAPES
 from thinwire_node import DeMo
-from thinwire_node.optimizer.all_gather import Exchange
+from thinwire_node.optimizer.all_gather import AllGather
 from thinwire_proto.errors import ConfigError
 
 RANKS = 2
@@ -147,7 +147,7 @@ def refusal(
 
 def sizes(rank: int) -> Any:
     """Bytes of sizes that vary wildly come through whole; steady ones cost little more than themselves."""
-    exchange, device, wrong = Exchange(), torch.device("cpu"), 0
+    exchange, device, wrong = AllGather(), torch.device("cpu"), 0
     for size in (0, 5000, 1, 100_000, 100_001, 0, 0, 3000, 90_000):
         sent = [bytes([number + 1]) * (size * (number + 1)) for number in range(RANKS)]
         wrong += exchange.gather(sent[rank], device) != sent

@@ -1,14 +1,13 @@
-"""DeMo, decoupled momentum (arXiv 2411.19870): the node's own momentum, and what of it is sent.
+"""DeMo, decoupled momentum (arXiv 2411.19870): the node's own momentum, and the extraction of what is sent.
 
-    m ← β·m + η·P(g)          accumulate; g is the mean gradient since the last cut, P its preconditioning
+    m ← β·m + η·P(g)          accumulate; g is the mean gradient since the last extraction, P its preconditioning
     C = T(m)                  transform of each tile, in float
-    keep the k of largest |C| a tile, zeros never
-    m ← m − α·T⁻¹(kept)       what was sent leaves the momentum, the rest stays at home
+    select the k largest |C| of each tile, never zeros
+    m ← m − α·T⁻¹(selected)   what was sent leaves the momentum, the rest stays
 
-What is kept from round to round is C and not m, which comes to the same, since T is linear (see `compress`). A kept
-component counts as its sign times the tile's mean kept magnitude, since only its sign travels; where the contract has
-the tile's magnitude travel too, times what its code stands for. Any arithmetic will do here: only its owner ever sees
-the momentum.
+The module stores C instead of m, which is equivalent because T is linear (see `compress`). Only the sign of a selected
+component travels, so its value is the sign times the tile's mean selected magnitude. With magnitudes, the value is the
+sign times the value of the tile's code. The arithmetic need not be exact, because the momentum never leaves the node.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from thinwire_node.compression.compress import Compressor, Kept
+from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import make_fused
 from thinwire_node.compression.precondition import SecondMoment
 from thinwire_proto.contract import DemoSpec
@@ -29,15 +28,16 @@ from thinwire_proto.exact.tiles import Batch, TensorTiles, TileLayout
 from thinwire_proto.exact.votes import Votes
 
 if TYPE_CHECKING:
-    from thinwire_node.compression.triton.compress import Feed, FusedCompressor
+    from thinwire_node.compression.triton.compress import FusedCompressor, GradientInput
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a cut took out of the momentum, so that it can be sent, or put back.
+    """The part that one extraction removed from the momentum, to be sent or put back.
 
-    components: int64 [n], flat in tile space, ascending. values: float32 [n], what each counts as. codes: uint8, one
-    for each tile that has votes, which say what the values are where magnitudes travel; they are not kept on disk.
+    components: int64 [n], flat in tile space, ascending. values: float32 [n], the value of each vote. extraction: its
+    number. codes: uint8, with magnitudes one for each tile that has votes; not saved to disk, since only `values` are
+    needed to put it back.
     """
 
     components: Tensor
@@ -51,8 +51,11 @@ class Sent:
 
 
 class Momentum:
-    """The momentum of one node: `buffer`, its coefficients C, float32, flat in tile space. The contract says whether
-    what feeds it is preconditioned."""
+    """The momentum of one node.
+
+    `buffer` holds its coefficients C, float32, flat in tile space. The contract says whether gradients are
+    preconditioned.
+    """
 
     def __init__(self, layout: TileLayout, spec: DemoSpec, device: torch.device | str) -> None:
         self._layout = layout
@@ -61,54 +64,60 @@ class Momentum:
         self.buffer = torch.zeros(layout.components, device=device)
         self.compressor = Compressor(spec, device)
         self.fused: FusedCompressor | None = make_fused(spec, self.buffer.device)
-        """What matrices go through in place of `compressor`, where there is a card for it."""
+        """Processes matrix tiles in place of `compressor` on a suitable card."""
         self._second: SecondMoment | None = None
         if spec.precondition == "adam":
             self._second = SecondMoment(layout, spec.precondition_beta, device)
 
     @torch.no_grad()
     def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int = 1) -> None:
-        """m ← β·m + η·P(g). gradients: by the tensor's name, in its shape, contiguous; sums over `samples`, and g is
-        their mean."""
+        """m ← β·m + η·P(g), where g is the mean gradient.
+
+        gradients: sums over `samples`, by tensor name, contiguous, in the tensors' shapes.
+        """
         self._begin()
         for batch, coefficients, _ in self._batches(self.buffer):
             self._accumulate(batch, coefficients, gradients, learning_rate, samples)
 
     @torch.no_grad()
     def extract(self, k: int) -> Sent:
-        """Take the k largest components of each tile out of the momentum."""
-        return self._sent(self._cut_parts(k, None), k)
+        """Extract the k largest components of each tile from the momentum."""
+        return self._collect(self._extract_parts(k, None), k)
 
     @torch.no_grad()
     def accumulate_and_extract(
         self, gradients: Mapping[str, Tensor], learning_rate: float, samples: int, k: int
     ) -> Sent:
-        """One and then the other, with each batch of tiles brought from memory once."""
+        """`accumulate` followed by `extract`, reading each batch of tiles from memory only once."""
         self._begin()
-        return self._sent(self._cut_parts(k, (gradients, learning_rate, samples)), k)
+        return self._collect(self._extract_parts(k, (gradients, learning_rate, samples)), k)
 
-    def _cut_parts(self, k: int, fed: tuple[Mapping[str, Tensor], float, int] | None) -> Iterator[tuple[Kept, int]]:
-        """What each part of the buffer sends, and its first component, in their order. fed: arguments of `accumulate`,
-        for the part to go through that first."""
+    def _extract_parts(
+        self, k: int, accumulated: tuple[Mapping[str, Tensor], float, int] | None
+    ) -> Iterator[tuple[Extracted, int]]:
+        """Yield what each part of the buffer sends, and its first component, in order.
+
+        accumulated: arguments of `accumulate`, to run it on each part first.
+        """
         if self.fused is not None:
-            feed = None if fed is None else self._feed_of(*fed)
-            yield self.fused.extract(self._layout.matrices(self.buffer), k, feed), 0
+            inputs = None if accumulated is None else self._inputs(*accumulated)
+            yield self.fused.extract(self._layout.matrices(self.buffer), k, inputs), 0
         for batch, tiles, first in self._batches(self.buffer):
             if self.fused is not None and batch.is_matrix:
                 continue
-            if fed is not None:
-                self._accumulate(batch, tiles, *fed)
+            if accumulated is not None:
+                self._accumulate(batch, tiles, *accumulated)
             yield self.compressor.extract(tiles, k), first
 
-    def _feed_of(self, gradients: Mapping[str, Tensor], rate: float, samples: int) -> Feed:
-        from thinwire_node.compression.triton.compress import Feed  # noqa: PLC0415 - Triton is not there on every machine
+    def _inputs(self, gradients: Mapping[str, Tensor], rate: float, samples: int) -> GradientInput:
+        from thinwire_node.compression.triton.compress import GradientInput  # noqa: PLC0415 - Triton is optional
 
         matrices = [tensor for tensor in self._layout.tensors if tensor.is_matrix]
         of_matrices = [gradients[tensor.name] for tensor in matrices]
         if self._second is None:
-            return Feed(matrices, of_matrices, rate, 1 / samples)
+            return GradientInput(matrices, of_matrices, rate, 1 / samples)
         seconds = [self._second.of(tensor.name)["second"] for tensor in matrices]
-        return Feed(matrices, of_matrices, rate, 1 / samples, seconds, self._second.weight)
+        return GradientInput(matrices, of_matrices, rate, 1 / samples, seconds, self._second.weight)
 
     def _begin(self) -> None:
         if self._second is not None:
@@ -118,7 +127,7 @@ class Momentum:
     def _accumulate(
         self, batch: Batch, coefficients: Tensor, gradients: Mapping[str, Tensor], rate: float, samples: int
     ) -> None:
-        tiles, scratch = self.compressor.room(coefficients.shape)
+        tiles, scratch = self.compressor.buffers(coefficients.shape)
         if any(part.is_padded for part in batch.parts):
             tiles.zero_()
         for part in batch.parts:
@@ -135,8 +144,8 @@ class Momentum:
         scale = 1 / samples if self._second is None else self._second.scale / samples
         self.compressor.accumulate(coefficients, tiles, rate * scale)
 
-    def _sent(self, parts: Iterator[tuple[Kept, int]], k: int) -> Sent:
-        """parts: see `_cut_parts`; each is put where it is to lie before the next is worked out."""
+    def _collect(self, parts: Iterator[tuple[Extracted, int]], k: int) -> Sent:
+        """Collect the parts of `_extract_parts` in one list. Each part is copied before the next one is computed."""
         most, device = self._layout.selected_max(k), self.buffer.device
         components = torch.empty(most, dtype=torch.int64, device=device)
         values = torch.empty(most, device=device)
@@ -146,21 +155,25 @@ class Momentum:
             torch.add(part.components, first, out=components[start:end])
             values[start:end] = part.values
             codes.append(part.codes)
-        if end < most:  # where there were zeros
+        if end < most:  # tiles with zeros have fewer than k
             components, values = components[:end].clone(), values[:end].clone()
         return Sent(components, values, self._extractions, torch.cat(codes) if self._spec.magnitude == "tile" else None)
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:
-        """It was not counted: m ← m + βʲ·α·q, for the j cuts since. Nothing that was learned is lost."""
+        """Undo an extraction that was not counted: m ← m + βʲ·α·q after j further extractions. So no gradient
+        is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._extractions - sent.extraction)
-        components, values = self._here(sent)
+        components, values = self._on_device(sent)
         self.buffer.index_add_(0, components, values, alpha=share)
 
     def steps(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
-        """What an update of these votes alone would add to the parameters, a batch of tiles at a time: float32
-        [n, 64, 64] or [n, 64], which lasts until the next batch. rate: see `Compressor.step`."""
-        components, values = self._here(sent)
+        """Yield the change of the parameters by an update with these votes alone, one batch of tiles at a time.
+
+        Each change is float32 [n, 64, 64] or [n, 64]; its memory is reused for the next batch. rate: see
+        `Compressor.step`.
+        """
+        components, values = self._on_device(sent)
         batches = [(batch, tiles.shape, first) for batch, tiles, first in self._batches(self.buffer)]
         ends = torch.tensor([first + prod(shape) for _, shape, first in batches], device=components.device)
         start = 0
@@ -168,13 +181,13 @@ class Momentum:
             yield batch, self.compressor.step(components[start:end] - first, values[start:end], shape, rate)
             start = end
 
-    def _here(self, sent: Sent) -> tuple[Tensor, Tensor]:
+    def _on_device(self, sent: Sent) -> tuple[Tensor, Tensor]:
         return sent.components.to(self.buffer.device), sent.values.to(self.buffer.device)
 
-    # what a node keeps on disk, so that a restart costs nothing that was learned
+    # what a node saves to disk, so that a restart loses no momentum
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of all that is learned here, by name."""
+        """Copies of all learned tensors, by name."""
         return {name: tensor.clone() for name, tensor in self._tensors().items()}
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -185,7 +198,8 @@ class Momentum:
             tensor.copy_(state[name])
 
     def of(self, tensor: TensorTiles) -> dict[str, Tensor]:
-        """What is learned of one tensor, by name; not copies. coefficients: of its tiles, [n, 64, 64] or [n, 64]."""
+        """The learned tensors of one parameter, by name, not copied. coefficients: of its tiles, [n, 64, 64] or [n,
+        64]."""
         second = self._second.of(tensor.name) if self._second else {}
         return {"coefficients": self._layout.tiles_of(self.buffer, tensor)} | second
 
@@ -194,7 +208,7 @@ class Momentum:
             tensor.zero_()
 
     def _batches(self, flat: Tensor) -> Iterator[tuple[Batch, Tensor, int]]:
-        """Views of a flat buffer as tiles, in its order: (batch, [n, 64, 64] or [n, 64], first component)."""
+        """Yield views of a flat buffer as tiles, in order: (batch, [n, 64, 64] or [n, 64], first component)."""
         first = 0
         for batch in self._layout.batches(self.compressor.batch_tiles):
             tiles = (self._layout.matrices if batch.is_matrix else self._layout.vectors)(flat)[batch.tiles]

@@ -1,9 +1,9 @@
-"""DeMo as it was published (arXiv 2411.19870, and the code beside it), operation for operation, in float.
+"""DeMo as published (arXiv 2411.19870, and the code beside it), operation for operation, in float.
 
-What thinwire's own way is measured against. A tensor is cut into chunks whose edges divide it, the largest that are not
-above `chunk`; the values of the kept coefficients travel as float32 beside an int64 index; where several nodes sent the
-same coefficient their mean counts, and the step is the sign of what comes out. Two replicas that add these floats up in
-another order drift apart, which is why swarms send votes.
+This is the baseline for thinwire's own variant. A tensor is split into chunks whose edges divide it: the largest
+divisors not above `chunk`. The values of the selected coefficients travel as float32 with an int64 index. If several
+nodes send the same coefficient, its value is the mean, and the step is the sign of the result. Replicas that sum these
+floats in different orders drift apart, which is why swarms send votes instead.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ BYTES_A_COMPONENT = 12  # an int64 and a float32
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Kept coefficients of a tensor. indices: int64 [chunks, k], within the chunk. values: float32 [chunks, k]."""
+class ChunkCoefficients:
+    """The selected coefficients of a tensor. indices: int64 [chunks, k], within the chunk. values: float32
+    [chunks, k]."""
 
     indices: Tensor
     values: Tensor
 
 
-class Published:
-    """The momentum ("delta") of one node. shapes: of the parameters, by name; more than two dimensions count as (first,
-    the rest), where the published code knows one and two only. chunk: the edge wanted. alpha: share of what was sent
-    that leaves the momentum; 1 in the published code."""
+class PublishedMomentum:
+    """The momentum ("delta") of one node.
+
+    shapes: of the parameters, by name. A parameter with more than two dimensions counts as a matrix (first, the rest);
+    the published code knows only one and two dimensions. chunk: the desired edge. alpha: the fraction of what was sent
+    that leaves the momentum; 1 in the published code.
+    """
 
     def __init__(
         self,
@@ -55,21 +59,21 @@ class Published:
             delta.mul_(self._beta).add_(gradients[name], alpha=learning_rate)
 
     @torch.no_grad()
-    def extract(self) -> dict[str, Kept]:
-        """Take the k largest coefficients of each chunk out of the momentum."""
+    def extract(self) -> dict[str, ChunkCoefficients]:
+        """Extract the k largest coefficients of each chunk from the momentum."""
         sent = {}
         for name, delta in self.delta.items():
             flat = self._encode(name, delta)
             indices = flat.abs().topk(min(self._k, flat.shape[1]), dim=1, largest=True, sorted=False).indices
-            sent[name] = Kept(indices, flat.gather(1, indices))
+            sent[name] = ChunkCoefficients(indices, flat.gather(1, indices))
             own = torch.zeros_like(flat)
             own.scatter_reduce_(1, indices, sent[name].values, reduce="mean", include_self=False)
             delta.sub_(self._decode(name, own), alpha=self._alpha)
         return sent
 
     @torch.no_grad()
-    def step_of(self, everybody: Sequence[Mapping[str, Kept]]) -> dict[str, Tensor]:
-        """The sign of the step that all nodes' coefficients make together, by name: −1, 0 or 1, float32."""
+    def step_of(self, everybody: Sequence[Mapping[str, ChunkCoefficients]]) -> dict[str, Tensor]:
+        """The sign of the step from all nodes' coefficients, by name: −1, 0 or 1, float32."""
         steps = {}
         for name, delta in self.delta.items():
             indices = torch.cat([sent[name].indices for sent in everybody], 1)
@@ -80,22 +84,22 @@ class Published:
         return steps
 
     def size(self, name: str) -> int:
-        """Of a chunk of the tensor, in coefficients."""
+        """Number of coefficients in a chunk of the tensor."""
         return prod(self._chunks[name])
 
-    def kept_shape(self, name: str) -> tuple[int, int]:
-        """(chunks, k): the shape of what is kept of the tensor."""
+    def selected_shape(self, name: str) -> tuple[int, int]:
+        """Shape (chunks, k) of the selected coefficients of the tensor."""
         return prod(self._shapes[name]) // self.size(name), min(self._k, self.size(name))
 
     def _encode(self, name: str, values: Tensor) -> Tensor:
-        """Coefficients [chunks, edge · edge]."""
+        """The coefficients [chunks, edge · edge] of a tensor."""
         rows, columns = self._chunks[name]
         grid = values.reshape(_rows(values.shape) // rows, rows, -1, columns)
         first, second = (_basis(edge, values.device) for edge in (rows, columns))
         return torch.einsum("yhxw,kh,lw->yxkl", grid, first, second).reshape(-1, rows * columns)
 
     def _decode(self, name: str, flat: Tensor) -> Tensor:
-        """Coefficients [chunks, edge · edge] to a tensor of the parameter's shape."""
+        """The tensor of coefficients [chunks, edge · edge], in the parameter's shape."""
         rows, columns = self._chunks[name]
         shape = self._shapes[name]
         grid = flat.view(_rows(shape) // rows, -1, rows, columns)
@@ -103,17 +107,17 @@ class Published:
         return torch.einsum("yxkl,kh,lw->yhxw", grid, first, second).reshape(shape)
 
 
-def components(sent: Mapping[str, Kept]) -> int:
-    return sum(kept.indices.numel() for kept in sent.values())
+def components(sent: Mapping[str, ChunkCoefficients]) -> int:
+    return sum(selected.indices.numel() for selected in sent.values())
 
 
 def _rows(shape: Sequence[int]) -> int:
-    """Of the parameter as a matrix; a vector, and a single number, is one row."""
+    """Rows of the parameter as a matrix; a vector or a scalar is one row."""
     return shape[0] if len(shape) > 1 else 1
 
 
 def _chunks_of(shape: Sequence[int], chunk: int) -> tuple[int, int]:
-    """Edges of the chunks of a tensor: rows and columns."""
+    """Edges (rows, columns) of the chunks of a tensor."""
     rows = _rows(shape)
     return _divisor(rows, chunk), _divisor(prod(shape) // rows, chunk)
 
@@ -125,7 +129,7 @@ def _divisor(size: int, at_most: int) -> int:
 
 @lru_cache(maxsize=32)
 def _basis(edge: int, device: torch.device) -> Tensor:
-    """The orthonormal DCT-II basis, [edge, edge] float32: rows are frequencies, columns positions."""
+    """The orthonormal DCT-II basis, [edge, edge] float32: rows are frequencies, columns are positions."""
     position = torch.arange(edge, dtype=torch.float64)
     basis = torch.cos(math.pi * (2 * position + 1) * position[:, None] / (2 * edge)) * math.sqrt(2 / edge)
     basis[0] /= math.sqrt(2)

@@ -1,8 +1,9 @@
-"""What an update with update_topk has left out of a contribution that it counts: it goes back into the momentum.
+"""Returns to the momentum the components that an update with update_topk dropped from a counted contribution.
 
-A receipt says that a contribution is counted; only the update says what of it. So a contribution is awaited from its
-cut until the update of its round's step is applied, and no longer: if that does not count it, none does. Receipt and
-update may come in either order, and one update may be out for each step that a base can lie behind.
+A receipt says that a contribution is counted; only the update says which of its components. So a contribution is
+tracked from its extraction until the update of its round's step has been applied. If that update does not count it, no
+later one will. Receipt and update may come in either order, and several contributions can be pending at once, one for
+each step that a base may lie behind.
 """
 
 from __future__ import annotations
@@ -21,33 +22,32 @@ from thinwire_proto.exact.votes import Merged, Signs
 
 @dataclass(frozen=True)
 class Pending:
-    """A contribution that something is still to come of: its hash, what it took out of the momentum, and the step that
-    its round was for."""
+    """A contribution whose outcome is open: its hash, what it removed from the momentum, and the step of its round."""
 
     hash: bytes
     sent: Sent
     step: int = 0
 
 
-def left_out_of(sent: Sent, merged: Merged, layout: TileLayout, update_topk: int) -> Sent | None:
-    """The part of `sent` that the update does not hold, for `Momentum.put_back`; None if it holds all of it."""
+def dropped_part(sent: Sent, merged: Merged, layout: TileLayout, update_topk: int) -> Sent | None:
+    """The part of `sent` that is missing in the update, for `Momentum.put_back`; None if nothing is missing."""
     missing = np.flatnonzero(dropped_by_update(sent.components.cpu().numpy(), merged, layout, update_topk))
     if not len(missing):
         return None
-    places = torch.from_numpy(missing).to(sent.components.device)
-    return Sent(sent.components[places], sent.values[places], sent.extraction)
+    indices = torch.from_numpy(missing).to(sent.components.device)
+    return Sent(sent.components[indices], sent.values[indices], sent.extraction)
 
 
 class Awaited:
-    """Contributions whose update is still to come. Empty where the contract has no update_topk."""
+    """Contributions whose update is still to come. Always empty without update_topk."""
 
     def __init__(self, update_topk: int, kept: Collection[Pending] = ()) -> None:
-        """kept: of an earlier life."""
+        """kept: contributions restored from disk."""
         self._update_topk = update_topk
         self._by_hash = {one.hash: one for one in kept}
         self._newest_extraction = 0
 
-    def extract(self, one: Pending) -> None:
+    def add(self, one: Pending) -> None:
         self._newest_extraction = one.sent.extraction
         if self._update_topk:
             self._by_hash[one.hash] = replace(one, sent=replace(one.sent, codes=None))
@@ -58,20 +58,23 @@ class Awaited:
     def applied(
         self, step: int, counted: Collection[bytes], merged: Merged | Signs, layout: TileLayout
     ) -> Iterator[Sent]:
-        """The update of `step` is applied, which counts these contributions: what it has left out of ours. Of those
-        that a snapshot has led past, nobody can say it any more, and they count as they were sent."""
-        votes = merged if isinstance(merged, Merged) else None  # with update_topk they are votes
+        """Yield the dropped parts of our contributions, after the update of `step` was applied, which counts `counted`.
+
+        If a snapshot skipped the update of a contribution, its dropped part is unknown, and the contribution counts as
+        sent.
+        """
+        votes = merged if isinstance(merged, Merged) else None  # with update_topk an update contains votes
         for one in list(self._by_hash.values()):
             if one.step <= step:
                 del self._by_hash[one.hash]
                 part = (
-                    left_out_of(one.sent, votes, layout, self._update_topk) if votes and one.hash in counted else None
+                    dropped_part(one.sent, votes, layout, self._update_topk) if votes and one.hash in counted else None
                 )
                 if part is not None:
                     yield part
 
     def kept(self) -> tuple[Pending, ...]:
-        """For the disk. The next life counts its cuts from 0 on."""
+        """The contributions to save to disk. After a restart, extractions are numbered from 0 again."""
         return tuple(
             replace(one, sent=replace(one.sent, extraction=one.sent.extraction - self._newest_extraction))
             for one in self._by_hash.values()

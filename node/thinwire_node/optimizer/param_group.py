@@ -1,8 +1,8 @@
-"""One param group of the optimizer: what is learned of its parameters, what of it is sent, and the step.
+"""One param group of the optimizer: its learned state, its payload for the other ranks, and its step.
 
-Two kinds behind one interface. `VoteGroup` is what a node of a swarm runs: votes, merged and decoded in integers,
-applied exactly. `FloatGroup` is DeMo as it was published. Both see a parameter of more than two dimensions as a matrix,
-(first, the rest).
+There are two kinds behind one interface. `VoteGroup` uses the arithmetic of a swarm's node: votes, merged and decoded
+in integers, applied exactly. `FloatGroup` is DeMo as published. Both treat a parameter with more than two dimensions as
+a matrix (first, the rest).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_node.compression.precondition import SecondMoment
-from thinwire_node.compression.published import Kept, Published
-from thinwire_node.compression.residual import left_out_of
+from thinwire_node.compression.published import ChunkCoefficients, PublishedMomentum
+from thinwire_node.compression.residual import dropped_part
 from thinwire_proto.contract import TILE_EDGE, DemoSpec, Parameter
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals
@@ -32,8 +32,8 @@ from thinwire_proto.wire.codec import decode_votes, encode_votes
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of a param group, but for learning rate and weight decay, which each step brings along."""
+class GroupSettings:
+    """Settings of a param group, except learning rate and weight decay, which each step supplies."""
 
     compression_decay: float
     compression_topk: int
@@ -47,7 +47,7 @@ class Settings:
     precondition_beta: float
 
     def __post_init__(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError for invalid settings."""
         named = {
             "values": ("vote", "float"),
             "transform": ("dct", "hadamard"),
@@ -70,53 +70,55 @@ class Settings:
         if self.values == "vote" and self.compression_chunk != TILE_EDGE:
             raise ConfigError(
                 f"compression_chunk must be {TILE_EDGE} with values='vote': the integer transform that keeps ranks "
-                f"equal is made for that; it is {self.compression_chunk}. Leave it out, or choose values='float'"
+                f"equal has only this size; it is {self.compression_chunk}. Omit it, or use values='float'"
             )
         for name, published in (("transform", "dct"), ("magnitude", "sign"), ("update_topk", 0)):
             if self.values == "float" and getattr(self, name) != published:
-                raise ConfigError(f"{name} must be {published!r} with values='float': the published has no other")
+                raise ConfigError(f"{name} must be {published!r} with values='float', as in the published algorithm")
 
 
-def settings_of(group: Mapping[str, Any]) -> Settings:
-    """Of one of torch's `param_groups`. Raises ConfigError."""
-    return Settings(**{name: group[name] for name in Settings.__dataclass_fields__})
+def settings_of(group: Mapping[str, Any]) -> GroupSettings:
+    """The settings in a torch param group. Raises ConfigError."""
+    return GroupSettings(**{name: group[name] for name in GroupSettings.__dataclass_fields__})
 
 
 def check_rates(learning_rate: float, weight_decay: float) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError for invalid rates."""
     if not (0 <= learning_rate < math.inf and 0 <= weight_decay < math.inf):
         raise ConfigError(f"lr and weight_decay must be 0 or more; they are {learning_rate} and {weight_decay}")
     if learning_rate * weight_decay >= 1:
         raise ConfigError(
-            "lr · weight_decay must be less than 1, or parameters change their sign; "
+            "lr · weight_decay must be less than 1, otherwise parameters change their sign; "
             f"{learning_rate} · {weight_decay} is {learning_rate * weight_decay}"
         )
 
 
 class ParamGroup(Protocol):
-    """One step is `cut`, and `apply` of what all ranks have cut; or `apply` alone."""
+    """One step consists of `extract`, and `apply` with the payloads of all ranks; or of `apply` alone."""
 
-    settings: Settings
+    settings: GroupSettings
     parameters: Sequence[Tensor]
 
     def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
-        """What this rank sends, once the gradients have gone into the momentum; it leaves that. gradients: of this rank
-        alone, in the order of the parameters, float32 in their shapes."""
+        """Accumulate the gradients, and extract the payload that this rank sends.
 
-    def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
-        """Step the parameters by what the ranks have sent, and decay them."""
+        gradients: of this rank alone, in the order of the parameters, float32 in their shapes.
+        """
+
+    def apply(self, gathered: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+        """Step the parameters by the payloads of the ranks, and decay them."""
 
     def state(self) -> list[dict[str, Tensor]]:
-        """All that is learned, by parameter and name; not copies."""
+        """The learned tensors, by parameter and name, not copied."""
 
 
-def group_of(parameters: Sequence[Tensor], settings: Settings) -> ParamGroup:
-    """A param group that has learned nothing. parameters: float32, on one device, none of them empty."""
+def group_of(parameters: Sequence[Tensor], settings: GroupSettings) -> ParamGroup:
+    """Create a param group without learned state. parameters: float32, on one device, none of them empty."""
     return VoteGroup(parameters, settings) if settings.values == "vote" else FloatGroup(parameters, settings)
 
 
 class VoteGroup:
-    def __init__(self, parameters: Sequence[Tensor], settings: Settings) -> None:
+    def __init__(self, parameters: Sequence[Tensor], settings: GroupSettings) -> None:
         self.settings = settings
         self.parameters = parameters
         self._layout = _layout_of(parameters)
@@ -133,7 +135,7 @@ class VoteGroup:
         )
         self._momentum = Momentum(self._layout, self._demo, parameters[0].device)
         self._step = torch.zeros((), dtype=torch.int64)
-        self._sent: Sent | None = None  # in the step that is under way, by this rank
+        self._sent: Sent | None = None  # by this rank, in the current step
         for parameter in parameters:
             with _contiguous([parameter]) as (theta,):
                 flush_subnormals(theta)
@@ -142,12 +144,12 @@ class VoteGroup:
         self._sent = self._momentum.accumulate_and_extract(_named(gradients), to_float32(learning_rate), 1, self._k)
         return encode_votes(self._sent.votes(), self._layout)
 
-    def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
-        votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in everybody]
+    def apply(self, gathered: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+        votes = [(decode_votes(sent, self._layout, self._k), 1) for sent in gathered]
         step, sent = int(self._step), self._sent
         self._sent = None
         merged = merge(votes, self._layout.components, topk_selection(self._demo, self._layout, step))
-        if sent is not None and (part := left_out_of(sent, merged, self._layout, self._demo.update_topk)):
+        if sent is not None and (part := dropped_part(sent, merged, self._layout, self._demo.update_topk)):
             self._momentum.put_back(part)
         rate = to_float32(learning_rate)
         decay = to_float32(1 - rate * weight_decay)
@@ -168,12 +170,12 @@ class VoteGroup:
 
 
 class FloatGroup:
-    def __init__(self, parameters: Sequence[Tensor], settings: Settings) -> None:
+    def __init__(self, parameters: Sequence[Tensor], settings: GroupSettings) -> None:
         self.settings = settings
         self.parameters = parameters
         device = parameters[0].device
-        self._published = Published(
-            {str(number): _seen(parameter) for number, parameter in enumerate(parameters)},
+        self._published = PublishedMomentum(
+            {str(number): _matrix_shape(parameter) for number, parameter in enumerate(parameters)},
             beta=settings.compression_decay,
             k=settings.compression_topk,
             chunk=settings.compression_chunk,
@@ -186,24 +188,24 @@ class FloatGroup:
         self._step = torch.zeros((), dtype=torch.int64)
 
     def extract(self, gradients: Sequence[Tensor], learning_rate: float) -> bytes:
-        """For each parameter its indices, in as few bytes as they need, and then its values, float32."""
+        """Encode for each parameter its indices, in as few bytes as possible, followed by its values, float32."""
         named = _named(gradients)
         if self._second is not None:
             self._second.begin()
             named = {name: self._second.precondition(name, gradient) for name, gradient in named.items()}
         self._published.accumulate(named, learning_rate)
         parts = []
-        for name, kept in self._published.extract().items():
-            parts.append(kept.indices.cpu().numpy().astype(self._index_type(name)).tobytes())
-            parts.append(kept.values.cpu().numpy().astype("<f4").tobytes())
+        for name, selected in self._published.extract().items():
+            parts.append(selected.indices.cpu().numpy().astype(self._index_type(name)).tobytes())
+            parts.append(selected.values.cpu().numpy().astype("<f4").tobytes())
         return b"".join(parts)
 
-    def apply(self, everybody: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
+    def apply(self, gathered: Sequence[bytes], learning_rate: float, weight_decay: float) -> None:
         if weight_decay:
             for parameter in self.parameters:
                 parameter.mul_(1 - learning_rate * weight_decay)
-        if everybody:
-            steps = self._published.step_of([self._read(sent) for sent in everybody])
+        if gathered:
+            steps = self._published.step_of([self._read(sent) for sent in gathered])
             for parameter, step in zip(self.parameters, steps.values(), strict=True):
                 parameter.sub_(step.view(parameter.shape), alpha=learning_rate)
         self._step += 1
@@ -214,16 +216,16 @@ class FloatGroup:
             for name, delta in self._published.delta.items()
         ]
 
-    def _read(self, sent: bytes) -> dict[str, Kept]:
-        found, at = {}, 0
+    def _read(self, sent: bytes) -> dict[str, ChunkCoefficients]:
+        found, offset = {}, 0
         for name, delta in self._published.delta.items():
-            shape = self._published.kept_shape(name)
+            shape = self._published.selected_shape(name)
             parts = []
             for kind, wanted in ((self._index_type(name), np.int64), (np.dtype("<f4"), np.float32)):
-                part = np.frombuffer(sent, kind, math.prod(shape), at).astype(wanted).reshape(shape)
+                part = np.frombuffer(sent, kind, math.prod(shape), offset).astype(wanted).reshape(shape)
                 parts.append(torch.from_numpy(part).to(delta.device))
-                at += math.prod(shape) * kind.itemsize
-            found[name] = Kept(*parts)
+                offset += math.prod(shape) * kind.itemsize
+            found[name] = ChunkCoefficients(*parts)
         return found
 
     def _index_type(self, name: str) -> np.dtype[Any]:
@@ -231,28 +233,31 @@ class FloatGroup:
 
 
 def described(group: ParamGroup) -> dict[str, Any]:
-    """What all ranks must hold alike of a param group, in words for JSON."""
+    """The properties of a param group that all ranks must share, as JSON values with names for error messages."""
     shapes = {f"shape of parameter {number}": list(tensor.shape) for number, tensor in enumerate(group.parameters)}
     return asdict(group.settings) | {"steps so far": int(group.state()[0]["step"])} | shapes
 
 
-def _seen(tensor: Tensor) -> tuple[int, ...]:
-    """Its shape, in at most two dimensions."""
+def _matrix_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The tensor's shape in at most two dimensions."""
     return (tensor.shape[0], tensor[0].numel()) if tensor.dim() > 2 else tuple(tensor.shape)
 
 
 def _named(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors under the names that they have here, in at most two dimensions."""
-    return {str(number): tensor.view(_seen(tensor)) for number, tensor in enumerate(tensors)}
+    """Contiguous tensors by their index as name, in at most two dimensions."""
+    return {str(number): tensor.view(_matrix_shape(tensor)) for number, tensor in enumerate(tensors)}
 
 
 def _layout_of(parameters: Sequence[Tensor]) -> TileLayout:
-    return TileLayout([Parameter(name=str(number), shape=_seen(tensor)) for number, tensor in enumerate(parameters)])
+    return TileLayout(
+        [Parameter(name=str(number), shape=_matrix_shape(tensor)) for number, tensor in enumerate(parameters)]
+    )
 
 
 @contextmanager
 def _contiguous(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The parameters themselves, or, of those that lie otherwise in memory, copies that are written back."""
+    """The parameters themselves. Those that are not contiguous are replaced by copies, which are written back at the
+    end."""
     found = [parameter.detach().contiguous() for parameter in parameters]
     yield found
     for parameter, tensor in zip(parameters, found, strict=True):

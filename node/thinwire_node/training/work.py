@@ -251,7 +251,7 @@ class Work:
             self.contract.hash, announcement.term, announcement.round, self._state.node_id, payload
         )
         self.pending = self._on_the_way = Pending(name, sent, announcement.step)
-        self._awaited.extract(self.pending)
+        self._awaited.add(self.pending)
         self._trained_through_at_extraction = trained_through
         fingerprint = self._fingerprint(replica, announcement.nonces[behind])
         if self._looks_ahead:
