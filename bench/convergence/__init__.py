@@ -1,1 +1,1 @@
-"""How close to AdamW low bandwidth gets: arms side by side on the same model, text, order and number of tokens."""
+"""Convergence study: how close methods with low bandwidth get to AdamW, on the same model, text, order and tokens."""

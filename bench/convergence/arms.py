@@ -1,7 +1,7 @@
-"""The arms: which method, with which settings, at which rates. The table in `docs/convergence/` has a line for each.
+"""The arms of the study: method, settings and learning rates. The table in `docs/convergence/` has one row for each.
 
-Every arm gets the same budget of learning rates: its `rates` are three, a factor of RATE_FACTOR apart, and where the
-best of them lies at an edge, the plan goes on beyond it, to RATES_MAX at most (`plan.py`).
+All arms get the same budget of learning rates. `rates` are three, a factor of RATE_FACTOR apart. If the best of them
+lies at an edge, the plan extends the sweep beyond it, up to RATES_MAX rates (`plan.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ RATE_FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Arm:
-    """kind: which method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps:
-    H, inner steps of a node in a round. beta: of Signum's momentum, and of AdamW's second moment."""
+    """One arm.
+
+    kind: the method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps: H,
+    inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment.
+    """
 
     name: str
     what: str
@@ -31,26 +34,27 @@ class Arm:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The learning rates that are swept first, ascending."""
-        return tuple(rate_at(self.rate, place) for place in (-1, 0, 1))
+        """The learning rates of the first sweep, ascending."""
+        return tuple(rate_at(self.rate, offset) for offset in (-1, 0, 1))
 
 
-def rate_at(middle: float, place: int) -> float:
-    """The rate `place` steps of the sweep away from the middle; three digits, so that it is a name too."""
-    return float(f"{middle * RATE_FACTOR**place:.3g}")
+def rate_at(middle: float, offset: int) -> float:
+    """The rate `offset` sweep steps away from the middle, rounded to three digits so that it can be part of a file
+    name."""
+    return float(f"{middle * RATE_FACTOR**offset:.3g}")
 
 
 ADAMW, REFERENCE, DEFAULT = "adamw", "reference", "thinwire"
-MATTER = (ADAMW, REFERENCE, DEFAULT)
-"""The arms that matter: they are run on every seed."""
-EXCHANGING = (REFERENCE, DEFAULT)
-"""Of these, those whose result depends on the number of nodes; a dense exchange has the same gradient with any."""
+MAIN_ARMS = (ADAMW, REFERENCE, DEFAULT)
+"""These arms run on every seed."""
+COMPRESSING_ARMS = (REFERENCE, DEFAULT)
+"""The main arms whose result depends on the number of nodes; with an all-reduce the gradient does not."""
 RATES_MAX = 5
-"""Learning rates that an arm can have at most."""
+"""Upper bound on the learning rates of an arm."""
 
 
 def _local(steps: int, k: int) -> Arm:
-    """Local steps whose difference is compressed to as many bytes a token as the default takes, or somewhat fewer."""
+    """Local steps whose difference is compressed to at most as many bytes a token as the default needs."""
     demo = _demo(k=k, beta=0.95, magnitude="tile", precondition="none")
     rule = RuleSpec(name="local_adamw", micro_batch=1 << 20, beta2=0.99)
     what = f"{steps} local AdamW step{'s' if steps > 1 else ''} a round, their difference compressed"
@@ -63,23 +67,23 @@ def _demo(**fields: object) -> DemoSpec:
 
 PUBLISHED: dict[str, object] = {"k_policy": "fixed", "beta": 0.999, "alpha": 1.0, "precondition": "none"}
 _TABLE = (
-    Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3, beta=0.99),
+    Arm(ADAMW, "AdamW, β 0.9 and 0.99, gradients all-reduced", "adamw", 3e-3, beta=0.99),
     Arm(REFERENCE, "DeMo as published, in float: β 0.999, k 32", "reference", 1.5e-3, _demo(**PUBLISHED, k=32)),
     Arm(DEFAULT, "the contract's defaults", "votes", 3e-3),
     Arm("signs", "the default, with steps by the sign alone", "votes", 2e-3, _demo(magnitude="sign")),
-    Arm("plain", "the default, not preconditioned", "votes", 3e-3, _demo(precondition="none")),
+    Arm("plain", "the default, without preconditioning", "votes", 3e-3, _demo(precondition="none")),
     Arm("total-88", "the default, with half as many components", "votes", 3e-3, _demo(k=88)),
     Arm("total-352", "the default, with twice as many components", "votes", 3e-3, _demo(k=352)),
     Arm("hadamard", "the default, with the other transform", "votes", 3e-3, _demo(transform="hadamard")),
-    Arm("random", "the default, with components drawn and not chosen", "random", 3e-3),
+    Arm("random", "the default, with randomly selected components", "random", 3e-3),
     Arm("reference-128", "the reference with k 128", "reference", 1.5e-3, _demo(**PUBLISHED, k=128)),
-    Arm("signum", "sign of the momentum, β 0.9, every gradient exchanged", "signum", 3e-4, beta=0.9),
+    Arm("signum", "sign of the momentum, β 0.9, gradients all-reduced", "signum", 3e-4, beta=0.9),
     _local(1, 176),
     _local(4, 704),
     _local(16, 1408),
     Arm(
-        "diloco-4", "DiLoCo: 4 local AdamW steps a round, all of it exchanged", "diloco", 3e-4, local_steps=4, beta=0.99
+        "diloco-4", "DiLoCo: 4 local AdamW steps a round, then an all-reduce", "diloco", 3e-4, local_steps=4, beta=0.99
     ),
-    Arm("diloco-16", "the same with 16", "diloco", 3e-3, local_steps=16, beta=0.99),
+    Arm("diloco-16", "the same with 16 steps", "diloco", 3e-3, local_steps=16, beta=0.99),
 )
 ARMS = {arm.name: arm for arm in _TABLE}

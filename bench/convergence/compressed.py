@@ -1,8 +1,8 @@
-"""Arms that exchange little: DeMo as it was published, and thinwire.
+"""Arms that exchange little: DeMo as published, and thinwire.
 
-What thinwire sends is really encoded, by the codec that swarms use, so its bytes are counted and not estimated. The
-reference is charged what its published code gathers, an int64 and a float32 a component: its own once, everybody
-else's once.
+thinwire's contributions and updates are really encoded with the swarms' codec, so their bytes are counted, not
+estimated. The reference is charged the format of its published code, an int64 and a float32 a component: each node
+sends its own once and receives everybody else's once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bench.convergence.arms import Arm
-from bench.convergence.method import Swarm, Traffic, mean
+from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
 from thinwire_node.compression.compress import Compressor
 from thinwire_node.compression.momentum import Momentum
@@ -29,10 +29,10 @@ from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.sign_form import encode_smaller
 
 
-class Reference:
-    """DeMo as it was published, in float."""
+class PublishedMethod:
+    """DeMo as published, in float."""
 
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm = problem, schedule, swarm
         shapes = {name: tuple(tensor.shape) for name, tensor in problem.parameters.items()}
         demo = arm.demo
@@ -41,7 +41,7 @@ class Reference:
             for _ in range(swarm.nodes)
         ]
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         rate, share = learning_rate(self._schedule, step), self._swarm.share
         losses, sent = [], []
         for number, node in enumerate(self._nodes):
@@ -53,13 +53,14 @@ class Reference:
             for name, direction in self._nodes[0].step_of(sent).items():
                 self._problem.parameters[name].sub_(direction, alpha=rate)
         own = float(BYTES_A_COMPONENT * components(sent[0]))
-        return mean(losses), Traffic(own, own * (len(sent) - 1))
+        return mean(losses), NodeTraffic(own, own * (len(sent) - 1))
 
 
-class Voting:
-    """What a swarm does: each node's own momentum, the exact merge, and one replica for all, since all are equal."""
+class VotingMethod:
+    """The method of a swarm: a momentum for each node, the exact merge, and one replica for all, since all replicas are
+    equal."""
 
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm = problem, schedule, swarm
         self._k = arm.demo.k_of_round(swarm.nodes)
         contract = make_contract(problem, arm, schedule)
@@ -70,29 +71,29 @@ class Voting:
     def _node(self, contract: Contract, number: int) -> Momentum:
         return Momentum(self._replica.layout, contract.demo, self._problem.device)
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         rate, share = learning_rate(self._schedule, step), self._swarm.share
-        losses, cuts = [], []
+        losses, extracted = [], []
         for number, node in enumerate(self._nodes):
             loss, gradients = self._problem.gradients(first + number * share, share)
-            cuts.append(node.accumulate_and_extract(gradients, rate, 1, self._k))
+            extracted.append(node.accumulate_and_extract(gradients, rate, 1, self._k))
             losses.append(loss)
-        layout, demo, votes = self._replica.layout, self._replica.contract.demo, [sent.votes() for sent in cuts]
+        layout, demo, votes = self._replica.layout, self._replica.contract.demo, [sent.votes() for sent in extracted]
         selection = topk_selection(demo, layout, self._replica.step)
         merged = merge(((one, 1) for one in votes), layout.components, selection)
-        for node, sent in zip(self._nodes, cuts, strict=True):
+        for node, sent in zip(self._nodes, extracted, strict=True):
             if part := dropped_part(sent, merged, layout, demo.update_topk):
                 node.put_back(part)
         update = Update(self._replica.step, rate, decay(self._schedule, step), merged)
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
-        return mean(losses), Traffic(
+        return mean(losses), NodeTraffic(
             up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
         )
 
 
 class RandomChoice(Compressor):
-    """Components are drawn, by a seed, and not chosen by their magnitude."""
+    """A compressor that selects components at random, by a seed, instead of by magnitude."""
 
     def __init__(self, spec: DemoSpec, device: torch.device | str, seed: int) -> None:
         super().__init__(spec, device)
@@ -101,12 +102,12 @@ class RandomChoice(Compressor):
     def choose(self, magnitudes: Tensor, k: int) -> Tensor:
         drawn = torch.rand(magnitudes.shape, generator=self._generator)
         index = drawn.topk(min(k, magnitudes.shape[1]), dim=1, sorted=False).indices.to(magnitudes.device)
-        chosen = torch.zeros_like(magnitudes, dtype=torch.bool).scatter_(1, index, True)
-        return (chosen & (magnitudes > 0)).view(-1).nonzero().view(-1)
+        selected = torch.zeros_like(magnitudes, dtype=torch.bool).scatter_(1, index, True)
+        return (selected & (magnitudes > 0)).view(-1).nonzero().view(-1)
 
 
-class RandomVoting(Voting):
-    """What choosing the largest is worth."""
+class RandomVotingMethod(VotingMethod):
+    """Voting with random components. It measures the value of selecting the largest."""
 
     def _node(self, contract: Contract, number: int) -> Momentum:
         momentum = super()._node(contract, number)
@@ -115,28 +116,28 @@ class RandomVoting(Voting):
         return momentum
 
 
-class LocalSteps:
-    """H local AdamW steps a round, and their difference compressed, with magnitudes (docs/local-rules.md)."""
+class LocalStepsMethod:
+    """H local AdamW steps a round; their difference is compressed, with magnitudes (docs/local-rules.md)."""
 
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
         self._k = arm.demo.k_of_round(swarm.nodes)
         self._contract = make_contract(problem, arm, schedule)
         tensors = {name: tensor.data for name, tensor in problem.parameters.items()}
         self._replica = Replica(self._contract, tensors, 0, b"")
-        self._local = {name: tensor.clone() for name, tensor in tensors.items()}  # one node after the other
+        self._local = {name: tensor.clone() for name, tensor in tensors.items()}  # used by one node after the other
         layout = self._replica.layout
         self._nodes = [make_rule(self._contract, layout, problem.device) for _ in range(swarm.nodes)]
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         losses, sent = [], []
         self._problem.put(self._local)
         for number, node in enumerate(self._nodes):
             for name, tensor in self._local.items():
                 tensor.copy_(self._replica.tensors[name])
             for inner in range(self._steps):
-                place = first + inner * self._swarm.samples + number * self._swarm.share
-                loss, gradients = self._problem.gradients(place, self._swarm.share)
+                position = first + inner * self._swarm.samples + number * self._swarm.share
+                loss, gradients = self._problem.gradients(position, self._swarm.share)
                 node.learn(self._local, gradients, self._swarm.share, learning_rate(self._schedule, step + inner))
                 losses.append(loss)
             sent.append(node.extract(self._k, learning_rate(self._schedule, step)).votes())
@@ -147,13 +148,13 @@ class LocalSteps:
         update = Update(self._replica.step, learning_rate(self._schedule, step), 1.0, merger.merged())
         self._replica.apply(update, b"")
         up = mean([float(len(encode_votes(votes, self._replica.layout))) for votes in sent])
-        return mean(losses), Traffic(
+        return mean(losses), NodeTraffic(
             up, len(encode_smaller(update, self._replica.layout, self._replica.contract.demo)[0])
         )
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
-    """Of a swarm that trains this model on this text."""
+    """The contract of a swarm that trains this model on this text."""
     size = len(problem.text.train)
     return Contract(
         model=problem.spec,

@@ -1,4 +1,4 @@
-"""What all kinds of arms have in common: a swarm in one process, a round, and what passed in it."""
+"""The interface of all methods: a swarm in one process, a round, and its traffic."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Swarm:
-    """samples: of all nodes together in one local step. Each node has an equal share of them."""
+class SwarmSize:
+    """Number of nodes, and samples of all nodes together in one local step. Each node has an equal share of the
+    samples."""
 
     nodes: int
     samples: int
@@ -19,21 +20,24 @@ class Swarm:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Bytes that one node sent and was sent."""
+class NodeTraffic:
+    """Bytes that one node sent (up) and received (down)."""
 
     up: float
     down: float
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.up + other.up, self.down + other.down)
+    def __add__(self, other: NodeTraffic) -> NodeTraffic:
+        return NodeTraffic(self.up + other.up, self.down + other.down)
 
 
 class Method(Protocol):
-    """One round: from the samples at position `first` on to the next parameters. `step` counts local steps since the
-    beginning. Returns the mean training loss in nats a token, and what passed."""
+    """A training method.
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]: ...
+    `round` trains one round on the samples from position `first`. `step` counts local steps since the beginning. It
+    returns the mean training loss in nats a token, and the traffic of one node.
+    """
+
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]: ...
 
 
 def mean(values: list[float]) -> float:

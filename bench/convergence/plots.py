@@ -1,4 +1,4 @@
-"""Two pictures: loss against tokens, and the front of loss against bytes."""
+"""Two plots: loss against tokens, and the Pareto front of loss against bytes."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from bench.convergence.lines import Line
+from bench.convergence.summaries import ArmSummary
 
 SIZE_IN = (8, 5)
 DPI = 120
 
 
-def write_plots(lines: Sequence[Line], nodes: int, curves: Path, front: Path) -> None:
-    """`nodes`: whose curves are drawn; the front has every number of nodes."""
-    _curves([line for line in lines if line.nodes == nodes]).savefig(curves, dpi=DPI)
-    _front(lines).savefig(front, dpi=DPI)
+def write_plots(summaries: Sequence[ArmSummary], nodes: int, curves: Path, front: Path) -> None:
+    """Write both plots. nodes: the number of nodes in the first plot; the second has all numbers of nodes."""
+    _curves([summary for summary in summaries if summary.nodes == nodes]).savefig(curves, dpi=DPI)
+    _front(summaries).savefig(front, dpi=DPI)
 
 
-def _curves(lines: Sequence[Line]) -> Figure:
+def _curves(summaries: Sequence[ArmSummary]) -> Figure:
     figure = Figure(SIZE_IN, layout="constrained")
     axes = figure.subplots()
-    for line in sorted(lines, key=lambda line: line.loss):
-        tokens, losses = zip(*line.results[0].curve, strict=True)
-        axes.plot([count / 1e6 for count in tokens], losses, label=f"{line.arm}  {line.loss:.3f}", linewidth=1.4)
-    lowest = min(line.loss for line in lines)
+    for summary in sorted(summaries, key=lambda summary: summary.loss):
+        tokens, losses = zip(*summary.results[0].curve, strict=True)
+        axes.plot([count / 1e6 for count in tokens], losses, label=f"{summary.arm}  {summary.loss:.3f}", linewidth=1.4)
+    lowest = min(summary.loss for summary in summaries)
     axes.set_ylim(lowest - 0.05, lowest + 1.0)
     axes.set_xlabel("tokens, millions")
     axes.set_ylabel("held-out loss, nats a byte")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, title="arm, and its last loss", title_fontsize=8)
+    axes.legend(fontsize=8, title="arm and final loss", title_fontsize=8)
     return figure
 
 
-def _front(lines: Sequence[Line]) -> Figure:
+def _front(summaries: Sequence[ArmSummary]) -> Figure:
     figure = Figure(SIZE_IN, layout="constrained")
     axes = figure.subplots()
-    for nodes, marker in zip(sorted({line.nodes for line in lines}), "^os", strict=False):
-        mine = [line for line in lines if line.nodes == nodes]
+    for nodes, marker in zip(sorted({summary.nodes for summary in summaries}), "^os", strict=False):
+        shown = [summary for summary in summaries if summary.nodes == nodes]
         axes.scatter(
-            [line.bytes / 1e6 for line in mine],
-            [line.loss for line in mine],
+            [summary.bytes / 1e6 for summary in shown],
+            [summary.loss for summary in shown],
             marker=marker,
             label=f"{nodes} node{'s' if nodes > 1 else ''}",
         )
-        for line in mine:
+        for summary in shown:
             axes.annotate(
-                line.arm, (line.bytes / 1e6, line.loss), fontsize=7, xytext=(4, 3), textcoords="offset points"
+                summary.arm, (summary.bytes / 1e6, summary.loss), fontsize=7, xytext=(4, 3), textcoords="offset points"
             )
     axes.set_xscale("log")
-    axes.margins(x=0.12)  # room for the last name
+    axes.margins(x=0.12)  # space for the last name
     axes.set_xlabel("bytes of one node, sent and received, MB")
     axes.set_ylabel("held-out loss, nats a byte")
     axes.grid(alpha=0.3, which="both")

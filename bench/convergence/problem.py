@@ -1,8 +1,8 @@
-"""What every arm is given alike: the model and its first state, the text, the order of its samples, and the measure.
+"""The common problem of all arms: model and initial state, text, order of samples, and evaluation.
 
-The batch of an optimizer's step is cut into equal shares, one a node; a share's gradient is the mean over its samples.
-Where each node has one share a step, the mean over the nodes is the gradient of the whole batch, so AdamW has the same
-result whatever the number of nodes.
+The batch of an optimizer step is divided into equal shares, one a node. The gradient of a share is the mean over its
+samples. If each node has one share a step, the mean over the nodes is the gradient of the whole batch, so AdamW's
+result does not depend on the number of nodes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from thinwire_proto.contract import ModelSpec
 from thinwire_proto.data.corpus import sample_at, windows
 from thinwire_proto.models import build, initial_state
 
-EVALUATED_AT_A_TIME = 32
-"""Samples; bounds the memory, not the result."""
+EVALUATION_BATCH = 32
+"""Samples evaluated at once. Bounds the memory; does not change the result."""
 
 
 class Problem:
-    """One model in training. Parameters and gradients go by name."""
+    """One model in training. Parameters and gradients are identified by name."""
 
     def __init__(self, spec: ModelSpec, text: Text, seed: int, device: torch.device) -> None:
-        """`seed`: of the first state and of the order of samples."""
+        """seed: of the initial state and of the order of samples."""
         self.spec = spec
         self.device = device
         self.text = text
@@ -38,29 +38,29 @@ class Problem:
         self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
 
     def put(self, tensors: dict[str, Tensor]) -> None:
-        """Train on these tensors from now on: the tensors themselves, no copies."""
+        """Train on these tensors from now on, without copying them."""
         for name, parameter in self.parameters.items():
             parameter.data = tensors[name]
 
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
-        """Mean loss in nats a token, and its gradient, of `samples` samples from position `first` on."""
+        """Mean loss in nats a token, and its gradient, for `samples` samples from position `first`."""
         positions = range(first, first + samples)
-        chosen = [sample_at(position, self._seed, len(self._train)) for position in positions]
+        indices = [sample_at(position, self._seed, len(self._train)) for position in positions]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = self._model.loss(self._tokens(self._train, chosen))
+            loss = self._model.loss(self._tokens(self._train, indices))
         found = torch.autograd.grad(loss, list(self.parameters.values()))
         return loss.item(), dict(zip(self.parameters, found, strict=True))
 
     @torch.no_grad()
     def held_out_loss(self, samples: int) -> float:
-        """Mean loss in nats a token on `samples` samples that lie evenly over the text that nobody trains on."""
+        """Mean loss in nats a token on `samples` samples, spread evenly over the held-out text."""
         count = min(samples, len(self._held_out))
-        chosen = np.linspace(0, len(self._held_out) - 1, count).astype(int).tolist()
+        indices = np.linspace(0, len(self._held_out) - 1, count).astype(int).tolist()
         total = 0.0
-        for start in range(0, count, EVALUATED_AT_A_TIME):
-            part = chosen[start : start + EVALUATED_AT_A_TIME]
+        for start in range(0, count, EVALUATION_BATCH):
+            part = indices[start : start + EVALUATION_BATCH]
             total += self._model.loss(self._tokens(self._held_out, part), reduction="sum").item()
         return total / (count * self.spec.context)
 
-    def _tokens(self, text: Tokens, chosen: Sequence[int]) -> Tensor:
-        return torch.from_numpy(text[chosen].astype(np.int64)).to(self.device)
+    def _tokens(self, text: Tokens, indices: Sequence[int]) -> Tensor:
+        return torch.from_numpy(text[indices].astype(np.int64)).to(self.device)

@@ -1,4 +1,4 @@
-"""What a study has found: a page with its tables, beside the plots. Everything is worked out from the runs' files."""
+"""Writes the page of a study with its tables and plots. Everything is computed from the result files."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.convergence.arms import ADAMW, ARMS, DEFAULT, REFERENCE
-from bench.convergence.lines import Line, lines_of
 from bench.convergence.plan import Study, runs_at_least, sweep_of
 from bench.convergence.plots import write_plots
 from bench.convergence.run import Result
+from bench.convergence.summaries import ArmSummary, summaries_of
 
 PAGE = "README.md"
 CURVES, FRONT = "loss-tokens.png", "loss-bytes.png"
 
 
 def write_report(study: Study, results: Sequence[Result], folder: Path) -> None:
-    lines = lines_of(study, results)
+    summaries = summaries_of(study, results)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PAGE).write_text(page(study, results, lines))
-    if lines:
-        write_plots(lines, study.nodes, folder / CURVES, folder / FRONT)
+    (folder / PAGE).write_text(page(study, results, summaries))
+    if summaries:
+        write_plots(summaries, study.nodes, folder / CURVES, folder / FRONT)
 
 
-def page(study: Study, results: Sequence[Result], lines: Sequence[Line]) -> str:
-    """Markdown."""
+def page(study: Study, results: Sequence[Result], summaries: Sequence[ArmSummary]) -> str:
+    """The page, in Markdown."""
     parts = [_head(study, results)]
-    if lines:
-        parts += ["## Loss and bytes\n", _table(lines), _verdict(lines), f"![loss against tokens]({CURVES})\n"]
+    if summaries:
+        parts += ["## Loss and bytes\n", _table(summaries), _verdict(summaries), f"![loss against tokens]({CURVES})\n"]
         parts += [f"![loss against bytes]({FRONT})\n"]
     parts += ["## The sweep of learning rates\n", _sweeps(study, results), "## The arms\n", _arms(study)]
     return "\n".join(parts)
@@ -35,7 +35,7 @@ def page(study: Study, results: Sequence[Result], lines: Sequence[Line]) -> str:
 
 def _head(study: Study, results: Sequence[Result]) -> str:
     left = len(runs_at_least(study, results))
-    missing = f"\n{left} runs or more are still to be made; the same command goes on.\n" if left else ""
+    missing = f"\nAt least {left} runs are missing; the same command continues the study.\n" if left else ""
     size, spec = study.size, study.size.spec
     made = ""
     if results:
@@ -44,51 +44,51 @@ def _head(study: Study, results: Sequence[Result]) -> str:
         made += f" {one.parameters:,} parameters."
     return f"""# Convergence
 
-Written by `make science`. Preset `{size.preset}`, {size.samples} samples of {spec.context} tokens in a local step of
-all nodes together, {study.tokens:,} tokens in all for every arm, one token a byte; warm-up, then cosine to a
-tenth.{made}
+Written by `make science`. Preset `{size.preset}`. A local step of all nodes together has {size.samples} samples of
+{spec.context} tokens. Every arm trains on {study.tokens:,} tokens in total, one token a byte, with a warm-up and a
+cosine down to a tenth of the learning rate.{made}
 
-Loss is in nats a byte, on {size.held_out} samples of files that nobody trained on. Bytes are those of one node, sent
-and received; beside them, how many times fewer that is than float32 all-reduced in every step, 8 bytes a parameter.
-Dense arms are charged just that, once a round; thinwire's are what its codec wrote; the reference's are its published
-format. Each arm's learning rate is the best of its sweep, below.
+The loss is in nats a byte, on {size.held_out} samples of held-out files. Bytes are those that one node sends and
+receives. The last column compares them with a float32 all-reduce in every step, 8 bytes a parameter. The all-reduce
+arms are charged one all-reduce a round, thinwire the output of its codec, and the reference its published format.
+Each arm's learning rate is the best of its sweep, below.
 {missing}"""
 
 
-def _table(lines: Sequence[Line]) -> str:
-    adamw = next((line for line in lines if line.arm == ADAMW), None)
+def _table(summaries: Sequence[ArmSummary]) -> str:
+    adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
     rows = ["| arm | nodes | rate | seeds | loss | spread | against AdamW | MB a node | times fewer bytes |"]
     rows += ["|---|---|---|---|---|---|---|---|---|"]
-    for line in lines:
-        against = f"{line.loss / adamw.loss - 1:+.2%}" if adamw else ""
-        spread = f"{line.spread:.4f}" if len(line.results) > 1 else ""
-        rate = f"{line.results[0].run.rate:g}"
+    for summary in summaries:
+        against = f"{summary.loss / adamw.loss - 1:+.2%}" if adamw else ""
+        spread = f"{summary.spread:.4f}" if len(summary.results) > 1 else ""
+        rate, seeds = f"{summary.results[0].run.rate:g}", len(summary.results)
         rows.append(
-            f"| {line.arm} | {line.nodes} | {rate} | {len(line.results)} | {line.loss:.4f} | {spread} | {against} "
-            f"| {line.bytes / 1e6:.2f} | {line.dense_bytes / line.bytes:.0f} |"
+            f"| {summary.arm} | {summary.nodes} | {rate} | {seeds} | {summary.loss:.4f} | {spread} | {against} "
+            f"| {summary.bytes / 1e6:.2f} | {summary.all_reduce_bytes / summary.bytes:.0f} |"
         )
     return "\n".join(rows) + "\n"
 
 
-def _verdict(lines: Sequence[Line]) -> str:
-    """What the goals of the work on convergence ask, in words."""
-    by = {(line.arm, line.nodes): line for line in lines}
-    adamw = next((line for line in lines if line.arm == ADAMW), None)
-    said = []
-    for nodes in sorted({line.nodes for line in lines}):
+def _verdict(summaries: Sequence[ArmSummary]) -> str:
+    """The results compared with the goals, in entries."""
+    by = {(summary.arm, summary.nodes): summary for summary in summaries}
+    adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
+    sentences = []
+    for nodes in sorted({summary.nodes for summary in summaries}):
         ours, theirs = by.get((DEFAULT, nodes)), by.get((REFERENCE, nodes))
         if ours and theirs:
-            said.append(
+            sentences.append(
                 f"* {_nodes(nodes)}: thinwire's default {ours.loss:.4f} and the reference {theirs.loss:.4f} at equal "
                 f"tokens ({ours.loss / theirs.loss - 1:+.2%}), with {theirs.bytes / ours.bytes:.1f} times fewer bytes "
                 "than the reference."
             )
         if ours and adamw:
-            said.append(
+            sentences.append(
                 f"* {_nodes(nodes)}: {ours.loss / adamw.loss - 1:+.2%} against AdamW (wanted: at most +0.50%), with "
-                f"{ours.dense_bytes / ours.bytes:.0f} times fewer bytes (wanted: at least 150)."
+                f"{ours.all_reduce_bytes / ours.bytes:.0f} times fewer bytes (wanted: at least 150)."
             )
-    return "\n".join(said) + "\n"
+    return "\n".join(sentences) + "\n"
 
 
 def _nodes(count: int) -> str:
@@ -100,11 +100,11 @@ def _sweeps(study: Study, results: Sequence[Result]) -> str:
     rows += ["| arm | best | rate: loss |", "|---|---|---|"]
     for arm in study.arms:
         sweep = sweep_of(study, arm, results)
-        tried = {r.run.rate: r.loss for r in results if r.run == study.sweep_run(arm, r.run.rate)}
-        words = [f"{rate:g}: {tried[rate]:.4f}" for rate in sorted(tried)]
+        losses = {r.run.rate: r.loss for r in results if r.run == study.sweep_run(arm, r.run.rate)}
+        entries = [f"{rate:g}: {losses[rate]:.4f}" for rate in sorted(losses)]
         best = "" if sweep.best is None else f"{sweep.best:g}{' (at the edge)' if sweep.at_edge else ''}"
-        if words:
-            rows.append(f"| {arm} | {best} | {', '.join(words)} |")
+        if entries:
+            rows.append(f"| {arm} | {best} | {', '.join(entries)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,6 +1,7 @@
-"""One run: an arm at a rate, on a seed, with so many nodes, over so many tokens. A process of its own.
+"""One run of the study, in its own process: an arm with a learning rate, a seed, a number of nodes and of tokens.
 
-python -m bench.convergence.run RUN.json   prints `tokens N` as it goes on; the result goes beside the others.
+python -m bench.convergence.run FOLDER RUN THREADS   RUN: a `Run` in JSON. Prints `tokens N` as progress, and writes the
+result to FOLDER.
 """
 
 from __future__ import annotations
@@ -16,38 +17,41 @@ from pathlib import Path
 
 import torch
 
+from bench.convergence.all_reduce import AllReduceAdamW, AllReduceSignum, DiLoCo
 from bench.convergence.arms import ARMS, Arm
-from bench.convergence.compressed import LocalSteps, RandomVoting, Reference, Voting
-from bench.convergence.dense import DenseAdamW, DenseSignum, DiLoCo
-from bench.convergence.method import Method, Swarm, Traffic
+from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
+from bench.convergence.method import Method, NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.text import VOCABULARY, text_of
 from thinwire_proto.contract import ModelSpec, ScheduleSpec
 from thinwire_proto.models import PRESETS
 
-METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, Swarm], Method]] = {
-    "adamw": DenseAdamW,
-    "signum": DenseSignum,
+METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = {
+    "adamw": AllReduceAdamW,
+    "signum": AllReduceSignum,
     "diloco": DiLoCo,
-    "reference": Reference,
-    "votes": Voting,
-    "random": RandomVoting,
-    "local": LocalSteps,
+    "reference": PublishedMethod,
+    "votes": VotingMethod,
+    "random": RandomVotingMethod,
+    "local": LocalStepsMethod,
 }
-DENSE = ("adamw", "signum", "diloco")
+ALL_REDUCE_KINDS = ("adamw", "signum", "diloco")
 CURVE_POINTS = 16
 CURVE_SAMPLES = 64
-"""Held-out samples for a point of the curve, which is above or below `loss` by what they are harder or easier."""
+"""Held-out samples for a point of the curve. They are harder or easier than those of `loss`, so the two differ."""
 WARMUP_STEPS, WARMUP_SHARE_MAX = 50, 0.2
-"""In steps and not as a share of them, so that a rate means the same in the sweep and in a run to the end."""
+"""The warm-up is a number of steps, not a share, so that a rate means the same in the sweep and in a
+full-length run."""
 PROGRESS_S = 2.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """What all runs of a study share. text: see `bench.convergence.text`. samples: of all nodes in a local step.
-    held_out:
-    samples of the last measure."""
+    """What all runs of a study share.
+
+    text: see `bench.convergence.text`. samples: of all nodes in a local step. held_out: samples of the final
+    evaluation.
+    """
 
     preset: str = "byte-1m"
     samples: int = 16
@@ -56,13 +60,15 @@ class Size:
 
     @property
     def spec(self) -> ModelSpec:
-        """The preset; with a vocabulary of its own where the text is not bytes."""
+        """The model of the preset; its vocabulary is the tokenizer's if the text is not bytes."""
         preset = PRESETS[self.preset]
         return preset if self.text == "stdlib" else preset.model_copy(update={"vocabulary": VOCABULARY})
 
 
 @dataclass(frozen=True)
 class Run:
+    """One run, fully specified."""
+
     arm: str
     rate: float
     seed: int
@@ -72,13 +78,16 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Names its file; runs of one study differ in it."""
+        """Name of the result file; unique within a study."""
         return f"{self.arm}-{self.rate:g}-nodes{self.nodes}-seed{self.seed}-{self.tokens}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """curve: (tokens, held-out loss in nats a token). up, down: bytes of one node over the whole run. corpus: hash."""
+    """The result of a run.
+
+    curve: (tokens, held-out loss in nats a token). up, down: bytes of one node over the whole run. corpus: its hash.
+    """
 
     run: Run
     settings: dict[str, object]
@@ -97,26 +106,26 @@ class Result:
 
 
 def train(run: Run, device: torch.device) -> Result:
-    """Prints its progress."""
-    began = said = time.monotonic()
+    """Carry out a run, and print its progress."""
+    began = printed = time.monotonic()
     arm, spec, text = ARMS[run.arm], run.size.spec, text_of(run.size.text)
     problem = Problem(spec, text, run.seed, device)
-    a_round = run.size.samples * spec.context * arm.local_steps
-    rounds = run.tokens // a_round
+    round_tokens = run.size.samples * spec.context * arm.local_steps
+    rounds = run.tokens // round_tokens
     method = make_method(problem, arm, run, rounds)
     measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
-    curve, traffic = [], Traffic(0.0, 0.0)
+    curve, traffic = [], NodeTraffic(0.0, 0.0)
     for number in range(rounds):
         step = number * arm.local_steps
-        loss, passed = method.round(step, step * run.size.samples)
-        traffic += passed
+        loss, round_traffic = method.round(step, step * run.size.samples)
+        traffic += round_traffic
         if not math.isfinite(loss):
-            break  # held-out loss is not finite either
+            break  # the held-out loss is not finite either
         if number + 1 in measured:
-            curve.append(((number + 1) * a_round, problem.held_out_loss(CURVE_SAMPLES)))
-        if time.monotonic() - said > PROGRESS_S:
-            said = time.monotonic()
-            print(f"tokens {(number + 1) * a_round}", flush=True)
+            curve.append(((number + 1) * round_tokens, problem.held_out_loss(CURVE_SAMPLES)))
+        if time.monotonic() - printed > PROGRESS_S:
+            printed = time.monotonic()
+            print(f"tokens {(number + 1) * round_tokens}", flush=True)
     final = problem.held_out_loss(run.size.held_out)
     size = sum(tensor.numel() for tensor in problem.parameters.values())
     seconds = time.monotonic() - began
@@ -130,13 +139,14 @@ def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
     schedule = ScheduleSpec(
         learning_rate=run.rate, warmup_steps=min(WARMUP_STEPS, int(steps * WARMUP_SHARE_MAX)), steps=steps
     )
-    return METHODS[arm.kind](problem, arm, schedule, Swarm(run.nodes, run.size.samples))
+    return METHODS[arm.kind](problem, arm, schedule, SwarmSize(run.nodes, run.size.samples))
 
 
 def settings_of(arm: Arm) -> dict[str, object]:
-    """What sets the arm apart, as it stands in the files: not its rates, nor what its kind has no use for."""
+    """The settings of an arm as written to result files: without rates, and without settings that its kind does not
+    use."""
     settings: dict[str, object] = {"kind": arm.kind}
-    if arm.kind in DENSE:
+    if arm.kind in ALL_REDUCE_KINDS:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
     settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
     return settings | ({"rule": arm.rule.model_dump(), "local_steps": arm.local_steps} if arm.kind == "local" else {})
@@ -146,11 +156,11 @@ def settings_of(arm: Arm) -> dict[str, object]:
 
 
 def write(result: Result, folder: Path) -> None:
-    """Whole or not at all."""
+    """Write a result file atomically."""
     document = asdict(result)
-    passing = folder / f"{result.run.name}.part"
-    passing.write_text(json.dumps(document, indent=1) + "\n")
-    passing.replace(folder / f"{result.run.name}.json")
+    temporary = folder / f"{result.run.name}.part"
+    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    temporary.replace(folder / f"{result.run.name}.json")
 
 
 def read(path: Path) -> Result:
@@ -163,7 +173,7 @@ def read(path: Path) -> Result:
 
 def main() -> None:
     folder, given, threads = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
-    os.nice(5)  # a study runs for hours beside other work
+    os.nice(5)  # a study runs for hours next to other work
     torch.set_num_threads(threads)
     run = Run(**given | {"size": Size(**given["size"])})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Run a study: processes side by side, with a view of how far each is and when all of it will be over."""
+"""Runs a study: parallel processes, with a view of their progress and the remaining time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ ERROR_LINES = 15
 
 
 class StudyError(Exception):
-    """A run ended with an error, or the folder holds another study's results."""
+    """A run failed, or the folder holds the results of another study."""
 
 
-class Going:
-    """What goes on, for the view. rate: tokens a second of all runs together, as measured since the start."""
+class Progress:
+    """The progress of a study, for the view: current and remaining runs, results, and tokens trained since
+    the start."""
 
     def __init__(self) -> None:
         self.running: dict[Run, int] = {}
@@ -35,7 +36,7 @@ class Going:
         self._tokens += tokens
 
     def left_s(self) -> float | None:
-        """Seconds to the end of all that is known to be left; None while nothing is measured."""
+        """Seconds until all known runs are finished; None before anything is measured."""
         passed = time.monotonic() - self._began
         if not self._tokens or passed < 1:
             return None
@@ -44,12 +45,13 @@ class Going:
 
 
 def results_in(folder: Path, study: Study) -> list[Result]:
-    """What is there of this study. Raises StudyError for results of other texts, or of arms that were set otherwise."""
+    """The existing results of this study. Raises StudyError for results on other texts, or of arms with other
+    settings."""
     results = [read(path) for path in sorted(folder.glob("*.json"))]
     mine = [result for result in results if result.run.size == study.size and result.run.arm in study.arms]
     if len({result.corpus for result in mine}) > 1:
         raise StudyError(
-            f"{folder} has results on different texts (another Python's standard library); give another --into"
+            f"{folder} has results on different texts (other versions of Python's library); use another --into"
         )
     for result in mine:
         now = settings_of(ARMS[result.run.arm])
@@ -57,28 +59,29 @@ def results_in(folder: Path, study: Study) -> list[Result]:
         if changed:
             raise StudyError(
                 f"{folder / result.run.name}.json was run with another {', '.join(changed)} than the arm has now; "
-                "remove it, or give another --into"
+                "remove it, or use another --into"
             )
     return mine
 
 
-async def run_all(study: Study, folder: Path, jobs: int, show: Callable[[Going], None]) -> list[Result]:
-    """Run what is missing, `jobs` at a time, one thread each. A run that was broken off begins anew."""
-    going = Going()
+async def run_all(study: Study, folder: Path, jobs: int, show: Callable[[Progress], None]) -> list[Result]:
+    """Run the missing runs, `jobs` at a time with one thread each. An interrupted run starts again from the
+    beginning."""
+    progress = Progress()
     tasks: dict[asyncio.Task[None], Run] = {}
     try:
         while True:
-            going.done = results_in(folder, study)
-            waiting = [run for run in next_runs(study, going.done) if run not in tasks.values()]
-            going.left = runs_at_least(study, going.done)
+            progress.done = results_in(folder, study)
+            waiting = [run for run in next_runs(study, progress.done) if run not in tasks.values()]
+            progress.left = runs_at_least(study, progress.done)
             while waiting and len(tasks) < jobs:
                 run = waiting.pop(0)
-                tasks[asyncio.create_task(_one(run, folder, going))] = run
+                tasks[asyncio.create_task(_one(run, folder, progress))] = run
             if not tasks:
-                return going.done
-            show(going)
-            over, _ = await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-            for task in over:
+                return progress.done
+            show(progress)
+            finished, _ = await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
                 tasks.pop(task)
                 task.result()
     finally:
@@ -87,28 +90,28 @@ async def run_all(study: Study, folder: Path, jobs: int, show: Callable[[Going],
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _one(run: Run, folder: Path, going: Going) -> None:
-    """A run in its process. Raises StudyError with the last lines that it printed."""
+async def _one(run: Run, folder: Path, progress: Progress) -> None:
+    """Run one process. Raises StudyError with the last lines that it printed."""
     command = ["-m", "bench.convergence.run", str(folder), json.dumps(asdict(run)), "1"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    going.running[run] = 0
-    said: list[str] = []
+    progress.running[run] = 0
+    output: list[str] = []
     try:
         assert process.stdout is not None
         async for line in process.stdout:
             words = line.decode(errors="replace").split()
             if len(words) == 2 and words[0] == "tokens":
-                going.add(int(words[1]) - going.running[run])
-                going.running[run] = int(words[1])
+                progress.add(int(words[1]) - progress.running[run])
+                progress.running[run] = int(words[1])
             else:
-                said.append(line.decode(errors="replace"))
+                output.append(line.decode(errors="replace"))
         if await process.wait():
-            raise StudyError(f"{run.name} ended with an error:\n{''.join(said[-ERROR_LINES:])}")
-        going.add(run.tokens - going.running[run])
+            raise StudyError(f"{run.name} ended with an error:\n{''.join(output[-ERROR_LINES:])}")
+        progress.add(run.tokens - progress.running[run])
     finally:
-        del going.running[run]
+        del progress.running[run]
         if process.returncode is None:
             process.kill()
             await process.wait()

@@ -1,8 +1,8 @@
-"""The texts that arms are trained on: bytes of the standard library, or tokens of what lies on the machine.
+"""The texts of a study: bytes of the standard library, or tokens of the text files on this machine.
 
-`stdlib` is what a swarm trains on by default, and enough for a model of a million parameters. `machine` is for a GPU:
-documentation and source code from the folders below, through a byte-pair tokenizer that is trained on it. It is made
-once and kept; its hash is in every result, and results on different texts are never put into one table.
+`stdlib` is the default of a swarm, and enough for a model with a million parameters. `machine` is for a GPU:
+documentation and source code from the folders below, through a byte-pair tokenizer that is trained on them. It is
+created once and cached. Its hash is in every result, and results on different texts never share a table.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
-KEPT = Path("runs") / "science-text"
+CACHE = Path("runs") / "science-text"
 FOLDERS = (Path(sys.prefix), Path(sysconfig.get_paths()["stdlib"]), Path("/usr/share/doc"), Path("/usr/include"))
 ENDINGS = frozenset({".py", ".pyi", ".md", ".rst", ".txt", ".h", ".hpp", ".c", ".cpp", ".cuh", ".html", ".js"})
 FILE_BYTES = range(1 << 10, 1 << 20)
 HELD_OUT_ONE_IN = 100
 VOCABULARY = 8192
-TRAINED_ON_FILES = 4000  # by the tokenizer: more changes next to nothing
+TOKENIZER_FILES = 4000  # files that the tokenizer is trained on; more change almost nothing
 
 
 @dataclass(frozen=True)
 class Text:
-    """train, held_out: tokens one behind the other, uint8 or uint16. hash: of both, 64 hexadecimal digits."""
+    """train, held_out: concatenated tokens, uint8 or uint16. hash: of both, 64 hexadecimal digits."""
 
     train: Tokens
     held_out: Tokens
@@ -44,8 +44,8 @@ class Text:
 
 @lru_cache(maxsize=1)
 def text_of(name: str) -> Text:
-    """`stdlib` or `machine`."""
-    return _stdlib() if name == "stdlib" else _machine(FOLDERS, KEPT)
+    """The text `stdlib` or `machine`."""
+    return _stdlib() if name == "stdlib" else _machine(FOLDERS, CACHE)
 
 
 def _stdlib() -> Text:
@@ -53,48 +53,48 @@ def _stdlib() -> Text:
     return Text(corpus.train, corpus.held_out, corpus.hash)
 
 
-def _machine(folders: tuple[Path, ...], kept: Path) -> Text:
-    if not (kept / "about.json").exists():
-        make_machine_text(folders, kept)
-    about = json.loads((kept / "about.json").read_text())
-    train, held_out = (np.load(kept / f"{part}.npy", mmap_mode="r") for part in ("train", "held_out"))
+def _machine(folders: tuple[Path, ...], cache: Path) -> Text:
+    if not (cache / "about.json").exists():
+        make_machine_text(folders, cache)
+    about = json.loads((cache / "about.json").read_text())
+    train, held_out = (np.load(cache / f"{part}.npy", mmap_mode="r") for part in ("train", "held_out"))
     return Text(train, held_out, about["hash"])
 
 
-def make_machine_text(folders: tuple[Path, ...], kept: Path) -> int:
-    """Write the tokens of all text in `folders` to `kept`; returns how many there are to train on."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415 - `make science` alone
+def make_machine_text(folders: tuple[Path, ...], cache: Path) -> int:
+    """Write the tokens of all text in `folders` to `cache`, and return the number of training tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415 - only `make science` needs it
 
     files = text_files(folders)
     if not files:
-        raise ValueError(f"there is no text in {', '.join(map(str, folders))}")
+        raise ValueError(f"there are no text files in {', '.join(map(str, folders))}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
-    sample = files[:: max(1, len(files) // TRAINED_ON_FILES)]
+    sample = files[:: max(1, len(files) // TOKENIZER_FILES)]
     tokenizer.train_from_iterator(_contents(sample), trainer)
     parts: dict[str, list[npt.NDArray[np.uint16]]] = {"train": [], "held_out": []}
     for path, content in zip(files, _contents(files), strict=True):
         part = "held_out" if _number(path) % HELD_OUT_ONE_IN == 0 else "train"
         parts[part].append(np.array(tokenizer.encode(content).ids, np.uint16))
-    kept.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     counts = {}
     for name, arrays in parts.items():
         tokens = np.concatenate([*arrays, np.zeros(0, np.uint16)])
-        np.save(kept / f"{name}.npy", tokens)
+        np.save(cache / f"{name}.npy", tokens)
         digest.update(tokens.tobytes())
         counts[name] = len(tokens)
-    tokenizer.save(str(kept / "tokenizer.json"))
+    tokenizer.save(str(cache / "tokenizer.json"))
     about = {"hash": digest.hexdigest(), "files": len(files), **counts}
-    (kept / "about.json").write_text(json.dumps(about) + "\n")
+    (cache / "about.json").write_text(json.dumps(about) + "\n")
     return counts["train"]
 
 
 def text_files(folders: tuple[Path, ...]) -> list[Path]:
-    """Files with different contents, in an order that hangs on their names alone and mixes the folders."""
+    """Files with different contents, in an order that depends only on their names and mixes the folders."""
     found: dict[bytes, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""`make science` tells what was run, at rates that were chosen alike for every arm, and goes on where it was."""
+"""`make science` plans the same budget for every arm, reports what was run, and continues an interrupted study."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 
 from bench.convergence import text as text_module
 from bench.convergence.__main__ import LARGE
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, EXCHANGING, MATTER, RATES_MAX, REFERENCE, rate_at
-from bench.convergence.lines import lines_of
+from bench.convergence.arms import ADAMW, ARMS, COMPRESSING_ARMS, DEFAULT, MAIN_ARMS, RATES_MAX, REFERENCE, rate_at
 from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
 from bench.convergence.run import Result, Run, Size, read, train, write
-from bench.convergence.study import Going, StudyError, results_in, run_all
+from bench.convergence.study import Progress, StudyError, results_in, run_all
+from bench.convergence.summaries import summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
 from thinwire_proto.data.corpus import windows
 from thinwire_proto.models import PRESETS
@@ -32,30 +32,30 @@ def result_of(run: Run, loss: float) -> Result:
     return Result(run, {}, [(run.tokens, loss)], loss, 10.0, 20.0, 1000, 1.0, "c" * 64, "2")
 
 
-def ended(study: Study, best_place: dict[str, int]) -> list[Result]:
-    """Run a study on paper: the loss of a rate is its distance from the arm's best."""
+def completed(study: Study, best_offset: dict[str, int]) -> list[Result]:
+    """Simulate a study: the loss of a rate is its distance from the arm's best rate."""
     results: list[Result] = []
     while runs := next_runs(study, results):
-        assert set(runs) <= set(runs_at_least(study, results))  # the forecast leaves none of them out
+        assert set(runs) <= set(runs_at_least(study, results))  # the estimate includes all of them
         for run in runs:
-            best = rate_at(ARMS[run.arm].rate, best_place[run.arm])
+            best = rate_at(ARMS[run.arm].rate, best_offset[run.arm])
             results.append(result_of(run, 1 + abs(math.log(run.rate / best))))
     return results
 
 
-def test_a_sweep_goes_on_until_its_best_rate_has_worse_ones_on_both_sides() -> None:
-    results = ended(STUDY, {ADAMW: 0, REFERENCE: -2, DEFAULT: 1})
-    for arm, place in ((ADAMW, 0), (REFERENCE, -2), (DEFAULT, 1)):
+def test_a_sweep_extends_until_the_best_rate_is_not_at_an_edge() -> None:
+    results = completed(STUDY, {ADAMW: 0, REFERENCE: -2, DEFAULT: 1})
+    for arm, offset in ((ADAMW, 0), (REFERENCE, -2), (DEFAULT, 1)):
         sweep = sweep_of(STUDY, arm, results)
-        assert (sweep.best, sweep.missing, sweep.at_edge) == (rate_at(ARMS[arm].rate, place), (), False)
+        assert (sweep.best, sweep.missing, sweep.at_edge) == (rate_at(ARMS[arm].rate, offset), (), False)
 
 
-def test_no_arm_has_more_rates_than_another_can_have_and_an_edge_is_told() -> None:
-    results = ended(STUDY, {ADAMW: 9, REFERENCE: 0, DEFAULT: 0})
+def test_the_number_of_rates_is_bounded_and_an_edge_is_reported() -> None:
+    results = completed(STUDY, {ADAMW: 9, REFERENCE: 0, DEFAULT: 0})
     assert sweep_of(STUDY, ADAMW, results).at_edge
     rates = {result.run.rate for result in results if result.run.arm == ADAMW and result.run.tokens == 1000}
     assert len(rates) == RATES_MAX
-    assert "(at the edge)" in page(STUDY, results, lines_of(STUDY, results))
+    assert "(at the edge)" in page(STUDY, results, summaries_of(STUDY, results))
 
 
 def test_a_rate_that_diverges_is_never_the_best() -> None:
@@ -65,21 +65,21 @@ def test_a_rate_that_diverges_is_never_the_best() -> None:
     assert sweep_of(STUDY, ADAMW, results).best == ARMS[ADAMW].rates[1]
 
 
-def test_the_arms_that_matter_are_run_on_every_seed_and_number_of_nodes_at_equal_tokens() -> None:
-    lines = lines_of(STUDY, ended(STUDY, dict.fromkeys(MATTER, 0)))
-    assert [(line.arm, line.nodes, len(line.results)) for line in lines] == [
+def test_main_arms_run_on_every_seed_and_number_of_nodes_at_equal_tokens() -> None:
+    summaries = summaries_of(STUDY, completed(STUDY, dict.fromkeys(MAIN_ARMS, 0)))
+    assert [(summary.arm, summary.nodes, len(summary.results)) for summary in summaries] == [
         (ADAMW, 4, 2),
         (REFERENCE, 4, 2),
         (REFERENCE, 16, 1),
         (DEFAULT, 4, 2),
         (DEFAULT, 16, 1),
     ]
-    assert {result.run.tokens for line in lines for result in line.results} == {4000}
-    assert ADAMW not in EXCHANGING
+    assert {result.run.tokens for summary in summaries for result in summary.results} == {4000}
+    assert ADAMW not in COMPRESSING_ARMS
 
 
-def test_every_figure_of_the_table_is_in_the_files(tmp_path: Path) -> None:
-    results = ended(STUDY, dict.fromkeys(MATTER, 0))
+def test_the_report_contains_the_table_and_the_plots(tmp_path: Path) -> None:
+    results = completed(STUDY, dict.fromkeys(MAIN_ARMS, 0))
     write_report(STUDY, results, tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "| adamw | 4 | 0.003 | 2 | 1.0000 | 0.0000 | +0.00% |" in text
@@ -87,31 +87,31 @@ def test_every_figure_of_the_table_is_in_the_files(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def go_on(folder: Path, study: Study) -> list[Result]:
-    return asyncio.run(run_all(study, folder, 2, lambda going: None))
+def continue_study(folder: Path, study: Study) -> list[Result]:
+    return asyncio.run(run_all(study, folder, 2, lambda progress: None))
 
 
-def test_a_study_that_is_broken_off_goes_on_and_says_the_same(tmp_path: Path) -> None:
-    """Real processes, real training: stopped after the first result, gone on with, and one run of it done again."""
+def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) -> None:
+    """Real processes and real training: stopped after the first result, continued, and one run repeated."""
 
     class Enough(Exception):
         pass
 
-    def stop(going: Going) -> None:
-        if going.done:
+    def stop(progress: Progress) -> None:
+        if progress.done:
             raise Enough
 
     with pytest.raises(Enough):
         asyncio.run(run_all(TINY, tmp_path, 2, stop))
     first = results_in(tmp_path, TINY)
     assert first
-    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
-    results = go_on(tmp_path, TINY)
+    finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    results = continue_study(tmp_path, TINY)
     assert next_runs(TINY, results) == []
-    assert {name: (tmp_path / name).stat().st_mtime_ns for name in kept} == kept  # nothing is run twice
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in finished} == finished  # no run is repeated
     again = tmp_path / f"{first[0].run.name}.json"
     again.unlink()
-    go_on(tmp_path, TINY)
+    continue_study(tmp_path, TINY)
     assert read(again).curve == first[0].curve
     assert 0 < first[0].up < first[0].down
 
@@ -124,23 +124,23 @@ def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
         results_in(tmp_path, TINY)
 
 
-def made_up_text(folder: Path) -> Path:
+def synthetic_text(folder: Path) -> Path:
     folder.mkdir()
     for number in range(300):
         (folder / f"{number}.py").write_text(f"def function_{number}(value):\n    return value + {number}\n" * 40)
     return folder
 
 
-def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path) -> None:
-    folder = made_up_text(tmp_path / "text")
+def test_machine_text_is_tokenized_and_duplicate_files_are_dropped(tmp_path: Path) -> None:
+    folder = synthetic_text(tmp_path / "text")
     (folder / "copy.md").write_bytes((folder / "7.py").read_bytes())
     (folder / "picture.png").write_bytes(b"\x89PNG" * 1000)
     assert len(text_files((folder,))) == 300
-    count = make_machine_text((folder,), tmp_path / "kept")
-    train, held_out = (np.load(tmp_path / "kept" / f"{part}.npy") for part in ("train", "held_out"))
+    count = make_machine_text((folder,), tmp_path / "cache")
+    train, held_out = (np.load(tmp_path / "cache" / f"{part}.npy") for part in ("train", "held_out"))
     assert (train.dtype, len(train)) == (np.uint16, count)
     assert 0 < len(held_out) < 0.1 * count
-    tokenizer = Tokenizer.from_file(str(tmp_path / "kept" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(tmp_path / "cache" / "tokenizer.json"))
     assert tokenizer.decode(train[:50].tolist()).startswith("def function_")
     windows_of = windows(train, 16)
     assert windows_of.dtype == np.uint16
@@ -148,14 +148,14 @@ def test_a_machines_text_becomes_tokens_and_no_file_counts_twice(tmp_path: Path)
 
 
 def test_the_larger_study_trains_on_the_machines_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps of each of its arms, of a smaller model."""
-    monkeypatch.setattr(text_module, "FOLDERS", (made_up_text(tmp_path / "text"),))
-    monkeypatch.setattr(text_module, "KEPT", tmp_path / "kept")
+    """Two steps of each of its arms, with a smaller model."""
+    monkeypatch.setattr(text_module, "FOLDERS", (synthetic_text(tmp_path / "text"),))
+    monkeypatch.setattr(text_module, "CACHE", tmp_path / "cache")
     text_of.cache_clear()
     size = Size("byte-1m", 4, 8, "machine")
     for arm in LARGE.arms:
         result = train(Run(arm, 1e-3, 1, 2, 2 * 4 * 256, size), torch.device("cpu"))
-        assert result.parameters > 1_800_000  # the vocabulary is the tokenizer's
+        assert result.parameters > 1_800_000  # includes the tokenizer's vocabulary
         assert 3 < result.loss < 9.1
     text_of.cache_clear()
 
@@ -166,7 +166,7 @@ def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
     assert LARGE.tokens >= 200_000_000
 
 
-def test_a_result_of_an_arm_that_was_set_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_result_with_other_settings_is_refused(tmp_path: Path) -> None:
     result = result_of(TINY.sweep_run(DEFAULT, ARMS[DEFAULT].rate), 2.0)
     write(replace(result, settings={"kind": "votes"}), tmp_path)
     assert len(results_in(tmp_path, TINY)) == 1

@@ -1,6 +1,6 @@
-"""Arms that exchange every number: AdamW and Signum on the gradient of the whole batch, and DiLoCo.
+"""All-reduce arms, which exchange every number: AdamW and Signum on the gradient of the whole batch, and DiLoCo.
 
-They are charged a ring all-reduce of float32 in each round.
+They are charged one ring all-reduce of float32 in each round.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from bench.convergence.arms import Arm
-from bench.convergence.method import Swarm, Traffic, mean
+from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 
 BYTES_EACH_WAY = 4.0
-"""A parameter and exchange that a node of many sends, and receives, in a ring all-reduce of float32."""
-OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # DiLoCo's, arXiv 2311.08105
+"""Bytes a parameter and exchange that one of many nodes sends, and receives, in a ring all-reduce of float32."""
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # of DiLoCo, arXiv 2311.08105
 
 
 class AdamW:
-    """torch's, on tensors by name, with gradients that are given and not stored."""
+    """torch's AdamW on named tensors, with gradients passed as arguments."""
 
     def __init__(self, parameters: dict[str, Tensor], beta2: float) -> None:
         self._parameters = [torch.nn.Parameter(tensor) for tensor in parameters.values()]
         for parameter, tensor in zip(self._parameters, parameters.values(), strict=True):
-            parameter.data = tensor.data  # the tensors themselves
+            parameter.data = tensor.data  # shares memory with the tensor
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0, betas=(0.9, beta2), weight_decay=0.0)
 
     def step(self, gradients: dict[str, Tensor], rate: float) -> None:
@@ -35,39 +35,43 @@ class AdamW:
         self._optimizer.step()
 
 
-class DenseAdamW:
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+class AllReduceAdamW:
+    """AdamW on the gradient of the whole batch."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm = problem, schedule, swarm
         self._adamw = AdamW(problem.parameters, arm.beta)
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         loss, gradients = self._problem.gradients(first, self._swarm.samples)
         self._adamw.step(gradients, learning_rate(self._schedule, step))
-        return loss, traffic(self._problem)
+        return loss, all_reduce_traffic(self._problem)
 
 
-class DenseSignum:
-    """θ ← θ − η·sign(m), m ← β·m + (1 − β)·g (arXiv 1802.04434)."""
+class AllReduceSignum:
+    """Signum: θ ← θ − η·sign(m), m ← β·m + (1 − β)·g (arXiv 1802.04434)."""
 
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm, self._beta = problem, schedule, swarm, arm.beta
         self._momentum = {name: torch.zeros_like(tensor) for name, tensor in problem.parameters.items()}
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         loss, gradients = self._problem.gradients(first, self._swarm.samples)
         rate = learning_rate(self._schedule, step)
         with torch.no_grad():
             for name, parameter in self._problem.parameters.items():
                 self._momentum[name].lerp_(gradients[name], 1 - self._beta)
                 parameter.sub_(self._momentum[name].sign(), alpha=rate)
-        return loss, traffic(self._problem)
+        return loss, all_reduce_traffic(self._problem)
 
 
 class DiLoCo:
-    """H local AdamW steps a round; the mean difference is the gradient of an outer SGD with Nesterov's momentum (arXiv
-    2311.08105). All of it is exchanged."""
+    """DiLoCo (arXiv 2311.08105): H local AdamW steps a round, then an all-reduce of the difference.
 
-    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: Swarm) -> None:
+    The mean difference is the gradient of an outer SGD with Nesterov momentum.
+    """
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
         self._shared = {name: tensor.detach().clone() for name, tensor in problem.parameters.items()}
         self._local = [
@@ -81,27 +85,27 @@ class DiLoCo:
         momentum = OUTER_MOMENTUM
         self._sgd = torch.optim.SGD(outer, lr=OUTER_RATE, momentum=momentum, nesterov=True)
 
-    def round(self, step: int, first: int) -> tuple[float, Traffic]:
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         losses = []
         for number, (local, adamw) in enumerate(zip(self._local, self._adamw, strict=True)):
             for name, tensor in local.items():
                 tensor.copy_(self._shared[name])
             self._problem.put(local)
             for inner in range(self._steps):
-                place = first + inner * self._swarm.samples + number * self._swarm.share
-                loss, gradients = self._problem.gradients(place, self._swarm.share)
+                position = first + inner * self._swarm.samples + number * self._swarm.share
+                loss, gradients = self._problem.gradients(position, self._swarm.share)
                 adamw.step(gradients, learning_rate(self._schedule, step + inner))
                 losses.append(loss)
         with torch.no_grad():
             for name, parameter in zip(self._shared, self._outer, strict=True):
-                moved = torch.stack([local[name] for local in self._local]).mean(0)
-                parameter.grad = parameter.data - moved
+                averaged = torch.stack([local[name] for local in self._local]).mean(0)
+                parameter.grad = parameter.data - averaged
         self._sgd.step()
         self._problem.put(self._shared)
-        return mean(losses), traffic(self._problem)
+        return mean(losses), all_reduce_traffic(self._problem)
 
 
-def traffic(problem: Problem) -> Traffic:
-    """Of one dense exchange."""
+def all_reduce_traffic(problem: Problem) -> NodeTraffic:
+    """Traffic of one node in one all-reduce of all parameters."""
     each_way = BYTES_EACH_WAY * sum(tensor.numel() for tensor in problem.parameters.values())
-    return Traffic(each_way, each_way)
+    return NodeTraffic(each_way, each_way)
