@@ -14,17 +14,17 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench.wide_area.baseline import measure_control, measure_dense
-from bench.wide_area.figures import WANTED_AT, LeftOut, Outcome
-from bench.wide_area.hosts import Link, hosts_behind
-from bench.wide_area.needs import Machine, look_at_machine
+from bench.wide_area.baseline import measure_control, measure_ddp
+from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
+from bench.wide_area.hosts import LinkSpec, hosts_behind
+from bench.wide_area.needs import EmulationSupport, check_emulation
 from bench.wide_area.report import write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SEED
 from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
-Cell = tuple[Link, float]
+Cell = tuple[LinkSpec, float]
 """With how much time is dilated."""
 CONTROL_SHARE = 0.5
 """The control's window, as a share of the others': nothing in it waits for anything."""
@@ -33,7 +33,7 @@ CONTROL_SHARE = 0.5
 def main() -> None:
     arguments = _arguments()
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    machine = look_at_machine()
+    machine = check_emulation()
     if machine.missing:
         console.print(f"skipped: emulating links needs {machine.missing}")
         return
@@ -50,17 +50,19 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def _measure(cells: list[Cell], machine: Machine, arguments: argparse.Namespace, folder: Path, console: Console) -> int:
+def _measure(
+    cells: list[Cell], machine: EmulationSupport, arguments: argparse.Namespace, folder: Path, console: Console
+) -> int:
     """All cells, one after the other. One that fails is left out, with the reason; returns how many did."""
     failed = 0
-    outcomes: list[Outcome] = []
-    left_out: list[LeftOut] = []
+    outcomes: list[CellResult] = []
+    skipped: list[SkippedCell] = []
     how = _how(machine, arguments)
     console.print(f"{how}\nlogs in {folder}")
     for link, dilation in cells:
         name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {dilation:g}×"
         if reason := machine.cannot(link.rate_mbit / dilation):
-            left_out.append(LeftOut(link, reason))
+            skipped.append(SkippedCell(link, reason))
             console.print(f"{name}: {reason}")
             continue
         cell = folder / f"{link.rate_mbit:g}-{link.round_trip_ms:g}-{100 * link.loss:g}-{dilation:g}"
@@ -69,20 +71,22 @@ def _measure(cells: list[Cell], machine: Machine, arguments: argparse.Namespace,
             outcome = _cell(link, dilation, machine, arguments, cell)
         except SwarmError as error:
             failed += 1
-            left_out.append(LeftOut(link, f"failed: {str(error).splitlines()[0]}"))
+            skipped.append(SkippedCell(link, f"failed: {str(error).splitlines()[0]}"))
             console.print(f"{name}: failed: {error}", style="red")
             continue
         outcomes.append(outcome)
         _say(name, outcome, console)
-        write_cells(outcomes, left_out, how, folder)
-    write_cells(outcomes, left_out, how, folder)
+        write_cells(outcomes, skipped, how, folder)
+    write_cells(outcomes, skipped, how, folder)
     into = arguments.into or folder
-    write_page(outcomes, left_out, how, into)
+    write_page(outcomes, skipped, how, into)
     console.print(f"figures in {folder}, page and plot in {into}")
     return failed
 
 
-def _cell(link: Link, dilation: float, machine: Machine, arguments: argparse.Namespace, folder: Path) -> Outcome:
+def _cell(
+    link: LinkSpec, dilation: float, machine: EmulationSupport, arguments: argparse.Namespace, folder: Path
+) -> CellResult:
     """The swarm first: the baseline then exchanges after as many tokens as the swarm did."""
     seconds = arguments.seconds * dilation
     with hosts_behind(link.dilated(dilation), NODES, machine.netem, arguments.seed, folder) as hosts:
@@ -90,19 +94,19 @@ def _cell(link: Link, dilation: float, machine: Machine, arguments: argparse.Nam
         samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
         samples = max(2 * MICRO_BATCH, samples)
         control = measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)
-        dense, exchange_s = measure_dense(hosts, samples, seconds, folder)
-    return Outcome(link, control, swarm, dense, exchange_s, os.cpu_count() or 1, dilation)
+        ddp, exchange_s = measure_ddp(hosts, samples, seconds, folder)
+    return CellResult(link, control, swarm, ddp, exchange_s, os.cpu_count() or 1, dilation)
 
 
-def _say(name: str, outcome: Outcome, console: Console) -> None:
+def _say(name: str, outcome: CellResult, console: Console) -> None:
     console.print(
         f"{name}: X/T {outcome.x_over_t:.1f}; swarm {outcome.swarm.tokens_s:,.0f} tokens/s, "
-        f"DDP {outcome.dense.tokens_s:,.0f}: {outcome.gain:.1f}× of {outcome.gain_most:.1f}×, "
+        f"DDP {outcome.ddp.tokens_s:,.0f}: {outcome.gain:.1f}× of {outcome.gain_max:.1f}×, "
         f"{outcome.gain_share:.0%}; forward and backward {outcome.swarm_compute_share:.0%}"
     )
 
 
-def _how(machine: Machine, arguments: argparse.Namespace) -> str:
+def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     by = "tc netem" if machine.netem else "a line in Python over TUN devices"
     # namespaces inherit it, and may not take just any other without a change to what all of the machine may
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
@@ -114,9 +118,9 @@ def _how(machine: Machine, arguments: argparse.Namespace) -> str:
 
 def _cells(arguments: argparse.Namespace) -> list[Cell]:
     if arguments.quick:
-        return [(Link(10, 100, 0.0), 1.0)]
+        return [(LinkSpec(10, 100, 0.0), 1.0)]
     links = [
-        Link(rate, round_trip, percent / 100)
+        LinkSpec(rate, round_trip, percent / 100)
         for rate, round_trip, percent in product(arguments.rates, arguments.round_trips, arguments.losses)
     ]
     deciding = [link for link in links if (link.rate_mbit, link.round_trip_ms) == WANTED_AT]

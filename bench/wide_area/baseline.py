@@ -1,4 +1,4 @@
-"""The four ranks of the baseline, or of the control, each in the namespace of its node."""
+"""Runs the ranks of the baseline, or of the control, each in the namespace of its node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from bench.wide_area.ddp import PATIENCE, RESULT, RankResult
-from bench.wide_area.figures import Measured
+from bench.wide_area.figures import SystemFigures
 from bench.wide_area.hosts import DEVICE, Hosts
 from bench.wide_area.programs import POLL_S, Programs, module
 from deploy.local_swarm.processes import Process, SwarmError
@@ -16,16 +16,16 @@ from deploy.local_swarm.processes import Process, SwarmError
 STORE_PORT = 29500
 
 
-def measure_dense(hosts: Hosts, samples: int, seconds: float, folder: Path) -> tuple[Measured, float]:
-    """DistributedDataParallel: what it did, and the seconds that an exchange takes."""
+def measure_ddp(hosts: Hosts, samples: int, seconds: float, folder: Path) -> tuple[SystemFigures, float]:
+    """Measure DistributedDataParallel: its figures, and the seconds of an exchange."""
     results = _run(hosts, "ddp", samples, seconds, folder, exchange=True)
-    # a rank that leaves the barrier before the others waits for them: the time is that of the one that came last
+    # ranks that leave the barrier early wait for the last one, so its time counts
     exchanges_s = [min(times) for times in zip(*(result.exchanges_s for result in results), strict=True)]
     return _sum(results, exchanges=results[0].rounds), statistics.median(exchanges_s)
 
 
-def measure_control(hosts: Hosts, samples: int, seconds: float, folder: Path) -> Measured:
-    """The same passes side by side, and nothing exchanged."""
+def measure_control(hosts: Hosts, samples: int, seconds: float, folder: Path) -> SystemFigures:
+    """Measure the same passes on all nodes at once, without an exchange."""
     return _sum(_run(hosts, "control", samples, seconds, folder, exchange=False), exchanges=0)
 
 
@@ -54,8 +54,8 @@ def _result(process: Process) -> RankResult:
     raise SwarmError(f"{process.name} ended without a result:\n{process.tail(20)}")
 
 
-def _sum(results: list[RankResult], exchanges: int) -> Measured:
-    return Measured(
+def _sum(results: list[RankResult], exchanges: int) -> SystemFigures:
+    return SystemFigures(
         nodes=len(results),
         wall_s=max(result.wall_s for result in results),
         tokens=sum(result.tokens for result in results),

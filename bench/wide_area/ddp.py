@@ -1,11 +1,11 @@
-"""One rank of the baseline: PyTorch's DistributedDataParallel over gloo, with `no_sync` but for the last micro-batch.
+"""One rank of the baseline: PyTorch's DistributedDataParallel over gloo, with `no_sync` except in the last micro-batch.
 
-Run with `--exchange` it first times X, an all-reduce of as many float32 as the model has parameters, each after the
-computing of a round as it is in training; then it trains. Without, it is the control: the same passes, and not a byte
-in between.
+With `--exchange` it first measures X, the time of an all-reduce of all parameters in float32, each after the
+computation of a round as in training; then it trains. Without `--exchange` it is the control: the same passes, and no
+communication.
 
-In the last micro-batch, backward and exchange overlap, so what of it is computing cannot be told apart. It counts as
-much as the mean of those under `no_sync`.
+In the last micro-batch, backward pass and exchange overlap, so its computation cannot be measured separately. It is
+counted as the mean of the micro-batches under `no_sync`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank did in its window."""
+    """Result of one rank in its measured window."""
 
     tokens: int
     rounds: int
@@ -49,12 +49,12 @@ class RankResult:
     sent_bytes: int
     received_bytes: int
     exchanges_s: list[float]
-    """All-reduces by themselves, timed one after the other."""
+    """Times of separate all-reduces."""
     line_cpu_s: float
 
 
-class Loss(nn.Module):
-    """The model, with the loss as what it gives back: DDP wants its hooks around a forward."""
+class LossModule(nn.Module):
+    """The model with the loss as its output, because DDP attaches its hooks to a forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ class Loss(nn.Module):
 
 
 class Rank:
-    """The computing of one rank. Tokens are drawn: what they say changes no time."""
+    """The computation of one rank. Tokens are random, because their values do not affect the time."""
 
     def __init__(self, rank: int, samples: int, exchange: bool) -> None:
         self._passes = max(2, samples // MICRO_BATCH)
         self._generator = torch.Generator().manual_seed(SEED + rank)
         self._exchange = exchange
-        loss = Loss()
+        loss = LossModule()
         self.parameters = sum(parameter.numel() for parameter in loss.parameters())
         self._ddp = DistributedDataParallel(loss) if exchange else None
         self._module: nn.Module = self._ddp or loss
@@ -80,11 +80,11 @@ class Rank:
 
     @property
     def tokens(self) -> int:
-        """A round."""
+        """Tokens of a round."""
         return self._passes * MICRO_BATCH * PRESETS[PRESET].context
 
     def round(self) -> float:
-        """The passes of a round with the exchange at its end, and a step; returns the seconds of computing."""
+        """One round: all passes, the exchange in the last one, and a step. Returns the seconds of computation."""
         compute_s = self.compute(self._passes - 1)
         compute_s *= self._passes / (self._passes - 1)
         self._pass()
@@ -93,14 +93,14 @@ class Rank:
         return compute_s
 
     def compute(self, passes: int | None = None) -> float:
-        """Forward and backward, and nothing is exchanged; seconds. A whole round, unless told otherwise."""
+        """Forward and backward passes without an exchange; by default a whole round. Returns seconds."""
         began = time.perf_counter()
         with self._ddp.no_sync() if self._ddp else nullcontext():
             for _ in range(passes or self._passes):
                 self._pass()
         return time.perf_counter() - began
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         self._optimizer.zero_grad()
 
     def _pass(self) -> None:
@@ -120,19 +120,19 @@ def main() -> None:
     measure = _train if arguments.exchange else _compute
     result = measure(rank, arguments.seconds, arguments.device, arguments.line_pid)
     print(RESULT + json.dumps(asdict(result)), flush=True)
-    dist.barrier()  # whoever ends first would take the store away from the others
+    dist.barrier()  # rank 0 must not end first, because it holds the store
     dist.destroy_process_group()
 
 
 def _compute(rank: Rank, seconds: float, device: str, line_pid: int) -> RankResult:
-    """The control: computing side by side, without an exchange."""
+    """The control: all ranks compute at the same time, without an exchange."""
     for _ in range(ROUNDS_WARMUP):
         rank.compute()
     dist.barrier()
-    before, compute_s, rounds = Reading(device, line_pid), 0.0, 0
+    before, compute_s, rounds = CounterReading(device, line_pid), 0.0, 0
     while time.perf_counter() - before.at_s < seconds:
         compute_s += rank.compute()
-        rank.forget()
+        rank.clear_gradients()
         rounds += 1
     return before.result(rank.tokens, rounds, compute_s, [])
 
@@ -142,16 +142,16 @@ def _train(rank: Rank, seconds: float, device: str, line_pid: int) -> RankResult
         rank.round()
     exchanges_s, round_s = _time_exchanges(rank)
     rounds = torch.tensor([max(ROUNDS_MIN, math.ceil(seconds / round_s))])
-    dist.broadcast(rounds, 0)  # all must do as many
+    dist.broadcast(rounds, 0)  # equal on all ranks
     dist.barrier()
-    before, compute_s = Reading(device, line_pid), 0.0
+    before, compute_s = CounterReading(device, line_pid), 0.0
     for _ in range(int(rounds)):
         compute_s += rank.round()
     return before.result(rank.tokens, int(rounds), compute_s, exchanges_s)
 
 
 def _time_exchanges(rank: Rank) -> tuple[list[float], float]:
-    """Seconds of each, and of a round, about."""
+    """The seconds of each exchange, and an estimate of the seconds of a round."""
     exchanges_s, computes_s = [], []
     flat = torch.zeros(rank.parameters)
     for _ in range(EXCHANGES_TIMED):
@@ -160,12 +160,12 @@ def _time_exchanges(rank: Rank) -> tuple[list[float], float]:
         began = time.perf_counter()
         dist.all_reduce(flat)
         exchanges_s.append(time.perf_counter() - began)
-    rank.forget()
+    rank.clear_gradients()
     return exchanges_s, statistics.median(computes_s) + statistics.median(exchanges_s)
 
 
-class Reading:
-    """The kernel's counters and the clock at the begin of a window."""
+class CounterReading:
+    """The kernel's counters and the clock at the beginning of a window."""
 
     def __init__(self, device: str, line_pid: int) -> None:
         self._device, self._line_pid = device, line_pid
@@ -187,9 +187,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m bench.wide_area.ddp", description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--store", required=True, metavar="HOST:PORT", help="of rank 0")
-    parser.add_argument("--device", required=True, help="the network device to exchange over")
-    parser.add_argument("--samples", type=int, required=True, help="a rank and exchange")
+    parser.add_argument("--store", required=True, metavar="HOST:PORT", help="address of rank 0")
+    parser.add_argument("--device", required=True, help="network device of the exchange")
+    parser.add_argument("--samples", type=int, required=True, help="samples for each rank and exchange")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--exchange", action="store_true")
     parser.add_argument("--line-pid", type=int, default=0)

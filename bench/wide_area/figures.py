@@ -1,14 +1,14 @@
-"""What is measured in a cell, and what follows from it. Pure.
+"""The measurements of a cell, and the figures derived from them. Pure.
 
-With T the time that the computing of a round takes and X that of an exchange of all gradients in float32, whoever
-computes and exchanges in turn needs T + X for a round, and nobody needs less than T: the most that can be gained is
-1 + X/T. T is what the same loops need side by side on the same cores without exchanging anything (the control), so
-that cores which are short do not count as a fault of the network.
+T is the time of a round's computation, and X the time of an exchange of all gradients in float32. A system that
+alternates between the two needs T + X for a round, and no system needs less than T. So the largest possible gain is 1 +
+X/T. T is measured with the same loops on the same cores, all at once and without an exchange (the control), so that
+scarce cores do not count against the network.
 
-Four nodes on two cores are four machines of half a core, which nobody has. Where time is dilated (Gupta et al., To
-Infinity and Beyond: Time-Warped Network Emulation, NSDI 2006) a second of the emulated world lasts several: links are
-as much slower and longer by the machine's clock, rounds hold as many more samples, and every node is a machine with as
-many more cores. Shares and ratios are the same by either clock.
+Four nodes on two cores would be four machines with half a core each, which nobody has. With dilated time (Gupta et al.,
+To Infinity and Beyond: Time-Warped Network Emulation, NSDI 2006) a second of the emulated world lasts several seconds
+of the machine's clock. Links are slower and longer by that factor, rounds have more samples, and each node is a machine
+with more cores. Shares and ratios are the same on both clocks.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.wide_area.hosts import Link
+from bench.wide_area.hosts import LinkSpec
 
 GAIN_SHARE_WANTED = 0.9
 COMPUTE_SHARE_WANTED = 0.9
 X_OVER_T_WANTED = 10.0
 DERIVED = (
-    *("cores_each", "compute_round_s", "x_over_t", "gain_most", "gain", "gain_share"),
-    *("swarm_compute_share", "dense_compute_share"),
+    *("cores_each", "compute_round_s", "x_over_t", "gain_max", "gain", "gain_share"),
+    *("swarm_compute_share", "ddp_compute_share"),
 )
 WANTED_AT = (10.0, 100.0)
-"""Mbit/s and ms round trip."""
+"""The link of the goal: rate in Mbit/s and round trip in ms."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A window of one system; sums over its nodes, unless said otherwise."""
+class SystemFigures:
+    """Totals of one system in a window, summed over its nodes unless stated otherwise."""
 
     nodes: int
     wall_s: float
     tokens: int
     exchanges: int
-    """Updates sealed, or all-reduces done."""
+    """Sealed updates, or all-reduces."""
     contributions: int
-    """Of a node to an exchange."""
+    """Of single nodes to exchanges."""
     compute_s: float
-    """Spent on forward and backward."""
+    """Time of forward and backward passes."""
     sent_bytes: int
     received_bytes: int
     line_cpu_s: float
-    """Processor time of the line in Python, which the nodes did not get."""
+    """Processor time of the line emulated in Python, which was not available to the nodes."""
 
     @property
     def tokens_s(self) -> float:
@@ -53,12 +53,12 @@ class Measured:
 
     @property
     def compute_share(self) -> float:
-        """Of the wall time, spent on forward and backward."""
+        """Share of the wall time spent on forward and backward passes."""
         return self.compute_s / (self.nodes * self.wall_s)
 
     @property
     def tokens_each(self) -> float:
-        """Tokens a node and exchange."""
+        """Tokens of one node in one exchange."""
         return self.tokens / self.contributions
 
     @property
@@ -66,66 +66,66 @@ class Measured:
         return self.line_cpu_s / self.wall_s
 
     def bytes_each(self) -> tuple[float, float]:
-        """Sent and received, a node and exchange."""
+        """Bytes that one node sends and receives in one exchange."""
         return self.sent_bytes / self.contributions, self.received_bytes / self.contributions
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One cell. control: computing alone; swarm: ours; dense: DistributedDataParallel."""
+class CellResult:
+    """Results of one cell. control: computation alone; swarm: thinwire; ddp: DistributedDataParallel."""
 
-    link: Link
-    control: Measured
-    swarm: Measured
-    dense: Measured
-    dense_exchange_s: float
+    link: LinkSpec
+    control: SystemFigures
+    swarm: SystemFigures
+    ddp: SystemFigures
+    ddp_exchange_s: float
     """X."""
     cores: int
-    """Of the machine that all of it ran on."""
+    """Cores of the machine that ran the cell."""
     dilation: float
-    """Seconds of the machine's clock for one of the emulated world, which `link` is of; all that was measured is by the
-    machine's clock."""
+    """Seconds of the machine's clock for one second of the emulated world. `link` uses the emulated clock, and all
+    measured times the machine's clock."""
 
     @property
     def compute_round_s(self) -> float:
-        """T, at the baseline's tokens per exchange."""
-        return self.dense.tokens_each * self.control.nodes / self.control.tokens_s
+        """T, for the baseline's tokens per exchange."""
+        return self.ddp.tokens_each * self.control.nodes / self.control.tokens_s
 
     @property
     def x_over_t(self) -> float:
-        return self.dense_exchange_s / self.compute_round_s
+        return self.ddp_exchange_s / self.compute_round_s
 
     @property
-    def gain_most(self) -> float:
+    def gain_max(self) -> float:
         return 1 + self.x_over_t
 
     @property
     def gain(self) -> float:
-        return self.swarm.tokens_s / self.dense.tokens_s
+        return self.swarm.tokens_s / self.ddp.tokens_s
 
     @property
     def gain_share(self) -> float:
-        """Of the most that anybody can gain."""
-        return self.gain / self.gain_most
+        """Share of the largest possible gain."""
+        return self.gain / self.gain_max
 
     @property
     def swarm_compute_share(self) -> float:
-        """Of the wall time that the cores leave: what the control reaches is all there is."""
+        """Share of the available wall time spent on computation; the control defines what is available."""
         return self.swarm.compute_share / self.control.compute_share
 
     @property
-    def dense_compute_share(self) -> float:
-        return self.dense.compute_share / self.control.compute_share
+    def ddp_compute_share(self) -> float:
+        return self.ddp.compute_share / self.control.compute_share
 
     @property
     def decides(self) -> bool:
-        """Whether what is to be reached is to be reached here."""
+        """Whether this cell decides if the goal is reached."""
         here = (self.link.rate_mbit, self.link.round_trip_ms)
         return here == WANTED_AT and self.x_over_t >= X_OVER_T_WANTED
 
     @property
     def cores_each(self) -> float:
-        """What computes for one node in the emulated world."""
+        """Cores of one node in the emulated world."""
         return self.dilation * self.cores / self.control.nodes
 
     @property
@@ -136,15 +136,15 @@ class Outcome:
         return asdict(self) | {"derived": {name: getattr(self, name) for name in DERIVED}}
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Outcome:
-        parts: dict[str, Any] = {name: document[name] for name in ("dense_exchange_s", "cores", "dilation")}
-        parts |= {name: Measured(**document[name]) for name in ("control", "swarm", "dense")}
-        return cls(Link(**document["link"]), **parts)
+    def from_json(cls, document: dict[str, Any]) -> CellResult:
+        parts: dict[str, Any] = {name: document[name] for name in ("ddp_exchange_s", "cores", "dilation")}
+        parts |= {name: SystemFigures(**document[name]) for name in ("control", "swarm", "ddp")}
+        return cls(LinkSpec(**document["link"]), **parts)
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A cell without figures, and why."""
+class SkippedCell:
+    """A cell without figures, and the reason."""
 
-    link: Link
+    link: LinkSpec
     reason: str

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.wide_area.figures import Measured
-from bench.wide_area.hosts import Hosts, Traffic
+from bench.wide_area.figures import SystemFigures
+from bench.wide_area.hosts import DeviceBytes, Hosts
 from bench.wide_area.programs import POLL_S, Programs, cpu_s, module
 from bench.wide_area.watch import Sample
 from bench.wide_area.workload import MICRO_BATCH, THREADS, run_toml
@@ -35,11 +35,11 @@ class Reading:
     """All counters at one end of the window."""
 
     sample: Sample
-    traffic: list[Traffic]
+    traffic: list[DeviceBytes]
     line_cpu_s: float
 
 
-def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -> Measured:
+def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -> SystemFigures:
     """Let a swarm train for a while; what it did in the last `seconds` of it. Raises SwarmError."""
     with Programs(folder) as programs:
         watch = _start(hosts, dilation, programs, folder)
@@ -105,10 +105,10 @@ def _read(sample: Sample, hosts: Hosts) -> Reading:
     return Reading(sample, [host.traffic() for host in hosts.nodes], cpu_s(hosts.line_pid))
 
 
-def _difference(before: Reading, after: Reading) -> Measured:
+def _difference(before: Reading, after: Reading) -> SystemFigures:
     first, last = before.sample, after.sample
     traffic = list(zip(before.traffic, after.traffic, strict=True))
-    return Measured(
+    return SystemFigures(
         nodes=len(traffic),
         wall_s=last.at_s - first.at_s,
         tokens=last.tokens - first.tokens,

@@ -1,10 +1,10 @@
-"""The process that carries packets between hosts over a `Star`, where the kernel has no netem.
+"""Carries packets between hosts over a `Star`, on machines whose kernel has no netem.
 
-It runs in the hub's namespace, makes one TUN device for each host there, says `ready`, and whoever started it moves
-each device into the namespace of its host. A TUN device that asks for no offloads (IFF_VNET_HDR, TUNSETOFFLOAD) gets
-packets as they would be on a wire: no larger than the MTU, with their checksums filled in.
+The process runs in the hub's namespace and creates one TUN device for each host. It then prints `ready`, and its parent
+moves each device into the namespace of its host. A TUN device without offloads (IFF_VNET_HDR, TUNSETOFFLOAD) receives
+packets as on a wire: no larger than the MTU, with complete checksums.
 
-Told to end by SIGTERM, it prints what it did as JSON.
+On SIGTERM the process prints its counts as JSON and ends.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ import time
 from dataclasses import asdict
 from types import FrameType
 
-from bench.wide_area.line import MTU_BYTES, Quality, Star
+from bench.wide_area.line import MTU_BYTES, LineQuality, Star
 
 TUNSETIFF = 0x400454CA
 IFF_TUN = 0x0001
 IFF_NO_PI = 0x1000
 READS_MAX = 64
-"""Packets taken from a device before the others have their turn."""
+"""Packets read from one device before the other devices have their turn."""
 NICENESS = -10
-"""Before the computing, which takes every core: a line that is late is another line."""
+"""The emulation runs ahead of the training, which uses all cores; a late packet would change the link."""
 IDLE_S = 1.0
 
 
 def open_tun(name: str) -> int:
-    """Make a TUN device in the namespace that this process is in; it is gone when the descriptor is closed."""
+    """Create a TUN device in the namespace of this process. It disappears when the descriptor is closed."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
     return descriptor
 
 
 class Carrier:
-    """Moves packets between the devices and the star, and keeps account of how late it is."""
+    """Moves packets between the devices and the star, and records how late each one is."""
 
     def __init__(self, star: Star, descriptors: list[int]) -> None:
         self._star = star
@@ -53,32 +53,32 @@ class Carrier:
         self._late_max_s = 0.0
 
     def run(self) -> None:
-        """Until an exception ends it."""
+        """Carry packets until an exception ends the loop."""
         host_of = {descriptor: host for host, descriptor in enumerate(self._descriptors)}
         while True:
             next_s = self._star.next_s
             wait_s = IDLE_S if next_s is None else max(0.0, next_s - time.monotonic())
             readable, _, _ = select.select(self._descriptors, [], [], min(wait_s, IDLE_S))
             for descriptor in readable:
-                self._take_in(host_of[descriptor], descriptor)
-            self._give_out()
+                self._read_packets(host_of[descriptor], descriptor)
+            self._write_packets()
 
-    def _take_in(self, host: int, descriptor: int) -> None:
+    def _read_packets(self, host: int, descriptor: int) -> None:
         with contextlib.suppress(BlockingIOError):
             for _ in range(READS_MAX):
                 packet = os.read(descriptor, 65536)
                 self._oversize += len(packet) > MTU_BYTES
                 self._star.offer(host, packet, time.monotonic())
 
-    def _give_out(self) -> None:
+    def _write_packets(self) -> None:
         now_s = time.monotonic()
-        for there_s, host, packet in self._star.due(now_s):
+        for arrival_s, host, packet in self._star.due(now_s):
             try:
                 os.write(self._descriptors[host], packet)
             except OSError as error:
-                if error.errno != errno.EIO:  # the device is not up, as a cable that is not plugged in
+                if error.errno != errno.EIO:  # the device is down
                     raise
-            late_s = now_s - there_s
+            late_s = now_s - arrival_s
             self._packets += 1
             self._late_s += late_s
             self._late_max_s = max(self._late_max_s, late_s)
@@ -97,13 +97,13 @@ class Carrier:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.wide_area.tun", description=__doc__)
-    parser.add_argument("--qualities", required=True, help="of the hosts' lines, as a JSON list")
+    parser.add_argument("--qualities", required=True, help="quality of each host's line, as a JSON list")
     parser.add_argument("--devices", nargs="+", required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
     os.nice(NICENESS)
-    star = Star([Quality(**quality) for quality in json.loads(arguments.qualities)], arguments.seed)
+    star = Star([LineQuality(**quality) for quality in json.loads(arguments.qualities)], arguments.seed)
     carrier = Carrier(star, [open_tun(device) for device in arguments.devices])
     print("ready", flush=True)
     try:

@@ -1,8 +1,8 @@
-"""What is trained in every cell, by the swarm and by the baseline alike.
+"""The training workload of every cell, for the swarm and for the baseline.
 
 It is chosen so that an exchange of all gradients in float32 over 10 Mbit/s takes more than ten times as long as the
-computing between two exchanges: 0.886M parameters weigh 5.3 MB a node on a ring of four, over four seconds; 2,304
-tokens a node take about 0.42 s where two cores are shared by four nodes.
+computation between two exchanges. 0.886M parameters are 5.3 MB a node on a ring of four, which takes over four seconds.
+2,304 tokens a node take about 0.42 s when four nodes share two cores.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 NODES = 4
 PRESET = "byte-1m"
 SAMPLES = 9
-"""A node and round, where time is not dilated; for the baseline, a rank and exchange, unless the swarm is found to do
-another number."""
+"""Samples of a node in a round, without dilation. For the baseline: of a rank in an exchange, unless the swarm turns
+out to use another number."""
 MICRO_BATCH = 3
-"""Samples a forward and backward pass. More than one pass fits between two exchanges, or `no_sync` would do nothing."""
+"""Samples of a forward and backward pass. Several passes must fit between two exchanges, otherwise `no_sync` has no
+effect."""
 THREADS = 1
 SEED = 1
 
 
 def samples(dilation: float) -> int:
-    """A node and round, where a second of the machine's clock stands for 1/dilation seconds."""
+    """Samples of a node in a round, if a second of the machine's clock stands for 1/dilation seconds."""
     return round(SAMPLES * dilation)
 
 

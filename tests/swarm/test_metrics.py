@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.wide_area.hosts import Host, Link, hosts_behind
-from bench.wide_area.needs import look_at_machine
+from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
+from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import Programs
 from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
@@ -23,7 +23,7 @@ from tools.metrics_table import families
 
 STEPS = 40  # some seconds: each node is seen in the middle of a round
 PARAMETERS = 45_248
-MACHINE = look_at_machine()
+MACHINE = check_emulation()
 NOT_EVERYWHERE = {"thinwire_node_device_memory_limit_bytes"}  # a CPU has none
 
 
@@ -170,7 +170,7 @@ def metrics_of(host: Host, address: str) -> str:
 def test_wire_bytes_are_those_that_the_kernel_counts_on_the_line(tmp_path: Path) -> None:
     (tmp_path / "RUN.toml").write_text(RUN_OF_TEN_MEGABYTES)
     http = "127.0.0.1:7701"
-    link = Link(rate_mbit=100, round_trip_ms=2, loss=0)
+    link = LinkSpec(rate_mbit=100, round_trip_ms=2, loss=0)
     with hosts_behind(link, 1, MACHINE.netem, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address = f"{hosts.coordinator.address}:7700"
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]

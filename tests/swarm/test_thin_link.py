@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.wide_area.hosts import Host, Link, hosts_behind
-from bench.wide_area.needs import look_at_machine
+from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
+from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import Programs
 from deploy.local_swarm.processes import BIN, Process
 from support.real import run_text, until
 
-MACHINE = look_at_machine()
+MACHINE = check_emulation()
 BEHIND = 40
 """Updates that the newcomer has to catch up with, at least."""
 ASK = """
@@ -45,7 +45,7 @@ def when(programs: Programs, host: Host, address: str, name: str, *, counted: in
 def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_path: Path) -> None:
     text = run_text(1_000_000, rounds='pace = "clock"\n').replace("length_ms = 5000", "length_ms = 500")
     (tmp_path / "RUN.toml").write_text(text.replace("samples = 4", "samples = 64"))
-    with hosts_behind(Link(10, 100, 0.01), 2, False, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
+    with hosts_behind(LinkSpec(10, 100, 0.01), 2, False, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address = f"{hosts.coordinator.address}:7700"
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
         serve += ["--state-dir", str(tmp_path / "coordinator")]

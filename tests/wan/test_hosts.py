@@ -1,4 +1,4 @@
-"""Real packets over a real line between real namespaces; and what is left when it is over."""
+"""Real packets over a real line between real namespaces, and cleanup afterwards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.wide_area.hosts import Host, Hosts, Link, hosts_behind
-from bench.wide_area.needs import IP, look_at_machine
+from bench.wide_area.hosts import Host, Hosts, LinkSpec, hosts_behind
+from bench.wide_area.needs import IP, check_emulation
 from support.real import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
-MACHINE = look_at_machine()
+MACHINE = check_emulation()
 PORT = 5000
 RATE_MBIT = 20.0
 ROUND_TRIP_MS = 40.0
@@ -68,8 +68,8 @@ def namespaces(pid: int) -> list[str]:
     return re.findall(rf"thinwire-{pid}-\S+", found)
 
 
-def talk(source: Host, destination: Host) -> tuple[float, float, int]:
-    """Seconds of a round trip and of the payload, and the datagrams that came through."""
+def exchange(source: Host, destination: Host) -> tuple[float, float, int]:
+    """Returns the seconds of a round trip and of the payload, and the number of received datagrams."""
     listen = destination.inside(sys.executable, "-c", LISTEN)
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as listener:
         try:
@@ -83,33 +83,33 @@ def talk(source: Host, destination: Host) -> tuple[float, float, int]:
             listener.kill()
 
 
-def check(hosts: Hosts, link: Link) -> None:
+def check(hosts: Hosts, link: LinkSpec) -> None:
     source, destination = hosts.nodes
     before = destination.traffic()
-    round_trip_s, seconds, datagrams = talk(source, destination)
+    round_trip_s, seconds, datagrams = exchange(source, destination)
     received = destination.traffic().received_bytes - before.received_bytes
     assert round_trip_s >= link.round_trip_ms / 1000
     mbit_s = 8 * PAYLOAD_BYTES / 1e6 / seconds
     assert mbit_s <= RATE_MBIT
-    assert received > PAYLOAD_BYTES + 40 * PAYLOAD_BYTES / 1500  # headers too
+    assert received > PAYLOAD_BYTES + 40 * PAYLOAD_BYTES / 1500  # including headers
     assert 0.8 * DATAGRAMS < datagrams < DATAGRAMS  # 5% of them are lost
 
 
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
-def test_a_line_has_the_rate_the_delay_and_the_loss_that_it_was_given(tmp_path: Path) -> None:
-    link = Link(RATE_MBIT, ROUND_TRIP_MS, loss=0.05)
+def test_line_has_the_specified_rate_delay_and_loss(tmp_path: Path) -> None:
+    link = LinkSpec(RATE_MBIT, ROUND_TRIP_MS, loss=0.05)
     with hosts_behind(link, 2, MACHINE.netem, 1, tmp_path) as hosts:
         assert len(namespaces(os.getpid())) == 4  # hub, coordinator, two nodes
         check(hosts, link)
     assert namespaces(os.getpid()) == []
     if not MACHINE.netem:
         report = json.loads((tmp_path / "line.log").read_text().splitlines()[-1])
-        assert report["oversize"] == 0  # no offload hands us more than the MTU
+        assert report["oversize"] == 0  # no offload passes packets above the MTU
         assert 0 < report["up"][1]["lost"] < 0.1 * report["up"][1]["carried"]
 
 
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"emulating links needs {MACHINE.missing}")
-def test_told_to_end_it_leaves_neither_namespaces_nor_processes(tmp_path: Path) -> None:
+def test_interrupt_leaves_neither_namespaces_nor_processes(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "bench.wide_area", "--quick"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -123,15 +123,15 @@ def test_told_to_end_it_leaves_neither_namespaces_nor_processes(tmp_path: Path) 
     assert process.returncode == 130
     assert "everything that was started has ended" in text
     assert namespaces(process.pid) == []
-    until(lambda: not mentioned(str(tmp_path)), "all processes have ended")
+    until(lambda: not commands_with(str(tmp_path)), "all processes have ended")
 
 
-def mentioned(text: str) -> list[bytes]:
+def commands_with(text: str) -> list[bytes]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         if text.encode() in command and int(path.parent.name) != os.getpid():
             found.append(command)

@@ -1,4 +1,4 @@
-"""The line's arithmetic: rate, delay, loss and queue, with the time passed in."""
+"""The emulated line: rate, delay, loss and queue, with the time passed as an argument."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import random
 
 import pytest
 
-from bench.wide_area.line import Line, Quality, Star
+from bench.wide_area.line import AccessLine, LineQuality, Star
 
 PACKET = b"\x45" + bytes(999)
 
 
 def addressed(host: int, size: int = 1000) -> bytes:
-    """An IPv4 packet for a host, as far as the star looks at it."""
+    """An IPv4 packet for a host, with the fields that the star reads."""
     return b"\x45" + bytes(18) + bytes([host + 1]) + bytes(size - 20)
 
 
-def test_a_packet_alone_takes_its_time_on_the_line_and_the_delay() -> None:
-    line = Line(Quality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=10_000), seed=1)
+def test_single_packet_takes_transmission_time_plus_delay() -> None:
+    line = AccessLine(LineQuality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=10_000), seed=1)
     assert line.offer(PACKET, 10.0)
     assert line.next_s == pytest.approx(10.0 + 0.001 + 0.05)  # 1000 bytes at 1 MB/s
     assert line.due(10.0505) == []
@@ -25,22 +25,22 @@ def test_a_packet_alone_takes_its_time_on_the_line_and_the_delay() -> None:
     assert line.next_s is None
 
 
-def test_packets_wait_for_the_one_before_and_being_looked_at_late_does_not_add_up() -> None:
-    line = Line(Quality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=10_000), seed=1)
+def test_packets_queue_and_late_polling_does_not_accumulate() -> None:
+    line = AccessLine(LineQuality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=10_000), seed=1)
     for _ in range(5):
         line.offer(PACKET, 0.0)
-    times = [there_s for there_s, _ in line.due(99.0)]
+    times = [arrival_s for arrival_s, _ in line.due(99.0)]
     assert times == pytest.approx([0.051, 0.052, 0.053, 0.054, 0.055])
 
 
 def test_a_line_without_a_rate_only_delays() -> None:
-    line = Line(Quality(rate_mbit=None, delay_ms=50, loss=0, queue_bytes=0), seed=1)
+    line = AccessLine(LineQuality(rate_mbit=None, delay_ms=50, loss=0, queue_bytes=0), seed=1)
     assert all(line.offer(PACKET, 1.0) for _ in range(1000))
-    assert {there_s for there_s, _ in line.due(2.0)} == {1.05}
+    assert {arrival_s for arrival_s, _ in line.due(2.0)} == {1.05}
 
 
-def test_what_does_not_fit_the_queue_is_dropped_and_room_comes_back_with_time() -> None:
-    line = Line(Quality(rate_mbit=8, delay_ms=0, loss=0, queue_bytes=3000), seed=1)
+def test_full_queue_drops_packets_until_it_drains() -> None:
+    line = AccessLine(LineQuality(rate_mbit=8, delay_ms=0, loss=0, queue_bytes=3000), seed=1)
     assert [line.offer(PACKET, 0.0) for _ in range(5)] == [True, True, True, False, False]
     assert line.tally.dropped == 2
     assert line.offer(PACKET, 0.001)  # one is out by then
@@ -48,9 +48,9 @@ def test_what_does_not_fit_the_queue_is_dropped_and_room_comes_back_with_time() 
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9, 3.0])
-def test_it_never_carries_more_than_its_rate(load: float) -> None:
-    quality = Quality(rate_mbit=8, delay_ms=20, loss=0, queue_bytes=20_000)
-    line, rng, now_s, sizes = Line(quality, seed=1), random.Random(2), 0.0, []
+def test_line_never_exceeds_its_rate(load: float) -> None:
+    quality = LineQuality(rate_mbit=8, delay_ms=20, loss=0, queue_bytes=20_000)
+    line, rng, now_s, sizes = AccessLine(quality, seed=1), random.Random(2), 0.0, []
     for _ in range(5000):
         size = rng.randint(40, 1500)
         sizes.append(size)
@@ -61,14 +61,14 @@ def test_it_never_carries_more_than_its_rate(load: float) -> None:
     assert line.tally.carried_bytes <= 1_000_000 * (found[-1][0] - found[0][0]) + 1500
     assert line.tally.carried + line.tally.dropped == len(sizes)
     if load > 1:
-        assert line.tally.carried_bytes > 0.97 * 1_000_000 * now_s  # and it is used up
-    # nothing waits longer than a full queue does
-    assert all(there_s <= now_s + 0.02 + 0.02 for there_s, _ in found)
+        assert line.tally.carried_bytes > 0.97 * 1_000_000 * now_s  # and the rate is fully used
+    # no packet waits longer than a full queue takes to drain
+    assert all(arrival_s <= now_s + 0.02 + 0.02 for arrival_s, _ in found)
 
 
-def test_loss_is_by_seed_and_as_large_as_told() -> None:
+def test_loss_follows_the_seed_and_the_specified_share() -> None:
     def carried(seed: int) -> list[bytes]:
-        line = Line(Quality(rate_mbit=None, delay_ms=0, loss=0.1, queue_bytes=0), seed)
+        line = AccessLine(LineQuality(rate_mbit=None, delay_ms=0, loss=0.1, queue_bytes=0), seed)
         for number in range(10_000):
             line.offer(number.to_bytes(2, "big"), 0.0)
         assert line.tally.lost + line.tally.carried == 10_000
@@ -79,30 +79,30 @@ def test_loss_is_by_seed_and_as_large_as_told() -> None:
     assert len(carried(1)) == pytest.approx(9000, abs=150)
 
 
-def test_a_lost_packet_takes_its_time_too() -> None:
-    lossy = Line(Quality(rate_mbit=8, delay_ms=0, loss=0.5, queue_bytes=1 << 20), seed=1)
+def test_lost_packets_occupy_the_line() -> None:
+    lossy = AccessLine(LineQuality(rate_mbit=8, delay_ms=0, loss=0.5, queue_bytes=1 << 20), seed=1)
     for _ in range(100):
         lossy.offer(PACKET, 0.0)
     lossy.offer(PACKET, 0.2)
     assert 0 < lossy.tally.lost < 101
-    assert max(there_s for there_s, _ in lossy.due(9.0)) > 0.095
+    assert max(arrival_s for arrival_s, _ in lossy.due(9.0)) > 0.095
 
 
-def test_a_path_over_the_star_is_one_line_up_and_one_down() -> None:
-    quality = Quality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
+def test_path_through_the_star_is_one_line_up_and_one_down() -> None:
+    quality = LineQuality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
     star = Star([quality, quality, quality], seed=1)
     star.offer(0, addressed(2), 0.0)
     assert star.next_s == pytest.approx(0.026)
     assert star.due(0.03) == []
     assert star.next_s == pytest.approx(0.052)
-    [(there_s, host, packet)] = star.due(0.06)
-    assert there_s == pytest.approx(0.052)
+    [(arrival_s, host, packet)] = star.due(0.06)
+    assert arrival_s == pytest.approx(0.052)
     assert (host, packet) == (2, addressed(2))
     assert star.next_s is None
 
 
-def test_two_hosts_that_send_to_a_third_share_its_line_down() -> None:
-    quality = Quality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
+def test_two_senders_share_the_line_of_the_receiver() -> None:
+    quality = LineQuality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
     star = Star([quality, quality, quality], seed=1)
     for number in range(10):
         star.offer(number % 2, addressed(2), 0.0)
@@ -111,8 +111,8 @@ def test_two_hosts_that_send_to_a_third_share_its_line_down() -> None:
     assert arrived[-1][0] == pytest.approx(0.001 + 0.025 + 0.010 + 0.025)
 
 
-def test_what_is_not_for_anybody_goes_nowhere() -> None:
-    star = Star([Quality(None, 0, 0, 0)] * 2, seed=1)
+def test_packets_without_a_destination_are_dropped() -> None:
+    star = Star([LineQuality(None, 0, 0, 0)] * 2, seed=1)
     for packet in (b"", b"\x60" + bytes(60), addressed(2), b"\x45" + bytes(30)):
         star.offer(0, packet, 0.0)
     assert star.next_s is None
