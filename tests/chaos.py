@@ -25,7 +25,8 @@ from pathlib import Path
 
 import grpc
 
-from deploy.local_swarm.processes import LISTENING, Process, left_with
+from deploy.local_swarm.daemon_log import entry_of
+from deploy.local_swarm.processes import JSON_LOG, Process, SwarmError, left_with
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
@@ -60,12 +61,11 @@ samples = 64
 weight_max = 16
 """
 
-TROUBLE = re.compile(
-    r"Traceback|Segmentation|Fatal Python error"
-    r"|its replica differs|the parameters differ|are not those of step|resyncing"
-)
-"""What the log of no process may hold. The second line: a replica that differs, as the coordinator found, and as a node
-found, by itself and by its receipt; and a node that gave its replica up for whatever reason."""
+TROUBLE = ("coordinator.replica_differs", "node.resync")
+"""Events that no process may log: the coordinator finds a replica that differs, or a node gives its replica up for
+whatever reason. Nor may a node learn from a receipt that its replica differs, nor anybody log an error."""
+CRASH = re.compile(r"Traceback|Segmentation|Fatal Python error")
+"""What the interpreter itself writes, which is not JSON."""
 SHOWN_LINES = 20
 
 
@@ -73,12 +73,20 @@ class Failed(Exception):
     """A promise did not hold."""
 
 
+def tells_of_trouble(line: str) -> bool:
+    entry = entry_of(line)
+    if entry is None:
+        return bool(CRASH.search(line))
+    differs = entry.get("event") in TROUBLE or entry.get("replica_differs")
+    return bool(differs or entry.get("level") in ("error", "critical") or "exception" in entry)
+
+
 def check_logs(folder: Path) -> None:
     """Raise Failed with the file, the line and what follows it, if a log tells of trouble."""
     for path in sorted(folder.glob("*.log")):
         lines = path.read_text(errors="replace").splitlines()
         for number, line in enumerate(lines, 1):
-            if TROUBLE.search(line):
+            if tells_of_trouble(line):
                 told = "\n".join(lines[number - 1 : number - 1 + SHOWN_LINES])
                 raise Failed(f"{path}:{number}: {told}")
 
@@ -114,19 +122,18 @@ class Chaos:
         run_file = self.folder / "RUN.toml"
         run_file.write_text(RUN_TOML)
         command = ["thinwire-coordinator", "serve", "--state-dir", str(self.folder / "coordinator")]
-        command += ["--listen", self.address, "--evaluate-every", "1000000000", "--run", str(run_file)]
+        command += ["--listen", self.address, "--evaluate-every", "1000000000", "--run", str(run_file), *JSON_LOG]
         self.coordinator = Process("coordinator", command, self.folder / f"coordinator.{self.lives}.log")
-        while not (found := LISTENING.search(self.coordinator.text())):
-            if not self.coordinator.running:
-                raise Failed(f"the coordinator did not start:\n{self.coordinator.tail()}")
-            time.sleep(0.1)
-        self.address = found[1]
+        try:
+            self.address = self.coordinator.wait_until_ready(self.folder / "coordinator")["address"]
+        except SwarmError as error:
+            raise Failed(str(error)) from None
 
     def start(self, victim: Victim) -> None:
         if victim.process is not None:
             self.ended.append(victim.process)
         command = ["thinwire-node", "start", self.address, "--name", victim.name, "--threads", "1"]
-        command += ["--state-dir", str(self.folder / victim.name)]
+        command += ["--state-dir", str(self.folder / victim.name), *JSON_LOG]
         victim.process = Process(victim.name, command, self.folder / f"{victim.name}.{len(self.ended)}.log")
         victim.stopped = False
 
@@ -204,12 +211,19 @@ class Chaos:
             verify(self.folder / "coordinator", lambda said: None)
         except LedgerError as error:
             raise Failed(f"the ledger does not verify: {error}") from None
+        if not any(process.events("node.joined") for process in self.processes):
+            raise Failed("no log tells that a node has joined, so they tell nothing of trouble either")
         left: dict[int, int] = {}
-        for process in [*self.ended, *(victim.process for victim in self.victims if victim.process)]:
+        for process in self.processes:
             if found := left_with(process):
                 step, fingerprint = found
                 if left.setdefault(step, fingerprint) != fingerprint:
                     raise Failed(f"{process.name} left step {step} with another fingerprint than somebody else")
+
+    @property
+    def processes(self) -> list[Process]:
+        """Of all nodes, and of all lives."""
+        return [*self.ended, *(victim.process for victim in self.victims if victim.process)]
 
     def kill_all(self) -> None:
         for process in [victim.process for victim in self.victims] + [self.coordinator]:

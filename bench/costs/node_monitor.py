@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.local_swarm.processes import BIN, LISTENING, Process, SwarmError
+from deploy.local_swarm.processes import BIN, Process, SwarmError
+from thinwire_common.ready_file import READY_FILE, read_ready
 
 SHARE_MAX = 0.01
 SCRAPE_EVERY_S = 5.0
@@ -36,6 +36,7 @@ class NodeOnATerminal:
     """`thinwire-node start` with a pty as its terminal; what it writes there is read, and kept."""
 
     def __init__(self, address: str, state_dir: Path) -> None:
+        self._state_dir = state_dir
         self._ours, theirs = pty.openpty()
         command = [str(BIN / "thinwire-node"), "start", address, "--state-dir", str(state_dir), "--metrics", "0"]
         self.popen = subprocess.Popen(
@@ -60,8 +61,8 @@ class NodeOnATerminal:
     def metrics_url(self) -> str:
         deadline = time.monotonic() + START_S
         while self.popen.poll() is None and time.monotonic() < deadline:
-            if found := re.search(rb"metrics at (http://\S+)", self.shown):
-                return found[1].decode()
+            if ready := read_ready(self._state_dir / READY_FILE, self.popen.pid):
+                return str(ready["metrics"])
             time.sleep(0.1)
         raise SwarmError(f"the node did not start:\n{self.shown.decode(errors='replace')}")
 
@@ -88,11 +89,8 @@ def _measure(folder: Path, seconds: float) -> tuple[float, float, int]:
     coordinator = Process("coordinator", command, folder / "coordinator.log")
     node = None
     try:
-        while not (listening := LISTENING.search(coordinator.text())):
-            if not coordinator.running:
-                raise SwarmError(f"the coordinator did not start:\n{coordinator.tail()}")
-            time.sleep(0.1)
-        node = NodeOnATerminal(listening[1], folder / "node")
+        address = coordinator.wait_until_ready(folder / "coordinator")["address"]
+        node = NodeOnATerminal(address, folder / "node")
         url = node.metrics_url()
         while not _scrape(url)["thinwire_node_tokens_total"]:
             time.sleep(0.5)

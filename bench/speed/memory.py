@@ -38,7 +38,6 @@ samples = 1
 """
 """A short context and one sample: what is left are parameters, and what is kept beside them."""
 SERVER_BYTES, MERGE_WANTED, SUM_BYTES = 8, 3, 4
-SNAPSHOT = f"step {STEPS}: snapshot written"
 TIME_MAX_S = 180.0
 COUNT_A_WIDTH = 64  # of a head
 
@@ -58,7 +57,7 @@ def swarm_peaks(folder: Path, run: Path) -> tuple[int, int]:
         coordinator, node = processes.coordinator, processes.nodes[0]
         assert coordinator is not None
         peak, give_up_s = 0, time.monotonic() + TIME_MAX_S
-        while SNAPSHOT not in coordinator.text():
+        while not any(found["step"] == STEPS for found in coordinator.events("coordinator.snapshot_written")):
             if not coordinator.running or time.monotonic() > give_up_s:
                 raise SwarmError(f"the run did not end:\n{coordinator.tail()}\n{node.tail()}")
             peak = max(peak, status_bytes("VmHWM", node.popen.pid))

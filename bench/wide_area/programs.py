@@ -44,7 +44,7 @@ class Programs:
                 raise SwarmError(f"{process.name} has ended:\n{process.tail(20)}")
 
     def wait_for(self, process: Process, text: str) -> None:
-        """Until a program has said something. Raises SwarmError."""
+        """Until a program that is not a daemon has said something. Raises SwarmError."""
         deadline_s = time.monotonic() + START_S
         while text not in process.text():
             if not process.running or time.monotonic() > deadline_s:

@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.wide_area.figures import SystemFigures
 from bench.wide_area.hosts import DeviceBytes, Hosts
 from bench.wide_area.programs import POLL_S, Programs, cpu_s, module
+from bench.wide_area.programs import START_S as PROGRAM_START_S
 from bench.wide_area.watch import Sample
 from bench.wide_area.workload import MICRO_BATCH, THREADS, run_toml
 from deploy.local_swarm.processes import BIN, Process, SwarmError
@@ -65,7 +66,7 @@ def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> P
     command += ["--state-dir", str(folder / "coordinator"), "--wait-for", str(len(hosts.nodes))]
     command += ["--evaluate-every", str(NEVER)]
     coordinator = programs.start("coordinator", hosts.coordinator.inside(*command))
-    programs.wait_for(coordinator, "listening on")
+    coordinator.wait_until_ready(folder / "coordinator", PROGRAM_START_S)
     for host in hosts.nodes:
         command = [str(BIN / "thinwire-node"), "start", address, "--name", host.name, "--device", "cpu"]
         command += ["--state-dir", str(folder / host.name), "--threads", str(THREADS)]

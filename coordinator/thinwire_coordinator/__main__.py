@@ -8,10 +8,11 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
-from thinwire_common.logs import FORMATS, formatter
+from thinwire_common.logs import FORMATS, formatter, tell
 from thinwire_coordinator.cli.run_file import check_address, read_run
 from thinwire_coordinator.cli.status_client import ask_status
 from thinwire_coordinator.cli.status_table import table
@@ -22,6 +23,8 @@ from thinwire_coordinator.ledger.state_directory import open_state, replay, repl
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import MEND_DISK, ConfigError, ThinwireError
 from thinwire_proto.exact.replica import Replica
+
+log = logging.getLogger("thinwire.coordinator")
 
 DEFAULT_LISTEN = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"
@@ -35,11 +38,17 @@ def main() -> None:
     try:
         arguments.command(arguments)
     except ThinwireError as error:
-        print(f"thinwire-coordinator: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(arguments, str(error))
     except OSError as error:
-        print(f"thinwire-coordinator: the disk fails: {error}; {MEND_DISK}", file=sys.stderr)
-        sys.exit(1)
+        _fail(arguments, f"the disk fails: {error}; {MEND_DISK}")
+
+
+def _fail(arguments: argparse.Namespace, text: str) -> NoReturn:
+    if getattr(arguments, "log_format", "text") == "json":
+        tell(log, logging.ERROR, "coordinator.failed", text)
+    else:
+        print(f"thinwire-coordinator: {text}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -53,6 +62,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         keep=arguments.keep,
         http=None if arguments.http == "off" else check_address(arguments.http or DEFAULT_HTTP),
         http_may_move=arguments.http is None,
+        ready_file=arguments.ready_file,
     )
 
     async def serve() -> None:
@@ -136,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument(
         "--log-format", choices=FORMATS, default="text", help="text, or one JSON object a line; default text"
+    )
+    serve.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="written when nodes can join; default in the state directory"
     )
     serve.set_defaults(command=_serve)
 

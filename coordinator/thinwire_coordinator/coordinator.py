@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 
 from filelock import FileLock
 
+from thinwire_common.logs import tell
+from thinwire_common.ready_file import READY_FILE, remove_ready, write_ready
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
@@ -61,6 +64,12 @@ class Settings:
     """Where the page and the metrics are; None: nowhere."""
     http_may_move: bool = False
     """Whether another port will do."""
+    ready_file: Path | None = None
+    """Where to say that nodes can join; None: in the state directory."""
+
+    @property
+    def ready(self) -> Path:
+        return self.ready_file or self.state_dir / READY_FILE
 
 
 class Coordinator:
@@ -130,20 +139,23 @@ class Coordinator:
     async def _startup(self) -> None:
         settings, folder = self._settings, self._settings.state_dir
         self._lock = lock_state(folder)
+        remove_ready(settings.ready)
         if settings.http is not None:
             routes, may_move = (self._exposition.route, *self._page.routes), settings.http_may_move
             self._web = Web(settings.http, self._readiness, routes, may_move=may_move)
             self._web.start()
         if not is_state(folder):
             self._readiness.text = "making the corpus and the first state"
-            log.info("new run in %s: making its corpus and its first state", folder)
+            text = f"new run in {folder}: making its corpus and its first state"
+            tell(log, logging.INFO, "coordinator.run_created", text, folder=str(folder))
             await self._first(create_state, folder, settings.run or RunSpec(), settings.bodies, self._go_on)
         self._state = state = await self._first(open_state, folder)
         self._check_settings(state)
         self._readiness.text = "replaying the ledger"
         replica = await self._first(lambda: replica_at_head(state, set_aside=True, go_on=self._go_on))
         if replica.step:
-            log.info("replayed the ledger: step %d, every fingerprint as sealed", replica.step)
+            text = f"replayed the ledger: step {replica.step}, every fingerprint as sealed"
+            tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
         retention = Retention(state, settings.keep)
         await self._first(retention.sweep)
         needs = await self._first(_foretell, state, settings.keep)
@@ -187,19 +199,24 @@ class Coordinator:
         if self._on_listening is not None:
             self._on_listening(bound)
         contract = swarm.view.contract
-        log.info(
-            "contract %s: %s parameters, %d steps, pace %s",
-            contract.hash.hex()[:16],
-            f"{swarm.view.layout.parameters:,}",
-            contract.schedule.steps,
-            contract.round.pace,
-        )
+        name, parameters = contract.hash.hex(), swarm.view.layout.parameters
+        steps, pace = contract.schedule.steps, contract.round.pace
+        text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
+        tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
         if host not in ("127.0.0.1", "localhost", "[::1]"):
-            log.warning("%s is open to the network, and nothing is encrypted or signed yet", listen)
+            text = f"{listen} is open to the network, and nothing is encrypted or signed yet"
+            tell(log, logging.WARNING, "coordinator.open_to_network", text, address=listen)
         self._readiness.swarm = swarm.view
         if self._web is not None:
             log.info("the page is at %s", self._web.address)
-        log.info("term %d, listening on %s:%d", swarm.view.term.number, host, bound)
+        self._tell_ready(f"{host}:{bound}", swarm.view.term.number)
+
+    def _tell_ready(self, address: str, term: int) -> None:
+        """Nodes can join."""
+        page = self._web.address if self._web is not None else None
+        write_ready(self._settings.ready, address=address, page=page, term=term)
+        text = f"term {term}, listening on {address}"
+        tell(log, logging.INFO, "coordinator.listening", text, address=address, page=page, term=term)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Look after the run until told to stop or unable to go on."""
@@ -233,6 +250,8 @@ class Coordinator:
         if self._state is not None:
             self._state.close()
         if self._lock is not None:
+            with contextlib.suppress(OSError):  # a reader sees by the pid in it that it means nothing any more
+                remove_ready(self._settings.ready)
             self._lock.release()
 
 
@@ -241,15 +260,13 @@ def _foretell(state: State, keep: int | None) -> list[Need]:
     forecast, needs = measure(state, keep)
     elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.place
     free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.place}" for need in needs)
-    log.info("disk: %s; %s", in_words(forecast, keep, elsewhere), free)
+    text = f"disk: {in_words(forecast, keep, elsewhere)}; {free}"
+    tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
     for need in needs:
         if need.short_bytes > 0:
             may = "will" if forecast.measured else "may"
-            log.warning(
-                "%s %s be too small: %s more will be needed than is free; make room%s",
-                need.place,
-                may,
-                human_bytes(need.short_bytes),
-                ", or give --keep N" if keep is None else "",
-            )
+            short, place = need.short_bytes, need.place
+            text = f"{place} {may} be too small: {human_bytes(short)} more will be needed than is free; make room"
+            text += ", or give --keep N" if keep is None else ""
+            tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=place, short_bytes=short)
     return needs

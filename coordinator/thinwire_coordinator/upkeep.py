@@ -6,6 +6,7 @@ import logging
 import math
 import time
 
+from thinwire_common.logs import tell
 from thinwire_coordinator.evaluation import HeldOut, SampleBudget
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
@@ -68,16 +69,19 @@ class Upkeep:
 
     async def _save(self, copy: Replica) -> None:
         await self._workers.submit(Job.WRITE_SNAPSHOT, self._state.save_snapshot, copy)
-        log.info("step %d: snapshot written", copy.step)
+        text = f"step {copy.step}: snapshot written"
+        tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
         await self._workers.submit(Job.DELETE_OLD, self._retention.trim)
 
     async def _measure(self, copy: Replica) -> None:
         loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy)
         if math.isfinite(loss):
             await self._workers.submit(Job.WRITE_LOSS, self._state.upkeep_ledger.record_loss, copy.step, loss)
-            log.info("step %d: held-out loss %.3f nats a token", copy.step, loss)
+            text = f"step {copy.step}: held-out loss {loss:.3f} nats a token"
+            tell(log, logging.INFO, "coordinator.loss_measured", text, step=copy.step, loss=loss)
         else:
-            log.warning("step %d: the held-out loss is not finite; the run has diverged", copy.step)
+            text = f"step {copy.step}: the held-out loss is not finite; the run has diverged"
+            tell(log, logging.WARNING, "coordinator.diverged", text, step=copy.step)
         self._events.tell(LossMeasured(copy.step, loss))
         self._swarm.registry.measured_step = copy.step
         if math.isfinite(loss) and copy.step:

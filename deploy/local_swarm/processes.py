@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,18 +11,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from deploy.local_swarm.daemon_log import events, readable
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
 from deploy.local_swarm.prometheus import command as prometheus_command
+from thinwire_common.ready_file import READY_FILE, read_ready
 
 BIN = Path(sys.executable).parent
 NODE_END_S = 8.0
 """A node leaves within five seconds; after this it is killed."""
 COORDINATOR_END_S = 8.0
-PAGE_AT = re.compile(r"the page is at (http://\S+)")
-LISTENING = re.compile(r"listening on (\S+:\d+)")
-LEFT = re.compile(r"left at step (\d+), fingerprint ([0-9a-f]{16})")
-
+POLL_S = 0.05
+JSON_LOG = ("--log-format", "json")
+"""So that `Process.events` finds what a daemon logs."""
 
 ENDING = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)))
 """What tells us to end: Ctrl-C, kill, and a terminal that is closed (which Windows does not tell)."""
@@ -56,7 +58,24 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def tail(self, lines: int = 8) -> str:
-        return "\n".join(self.text().splitlines()[-lines:])
+        return "\n".join(readable(line) for line in self.text().splitlines()[-lines:])
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """What it has logged of an event, if it was started with JSON_LOG."""
+        return list(events(self.text(), event))
+
+    def ready(self, state_dir: Path) -> dict[str, Any] | None:
+        """What its ready file says; None while it is not ready."""
+        return read_ready(state_dir / READY_FILE, self.popen.pid)
+
+    def wait_until_ready(self, state_dir: Path, patience_s: float = math.inf) -> dict[str, Any]:
+        """What its ready file says. Raises SwarmError if it ends before, or patience does."""
+        deadline_s = time.monotonic() + patience_s
+        while (ready := self.ready(state_dir)) is None:
+            if not self.running or time.monotonic() > deadline_s:
+                raise SwarmError(f"{self.name} did not start:\n{self.tail(20)}")
+            time.sleep(POLL_S)
+        return ready
 
     def tell(self, number: signal.Signals) -> None:
         if self.running:
@@ -81,6 +100,8 @@ class Processes:
         self._wanted = nodes
         self.all: list[Process] = []
         self.coordinator: Process | None = None
+        self.page_url = ""
+        """Where the page is, once the coordinator listens."""
         self._prometheus: Process | None = None
         self._metrics = free_addresses(nodes + 2) if metrics else []
         """Where metrics are: of the coordinator, of each node, and Prometheus."""
@@ -115,22 +136,13 @@ class Processes:
     def start_coordinator(self, run_file: Path) -> str:
         """Returns the address that it listens on."""
         command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
-        command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted)]
+        command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted), *JSON_LOG]
         if self._metrics:
             command += ["--http", self._metrics[0]]
-        self.coordinator = coordinator = self._start("coordinator", command)
-        while coordinator.running:  # a large model takes minutes to be made
-            if found := LISTENING.search(coordinator.text()):
-                return found[1]
-            time.sleep(0.1)
-        raise SwarmError(f"the coordinator did not start:\n{coordinator.tail()}")
-
-    @property
-    def page_url(self) -> str:
-        """Where the coordinator that listens has its page; it says so before it listens."""
-        assert self.coordinator is not None
-        found = PAGE_AT.search(self.coordinator.text())
-        return found[1] if found else "nowhere"
+        self.coordinator = self._start("coordinator", command)
+        ready = self.coordinator.wait_until_ready(self.state_dir)  # a large model takes minutes to be made
+        self.page_url = str(ready["page"])
+        return str(ready["address"])
 
     @property
     def state_dir(self) -> Path:
@@ -141,7 +153,7 @@ class Processes:
         for number in range(1, self._wanted + 1):
             name = f"node-{number}"
             command = ["thinwire-node", "start", address, "--name", name, "--state-dir", str(self.folder / name)]
-            command += ["--threads", str(threads), "--give-up-after", "30"]
+            command += ["--threads", str(threads), "--give-up-after", "30", *JSON_LOG]
             if self._metrics:
                 command += ["--metrics", self._metrics[number]]
             self._start(name, command)
@@ -179,5 +191,5 @@ def uninterrupted() -> Iterator[None]:
 
 def left_with(node: Process) -> tuple[int, int] | None:
     """(step, fingerprint) that a node reported of its own replica when it left, if it did."""
-    found = LEFT.search(node.text())
-    return (int(found[1]), int(found[2], 16)) if found else None
+    left = node.events("node.left")
+    return (left[-1]["step"], int(left[-1]["fingerprint"], 16)) if left else None

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from thinwire_common.logs import FORMATS, formatter
+from thinwire_common.logs import FORMATS, formatter, tell
 from thinwire_node import runtime
 from thinwire_node.observe import status
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.observe.view import byte_lines, lines
 from thinwire_node.storage.state_slots import free_state_slot
 from thinwire_proto.errors import ConfigError, ThinwireError
+
+log = logging.getLogger("thinwire.node")
 
 DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
 
@@ -29,7 +31,10 @@ def main() -> None:
     try:
         arguments.command(arguments)
     except ThinwireError as error:
-        print(f"thinwire-node: {error}", file=sys.stderr)
+        if getattr(arguments, "log_format", "text") == "json":
+            tell(log, logging.ERROR, "node.failed", str(error))
+        else:
+            print(f"thinwire-node: {error}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -52,7 +57,7 @@ def _start(arguments: argparse.Namespace) -> None:
             options=NodeOptions(arguments.name or name, arguments.micro_batch, arguments.rounds),
             give_up_after_s=arguments.give_up_after,
         )
-        runtime.run(Monitor(Node(settings), terminal, metrics).run)
+        runtime.run(Monitor(Node(settings), terminal, metrics, arguments.ready_file).run)
 
 
 @contextmanager
@@ -121,6 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
     start.add_argument(
         "--log-format", choices=FORMATS, default="text", help="text, or one JSON object a line; default text"
+    )
+    start.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="written when it has joined; default in the state directory"
     )
     start.set_defaults(command=_start)
     ask = commands.add_parser("status", help="how a node on this machine is")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from thinwire_common.logs import tell
 from thinwire_node.exchange.coordinator import handshake as joining
 from thinwire_node.exchange.coordinator.link import Link, LinkLost
 from thinwire_node.exchange.coordinator.record import Record
@@ -72,7 +73,14 @@ class Node:
         self.leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
+        self.has_joined = asyncio.Event()
+        """Whether it has been part of the swarm in this life."""
         self._corpus: Corpus | None = None
+
+    @property
+    def node_id(self) -> str | None:
+        """None while it has no state directory."""
+        return self._state.node_id if self._state is not None else None
 
     @property
     def holds_state(self) -> bool:
@@ -122,7 +130,14 @@ class Node:
                     return
                 except (LinkLost, PayloadError) as error:
                     what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
-                    log.warning("%s: %s", what, error)
+                    tell(
+                        log,
+                        logging.WARNING,
+                        "node.no_session",
+                        f"{what}: {error}",
+                        joined=self._joined,
+                        reason=str(error),
+                    )
                 except ReplicaError as error:
                     self._resync(error)
         finally:
@@ -145,7 +160,7 @@ class Node:
                     f"no coordinator at {self.settings.address} for {patience_s:g} s (--give-up-after): "
                     "check the address, and that it runs"
                 )
-            log.info("trying again in %.1f s", pause_s)
+            tell(log, logging.INFO, "node.retrying", f"trying again in {pause_s:.1f} s", pause_s=pause_s)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(
                     stop.wait(), pause_s * self._random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
@@ -190,7 +205,9 @@ class Node:
         self.contract, reply = await joining.join(link, self._state, name, self.contract, held, self._momentum())
         self._joined = True
         self.record.sessions += 1
-        log.info("joined at %s as %s", self.settings.address, name)
+        text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
+        tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)
+        self.has_joined.set()
         if reply.drop_momentum:
             await self._drop_momentum(reply.drop_momentum)
         if self._corpus is None:
@@ -217,7 +234,7 @@ class Node:
 
     async def _drop_momentum(self, why: str) -> None:
         assert self._state is not None
-        log.warning("the momentum is dropped: %s", why)
+        tell(log, logging.WARNING, "node.momentum_dropped", f"the momentum is dropped: {why}", reason=why)
         self._kept = None
         if self.work is not None:
             await self.work.forget()
@@ -232,14 +249,14 @@ class Node:
         if self.work is None:
             self.work = await self.machine.make_work(self.contract, self._state, self._corpus, replica, self._kept)
             if self._kept is not None:
-                log.info("momentum taken up")
+                tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
         elif replica is not self.work.replica:
             await self.work.adopt(self.machine.place(replica))
         self._replica = self._kept = None
 
     def _resync(self, error: ReplicaError) -> None:
         """The parameters are not the swarm's: fetch them anew."""
-        log.warning("%s; resyncing", error)
+        tell(log, logging.WARNING, "node.resync", f"{error}; resyncing", reason=str(error))
         self.record.resyncs += 1
         self.record.mismatches += isinstance(error, ParametersDiffer)
         self._resyncs_in_vain += 1
@@ -274,20 +291,33 @@ class Node:
             if self._state is not None:
                 self._state.close()
             self.doing = "left"
-            record = self.record
-            received_bytes = record.traffic.received.total_bytes
-            log.info(
-                "counted %d times, not counted %d times, %d micro-batches dropped, %d resyncs, "
-                "%s tokens, %s bytes up, %s bytes down",
-                record.counted,
-                record.not_counted,
-                record.dropped,
-                record.resyncs,
-                *(f"{number:,}" for number in (record.tokens, record.traffic.sent.total_bytes, received_bytes)),
-            )
+            self._tell_totals(self.record)
+
+    def _tell_totals(self, record: Record) -> None:
+        sent, received = record.traffic.sent.total_bytes, record.traffic.received.total_bytes
+        text = (
+            f"counted {record.counted} times, not counted {record.not_counted} times, "
+            f"{record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
+            f"{record.tokens:,} tokens, {sent:,} bytes up, {received:,} bytes down"
+        )
+        tell(
+            log,
+            logging.INFO,
+            "node.totals",
+            text,
+            counted=record.counted,
+            not_counted=record.not_counted,
+            dropped=record.dropped,
+            resyncs=record.resyncs,
+            tokens=record.tokens,
+            sent_bytes=sent,
+            received_bytes=received,
+        )
 
     async def _leave(self, work: Work) -> None:
         self.doing = "leaving"
         await work.save()
         if work.replica is not None:
-            log.info("left at step %d, fingerprint %016x", work.replica.step, work.replica.fingerprint(0))
+            step, fingerprint = work.replica.step, f"{work.replica.fingerprint(0):016x}"
+            text = f"left at step {step}, fingerprint {fingerprint}"
+            tell(log, logging.INFO, "node.left", text, step=step, fingerprint=fingerprint)

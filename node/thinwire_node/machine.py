@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
 from thinwire_common.workers import Worker
 from thinwire_node.exchange.coordinator.link import Link, connect
@@ -71,7 +72,15 @@ class RealMachine:
         threads = Threads(Worker("compute"), Worker("saver"), Worker("journal"))
         self._apply_device, why = await threads.compute.submit(choose_apply_device, contract.demo, self._compute_device)
         log.info("%s", why)
-        log.info("training on %s with %d threads", self._compute_device, torch.get_num_threads())
+        device, count = str(self._compute_device), torch.get_num_threads()
+        tell(
+            log,
+            logging.INFO,
+            "node.training",
+            f"training on {device} with {count} threads",
+            device=device,
+            threads=count,
+        )
         placed = self.place(replica)
         trainer = await threads.compute.submit(Trainer, contract, corpus, placed, self._compute_device)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How log lines look: for people, or one JSON object a line."""
+"""Log lines: for people, or one JSON object a line; and events, which programs may rely on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from datetime import datetime, timezone
 FORMATS = ("text", "json")
 
 
+def tell(log: logging.Logger, level: int, event: str, sentence: str, /, **fields: object) -> None:
+    """Log an event: an id of `event_ids` and its fields, for programs, and a sentence for people. The id and the fields
+    are an interface; the sentence may change at any time. `fields`: values that JSON knows."""
+    log.log(level, "%s", sentence, extra={"event": event, "fields": fields})
+
+
 class JsonFormatter(logging.Formatter):
-    """time (UTC), level, logger, message; what a line was given as `extra={"fields": {…}}`; and an exception's text."""
+    """time (UTC), level, logger and message; an event adds its id as `event` and its fields, an exception its text."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -19,7 +25,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= getattr(record, "fields", {})
+        event = getattr(record, "event", None)
+        if event is not None:
+            line |= {"event": event} | getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)

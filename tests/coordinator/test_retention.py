@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,7 +183,12 @@ def test_the_snapshot_that_becomes_the_oldest_is_read_back_first(
     path.write_bytes(path.read_bytes()[:-10])
     Retention(state, 2).sweep()
     assert state.snapshot_steps() == list(SNAPSHOTS)
-    assert "the snapshots before it are kept" in caplog.text
+    assert told(caplog, "coordinator.snapshot_unsound") == [{"step": 6}]
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    """The fields of each event of this kind that was logged."""
+    return [vars(record)["fields"] for record in caplog.records if getattr(record, "event", None) == event]
 
 
 # what a crash leaves behind
@@ -215,7 +221,7 @@ def test_bodies_of_rows_that_a_ledger_has_lost_stay(state: State, caplog: pytest
     before = opened.bodies.names()
     Retention(opened, None).sweep()
     assert opened.bodies.names() == before
-    assert "2 bodies belong to no row: the ledger may have lost rows; they stay" in caplog.text
+    assert told(caplog, "coordinator.bodies_unnamed") == [{"bodies": 2}]
 
 
 def test_nothing_is_deleted_beside_a_ledger_that_does_not_hold_together(
@@ -231,13 +237,14 @@ def test_nothing_is_deleted_beside_a_ledger_that_does_not_hold_together(
     retention.trim()
     assert len(opened.bodies.names()) == STEPS
     assert opened.snapshot_steps() == list(SNAPSHOTS)
-    assert "nothing is deleted" in caplog.text
+    assert told(caplog, "coordinator.deletion_suspended") == [{"folder": str(state.folder)}]
 
 
 def test_bodies_that_are_missing_are_said(state: State, caplog: pytest.LogCaptureFixture) -> None:
     state.bodies.remove(names(state, 3, 4))
     Retention(state, None).sweep()
-    assert "the bodies of 2 updates are missing, first that of step 3" in caplog.text
+    (missing,) = told(caplog, "coordinator.bodies_missing")
+    assert (missing["bodies"], missing["step"]) == (2, 3)
     state.bodies.remove(names(state, *range(STEPS)))
     with pytest.raises(LedgerError, match=r"step 0: its body and all after it are missing from .*: mount it"):
         Retention(state, None).sweep()

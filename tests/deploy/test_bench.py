@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from bench.speed import broadcast, fanout, report, rounds, sizes, speeds, timing, update
-from bench.speed.memory import RUN, SNAPSHOT, peak_of, swarm_peaks
+from bench.speed.memory import RUN, peak_of, swarm_peaks
 from bench.speed.peaks import status_bytes
 from bench.speed.row import Row
 from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.watched import told
+from deploy.local_swarm.daemon_log import events
 from thinwire_coordinator.swarm.events import ContributionTaken, RoundOpened, RoundSealed
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.schedule import learning_rate
@@ -195,7 +196,8 @@ def test_peaks_are_those_of_the_processes(tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
     run.write_text(RUN.format(width=64, heads=1, hidden=64, steps=4))
     node, coordinator = swarm_peaks(tmp_path / "swarm", run)
-    assert SNAPSHOT in (tmp_path / "swarm" / "coordinator.log").read_text()
+    log = (tmp_path / "swarm" / "coordinator.log").read_text()
+    assert [event["step"] for event in events(log, "coordinator.snapshot_written")][-1] == 4
     for peak in (node, coordinator):  # torch alone is as much
         assert 64 << 20 < peak < 4 << 30
     assert status_bytes("VmHWM", 1 << 30) == 0  # nobody has this number

@@ -2,43 +2,84 @@
 
 from __future__ import annotations
 
+import io
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chaos import Failed, check_logs
+from thinwire_common.logs import formatter, tell
 
-FINE = """05:00:00 joined at 127.0.0.1:7700 as node-1
-05:00:01 not counted: round 3 ended before this arrived
-05:00:02 counted 3 times, not counted 1 times, 0 micro-batches dropped, 0 resyncs, 9 tokens, 9 bytes up, 9 bytes down
-05:00:03 left at step 5, fingerprint 0123456789abcdef
-"""
+Say = Callable[[logging.Logger], None]
+
+
+def written(*said: Say) -> str:
+    """The lines of a JSON log, as the daemons write them."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter("json"))
+    log = logging.Logger("thinwire.test")
+    log.addHandler(handler)
+    for say in said:
+        say(log)
+    return out.getvalue()
+
+
+def fine(log: logging.Logger) -> None:
+    """Three lines."""
+    tell(log, logging.INFO, "node.joined", "joined", address="127.0.0.1:7700", name="node-1", node_id="a" * 32)
+    tell(log, logging.WARNING, "node.not_counted", "not counted: late", reason="late", replica_differs=False)
+    tell(log, logging.INFO, "node.left", "left at step 5", step=5, fingerprint="0123456789abcdef")
+
+
+def raises(log: logging.Logger) -> None:
+    try:
+        raise RuntimeError("the device fell off the bus")
+    except RuntimeError as error:
+        log.warning("it goes on", exc_info=error)
+
+
+def differs(log: logging.Logger) -> None:
+    tell(log, logging.WARNING, "coordinator.replica_differs", "differs", node_id="a" * 32, name="node-2", step=7)
+
+
+def is_told_that_it_differs(log: logging.Logger) -> None:
+    tell(log, logging.WARNING, "node.not_counted", "fetch them anew", reason="…", replica_differs=True)
+
+
+def resyncs(log: logging.Logger) -> None:
+    tell(log, logging.WARNING, "node.resync", "resyncing", reason="the row of step 7 does not follow")
+
+
+def fails(log: logging.Logger) -> None:
+    tell(log, logging.ERROR, "node.failed", "the disk fails")
 
 
 def test_logs_of_a_run_in_which_nothing_was_wrong(tmp_path: Path) -> None:
-    (tmp_path / "coordinator.1.log").write_text("05:00:00 term 1, listening on 127.0.0.1:7700\n")
-    (tmp_path / "node-1.0.log").write_text(FINE)
+    (tmp_path / "coordinator.1.log").write_text(written(fine))
+    (tmp_path / "node-1.0.log").write_text(written(fine) + "a line of some library\n")
     check_logs(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("log", "line"),
     [
-        ("coordinator.1.log", "node-2: its replica differs at step 7; its votes are not merged"),
-        ("coordinator.2.log", "Traceback (most recent call last):"),
-        ("node-2.4.log", "the parameters differ from those that were sealed at step 7; resyncing"),
-        (
-            "node-2.4.log",
-            "not counted: the parameters that this was computed on are not those of step 7: fetch them anew",
-        ),
-        ("node-2.4.log", "the row of step 7 does not follow the row that led to step 7; resyncing"),
-        ("node-2.4.log", "Traceback (most recent call last):"),
+        ("coordinator.1.log", written(differs)),
+        ("coordinator.2.log", written(raises)),
+        ("coordinator.2.log", "Traceback (most recent call last):\n"),
+        ("coordinator.2.log", "Fatal Python error: Segmentation fault\n"),
+        ("node-2.4.log", written(resyncs)),
+        ("node-2.4.log", written(is_told_that_it_differs)),
+        ("node-2.4.log", written(fails)),
+        ("node-2.4.log", "Traceback (most recent call last):\n"),
     ],
 )
 def test_a_line_that_tells_of_trouble_is_found_in_any_log(tmp_path: Path, log: str, line: str) -> None:
-    """Each as the product writes it; in the log of a life that is long over, too."""
-    (tmp_path / "node-1.0.log").write_text(FINE)
-    (tmp_path / log).write_text(f"{FINE}05:00:04 {line}\n{FINE}")
+    """In the log of a life that is long over, too."""
+    (tmp_path / "node-1.0.log").write_text(written(fine))
+    (tmp_path / log).write_text(written(fine) + line + written(fine))
     with pytest.raises(Failed) as error:
         check_logs(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path / log}:5: 05:00:04 {line}")
+    assert str(error.value).startswith(f"{tmp_path / log}:4: {line.rstrip()}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import shutil
 import socket
 import subprocess
@@ -17,7 +16,6 @@ import pytest
 from rich.text import Text
 
 from support.reports import small_report
-from thinwire_common.logs import JsonFormatter
 from thinwire_common.tcp import End, WireCount, parse_tcp_info, wire_counts
 from thinwire_common.traffic import KINDS, KINDS_OF_CALL, Traffic
 from thinwire_common.units import human_bytes, human_seconds
@@ -205,17 +203,6 @@ def test_the_command_says_whether_a_node_runs(
     state.close()
     assert "it does not run now; it ended without leaving" in ask_status(tmp_path)
     assert json.loads(ask_status(tmp_path, "--json"))["bytes"]["sent"] == REPORT.bytes.sent
-
-
-def test_a_log_line_as_json() -> None:
-    record = logging.LogRecord("thinwire.node", logging.WARNING, "", 0, "step %d\nof “%s”", (3, "x"), None)
-    record.fields = {"step": 3}
-    text = JsonFormatter().format(record)
-    assert "\n" not in text
-    line = json.loads(text)
-    assert line["time"].endswith("+00:00")
-    del line["time"]
-    assert line == {"level": "warning", "logger": "thinwire.node", "message": "step 3\nof “x”", "step": 3}
 
 
 async def ask(address: str, request: bytes) -> bytes:

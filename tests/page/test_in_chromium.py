@@ -23,7 +23,6 @@ from support.real import RealSwarm, real_swarm, run_text, until
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MEMBERS = 200
 NAME = "<img src=x onerror=alert(1)>"
-PAGE_AT = re.compile(r"the page is at (http://\S+)")
 LOADED_MS = 1000
 LOADS = 3
 """The fastest counts: the other tests share these processors."""
@@ -45,9 +44,7 @@ class Watched:
         self.swarm = swarm
         run = run_text(100_000, rounds="min_contributions = 1")
         self.coordinator = swarm.coordinator(run, "--http", "127.0.0.1:0")
-        found = PAGE_AT.search(self.coordinator.text())
-        assert found
-        self.address = found[1]
+        self.address = swarm.ready["page"]
         crowd = ["python", "-m", "bench.costs.light_members", swarm.address, "--members", str(MEMBERS), "--name", NAME]
         self.crowd = swarm.start("crowd", *crowd)
         until(lambda: self.status()["nodes"]["active"] == MEMBERS, "all are here", self.crowd)

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 
-from deploy.local_swarm.processes import BIN, LISTENING, Process, left_with
+from deploy.local_swarm.processes import BIN, JSON_LOG, Process, left_with
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -48,6 +49,8 @@ class RealSwarm:
         self.state = folder / "coordinator"
         self.processes: list[Process] = []
         self.address = "127.0.0.1:0"
+        self.ready: dict[str, Any] = {}
+        """What the newest coordinator says in its ready file."""
 
     def start(self, name: str, *command: str) -> Process:
         process = Process(name, list(command), self.folder / f"{name}.{len(self.processes)}.log")
@@ -61,17 +64,15 @@ class RealSwarm:
             (self.folder / "RUN.toml").write_text(run)
             more = ("--run", str(self.folder / "RUN.toml"), *more)
         command = [*_program("thinwire-coordinator", through), "serve"]
-        command += ["--state-dir", str(self.state), "--listen", self.address]
+        command += ["--state-dir", str(self.state), "--listen", self.address, *JSON_LOG]
         process = self.start("coordinator", *command, *more)
-        until(lambda: LISTENING.search(process.text()) or not process.running, "the coordinator listens", process)
-        found = LISTENING.search(process.text())
-        assert found, process.text()
-        self.address = found[1]
+        self.ready = process.wait_until_ready(self.state, PATIENCE_S)
+        self.address = self.ready["address"]
         return process
 
     def node(self, name: str, *more: str, through: tuple[str, ...] = ()) -> Process:
         command = [*_program("thinwire-node", through), "start", self.address, "--name", name]
-        command += ["--state-dir", str(self.folder / name), "--threads", "1"]
+        command += ["--state-dir", str(self.folder / name), "--threads", "1", *JSON_LOG]
         return self.start(name, *command, *more)
 
     def counted(self, name: str) -> int:
@@ -157,6 +158,12 @@ def _without_a_core_s(process: Process) -> dict[str, float]:
             if fields := path.read_text().split():
                 found[path.parent.name] = int(fields[1]) / 1e9
     return found
+
+
+def totals(process: Process) -> tuple[int, int]:
+    """How many contributions of a node that has left were counted, and how many were not."""
+    (found,) = process.events("node.totals")
+    return found["counted"], found["not_counted"]
 
 
 def last_fingerprint(process: Process) -> tuple[int, int]:

@@ -24,9 +24,9 @@ def test_who_was_away_for_longer_than_is_kept_comes_back_by_the_snapshot(swarm: 
     until(lambda: snapshots()[0] > left_at, "the first snapshots are gone", coordinator)
     back = swarm.node("leaves", "--rounds", "1")
     assert ended(back) == 0, back.text()
-    assert "fetching a snapshot" in back.text()
+    assert back.events("node.fetching_snapshot")
     assert stays.running
-    assert "resyncing" not in stays.text()
+    assert not stays.events("node.resync")
     status = swarm.status()
     assert status.fingerprints_different == 0
     assert len(list(bodies.iterdir())) < status.step

@@ -13,7 +13,7 @@ import pytest
 
 from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
-from bench.wide_area.programs import Programs
+from bench.wide_area.programs import START_S, Programs
 from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
 from support.prometheus import Prometheus, parsed, read, value
@@ -176,7 +176,7 @@ def test_wire_bytes_are_those_that_the_kernel_counts_on_the_line(tmp_path: Path)
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
         serve += ["--state-dir", str(tmp_path / "coordinator"), "--http", http, "--evaluate-every", "1000"]
         coordinator = programs.start("coordinator", hosts.coordinator.inside(*serve))
-        programs.wait_for(coordinator, "listening on")
+        coordinator.wait_until_ready(tmp_path / "coordinator", START_S)
         start = [str(BIN / "thinwire-node"), "start", address, "--state-dir", str(tmp_path / "node"), "--threads", "1"]
         node = programs.start("node", hosts.nodes[0].inside(*start))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +18,7 @@ from safetensors import safe_open
 from deploy.local_swarm.processes import Process
 from support.dying_coordinator import POINTS, SENT
 from support.modules import beside_the_tests
-from support.real import RealSwarm, ended, last_fingerprint, run_text, until
+from support.real import RealSwarm, ended, last_fingerprint, run_text, totals, until
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.limits import LOST_AFTER_S
 
@@ -45,7 +44,7 @@ def test_on_a_clock_nobody_waits_and_all_are_counted_in_every_round(swarm: RealS
     for node in nodes:
         node.tell(signal.SIGTERM)
     assert [ended(node) for node in nodes] == [0, 0, 0]
-    assert all("slept" not in node.text() and "moved by" not in node.text() for node in nodes)
+    assert not any(node.events("node.slept") or node.events("node.clock_jump") for node in nodes)
     swarm.verify()
 
 
@@ -99,7 +98,7 @@ def test_nodes_that_are_there_before_the_coordinator_wait_for_it(swarm: RealSwar
     coordinator = swarm.coordinator(clock_text())
     coordinator.end(10)
     node = swarm.node("early")
-    until(lambda: node.text().count("no coordinator at") >= 2, "it has tried twice", node)
+    until(lambda: len(node.events("node.no_session")) >= 2, "it has tried twice", node)
     swarm.coordinator()
     until(lambda: swarm.counted("early") >= 3, "it is counted", node)
 
@@ -150,7 +149,7 @@ def test_a_coordinator_killed_at_any_point_of_sealing_counts_everybody_once_or_n
     # whose receipt did not come while it left has it on disk, and will ask
     out = [pending_on_disk(swarm.folder / node.name) for node in nodes]
     in_ledger = Counter(names[entry[0]] for row in counted for entry in row if entry[1] not in out)
-    told = {node.name: int(re.search(r"counted (\d+) times", node.text())[1]) for node in nodes}  # type: ignore[index]
+    told = {node.name: totals(node)[0] for node in nodes}
     assert told == in_ledger  # both sides say the same of every contribution
 
 
@@ -163,7 +162,7 @@ def test_a_killed_node_takes_up_what_it_saved_at_its_last_cut(swarm: RealSwarm) 
     ended(node)
     again = swarm.node("a")
     until(lambda: swarm.counted("a") > 12, "it is counted again", again)
-    assert "momentum taken up" in again.text() or "is in an update, or may yet be" in again.text()
+    assert again.events("node.momentum_taken_up") or again.events("node.momentum_dropped")
     again.tell(signal.SIGTERM)
     assert ended(again) == 0
     assert last_fingerprint(again)[0] > 12

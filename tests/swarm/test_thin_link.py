@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from bench.wide_area.hosts import Host, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
-from bench.wide_area.programs import Programs
-from deploy.local_swarm.processes import BIN, Process
+from bench.wide_area.programs import START_S, Programs
+from deploy.local_swarm.processes import BIN, JSON_LOG, Process
 from support.real import run_text, until
 
 MACHINE = check_emulation()
@@ -50,10 +49,10 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
         serve += ["--state-dir", str(tmp_path / "coordinator")]
         coordinator = programs.start("coordinator", hosts.coordinator.inside(*serve))
-        programs.wait_for(coordinator, "listening on")
+        coordinator.wait_until_ready(tmp_path / "coordinator", START_S)
 
         def start(name: str, host: Host) -> Process:
-            command = [str(BIN / "thinwire-node"), "start", address, "--name", name, "--threads", "1"]
+            command = [str(BIN / "thinwire-node"), "start", address, "--name", name, "--threads", "1", *JSON_LOG]
             return programs.start(name, host.inside(*command, "--state-dir", str(tmp_path / name)))
 
         start("old", hosts.nodes[0])
@@ -63,7 +62,6 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
         assert first["step"] > begun["step"]  # the swarm has not waited for it
         last = when(programs, hosts.coordinator, address, "new", counted=6)
         assert last["different"] == 0
-        fetched = re.search(r"snapshot of step (\d+)", newcomer.text())
-        assert fetched, newcomer.text()
-        assert begun["step"] - int(fetched[1]) >= BEHIND
-        assert "catch up" not in newcomer.text()  # as who cannot is told
+        (fetched,) = newcomer.events("node.snapshot_fetched")
+        assert begun["step"] - fetched["step"] >= BEHIND
+        assert not newcomer.events("node.failed")  # as when the link is too slow to catch up

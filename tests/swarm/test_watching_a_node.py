@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.local_swarm.processes import BIN
 from support.real import END_S, RealSwarm, ended, run_text, until
 from support.screen import Screen
+from thinwire_common.ready_file import READY_FILE
 from thinwire_common.units import human_bytes
 from thinwire_node.observe.definitions import FAMILIES
 
@@ -63,8 +64,8 @@ def node_of(swarm: RealSwarm, name: str) -> Any:
 
 def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
     """`logged` is watched over HTTP and in its log, `shown` on its terminal; both by `status` and the coordinator."""
-    coordinator = swarm.coordinator(RUN, "--wait-for", "2", "--http", "off", "--log-format", "json")
-    logged = swarm.node("logged", "--metrics", "0", "--log-format", "json")
+    coordinator = swarm.coordinator(RUN, "--wait-for", "2", "--http", "off")
+    logged = swarm.node("logged", "--metrics", "0")
     command = [str(BIN / "thinwire-node"), "start", swarm.address, "--name", "shown", "--threads", "1"]
     shown = screen.start(*command, "--state-dir", str(swarm.folder / "shown"))
     try:
@@ -75,9 +76,10 @@ def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
 
         # at rest: the round waits for a node that is stopped
         shown.send_signal(signal.SIGSTOP)
-        url = re.search(r'http://[^"]+', logged.text())
-        assert url, logged.text()
-        address = url[0]
+        ready = logged.ready(swarm.folder / "logged")
+        assert ready is not None, logged.text()
+        assert (ready["name"], ready["address"]) == ("logged", swarm.address)
+        address = ready["metrics"]
         until(lambda: _rests(metrics(address)), "the round waits", logged)
         found = metrics(address)
         _check_payload(found, node_of(swarm, "logged"))
@@ -101,8 +103,9 @@ def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
         shown.wait()
     _check_the_last_view(swarm, screen)
     assert ended(logged) == 0
+    assert not (swarm.folder / "logged" / READY_FILE).exists()
     _check_the_end(swarm, logged.text())
-    assert any(entry["message"].startswith("the run is complete") for entry in entries(coordinator.text()))
+    assert [event["step"] for event in coordinator.events("coordinator.run_complete")] == [STEPS]
 
 
 def _rests(found: dict[str, Values]) -> bool:
@@ -110,7 +113,7 @@ def _rests(found: dict[str, Values]) -> bool:
     return 0 < found.get("thinwire_node_round_left_seconds", {}).get((), 0) < LENGTH_S - 2
 
 
-def entries(log: str) -> list[dict[str, str]]:
+def entries(log: str) -> list[dict[str, Any]]:
     """The lines of a log, each of which is a JSON object."""
     found = [json.loads(line) for line in log.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in found)
@@ -161,5 +164,5 @@ def _check_the_end(swarm: RealSwarm, log: str) -> None:
     assert re.search(rf"contribution +{node.bytes_up:,} +0", said)
     assert re.search(rf"update +\d+ +{node.bytes_down:,}", said)
     assert "it does not run now; it left" in said
-    total = f"{sum(sent.values()):,} bytes up, {down:,} bytes down"
-    assert total in entries(log)[-1]["message"]
+    last = entries(log)[-1]
+    assert (last["event"], last["sent_bytes"], last["received_bytes"]) == ("node.totals", sum(sent.values()), down)

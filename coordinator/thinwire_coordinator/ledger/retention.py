@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire_common.files import sync_folder
+from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.state_directory import State
 from thinwire_proto.errors import LedgerError, ReplicaError
 
@@ -87,13 +88,15 @@ class Retention:
         try:
             found = _sort_bodies(state, oldest)
         except LedgerError as error:
-            log.warning("%s; nothing is deleted from %s until that is mended", error, state.folder)
+            text = f"{error}; nothing is deleted from {state.folder} until that is mended"
+            tell(log, logging.WARNING, "coordinator.deletion_suspended", text, folder=str(state.folder))
             self._stands_still = True
             return
         if found.missing:
             _say_missing(state, found.missing, oldest)
         if len(found.unnamed) > 1:
-            log.warning("%d bodies belong to no row: the ledger may have lost rows; they stay", len(found.unnamed))
+            text = f"{len(found.unnamed)} bodies belong to no row: the ledger may have lost rows; they stay"
+            tell(log, logging.WARNING, "coordinator.bodies_unnamed", text, bodies=len(found.unnamed))
         else:
             state.bodies.remove(found.unnamed)
         state.bodies.remove(found.outlived)
@@ -122,7 +125,8 @@ class Retention:
         try:
             self._state.load_own_snapshot(step)
         except (ReplicaError, LedgerError) as error:
-            log.warning("%s; the snapshots before it are kept", error)
+            text = f"{error}; the snapshots before it are kept"
+            tell(log, logging.WARNING, "coordinator.snapshot_unsound", text, step=step)
             return False
         return True
 
@@ -149,4 +153,5 @@ def _say_missing(state: State, missing: list[int], oldest: int) -> None:
             f"step {oldest}: its body and all after it are missing from {place}: mount it, or restore what it held",
             oldest,
         )
-    log.warning("%s: the bodies of %d updates are missing, first that of step %d", place, len(missing), missing[0])
+    text = f"{place}: the bodies of {len(missing)} updates are missing, first that of step {missing[0]}"
+    tell(log, logging.WARNING, "coordinator.bodies_missing", text, place=place, bodies=len(missing), step=missing[0])

@@ -21,6 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.bodies import Bodies, place_of
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
@@ -276,7 +277,13 @@ def replica_at_head(state: State, *, set_aside: bool = False, go_on: GoOn = alwa
         except ReplicaError as error:
             problems.append(str(error))
             if set_aside and step > 0:
-                log.warning("%s; set aside as %d.bad", error, step)
+                tell(
+                    log,
+                    logging.WARNING,
+                    "coordinator.snapshot_set_aside",
+                    f"{error}; set aside as {step}.bad",
+                    step=step,
+                )
                 state.snapshot_path(step).replace(state.snapshot_path(step).with_suffix(".bad"))
             continue
         for _ in replay(state, replica):

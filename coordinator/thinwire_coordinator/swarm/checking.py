@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from thinwire_common.logs import tell
 from thinwire_coordinator.round.admission import Refusal
 from thinwire_coordinator.round.contributions import Contribution
 from thinwire_coordinator.swarm.events import FingerprintCompared
@@ -49,7 +50,9 @@ class Checker:
         if base is None or current.round is not self._driver.round:
             return over  # rounds stand on later steps by now, or, after a void one, on this step under another nonce
         if not await self._replica_is_equal(member, header, base):
-            log.warning("%s: its replica differs at step %d; its votes are not merged", member.name, header.step)
+            text = f"{member.name}: its replica differs at step {header.step}; its votes are not merged"
+            node, who = member.node_id, member.name
+            tell(log, logging.WARNING, "coordinator.replica_differs", text, node_id=node, name=who, step=header.step)
             text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"
             return Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
         await self._room.acquire()

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
+from thinwire_common.logs import tell
 from thinwire_coordinator.round import admission
 from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.swarm.checking import Checker
@@ -200,7 +201,9 @@ class Intake:
     def _not_counted(self, member: Member, refusal: admission.Refusal) -> Receipt:
         member.not_counted += 1
         self._registry.events.tell(ContributionRefused(member.node_id, refusal.reason))
-        log.info("%s: not counted: %s", member.name, refusal.text)
+        node, name, reason = member.node_id, member.name, refusal.text
+        text = f"{name}: not counted: {reason}"
+        tell(log, logging.INFO, "coordinator.not_counted", text, node_id=node, name=name, reason=reason)
         return not_counted(refusal.reason, refusal.text)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 
+from thinwire_common.logs import tell
 from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.round.machine import Action, Gathered, Opened, Voided
 from thinwire_coordinator.swarm.announcer import Announcer
@@ -90,17 +91,20 @@ class Rounds:
         self._count(accepted)
         self._intake.close(Receipt(outcome=Receipt.OUTCOME_COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
-        log.debug("round %d over (%s): step %d, %d counted", gathered.round, gathered.why, gathered.step, len(accepted))
+        text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
+        tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
         self.sealed.set()
         self._driver.sealed()
         if self._driver.complete:
-            log.info("the run is complete: %d updates are sealed", self._driver.step)
+            text = f"the run is complete: {self._driver.step} updates are sealed"
+            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._driver.step)
             self._announcer.announce_to_all()
 
     def _void(self, voided: Voided) -> None:
         current = self._intake.current
         assert current is not None
-        log.warning("round %d is void: %s", voided.round, voided.why)
+        text = f"round {voided.round} is void: {voided.why}"
+        tell(log, logging.WARNING, "coordinator.round_void", text, round=voided.round, reason=voided.why)
         written = self._workers.submit(Job.WRITE_VOID, self._ledger.record_void, self._term, voided.round, voided.why)
         self._tasks.must_succeed(written)
         self._intake.close(not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}"))

@@ -10,8 +10,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
+from thinwire_common.logs import tell
+from thinwire_common.ready_file import READY_FILE, remove_ready, write_ready
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.metrics import CONTENT_TYPE, NodeMetrics
@@ -20,6 +23,7 @@ from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.terminal import Terminal
 from thinwire_node.observe.view import one_line
 from thinwire_node.observe.web import Web
+from thinwire_proto.errors import LocalError
 
 log = logging.getLogger("thinwire.node")
 
@@ -31,12 +35,18 @@ LOG_EVERY_S = 30.0
 
 
 class Monitor:
-    """`metrics`: host and port for `/metrics`, if they are wanted."""
+    """`metrics`: host and port for `/metrics`, if they are wanted. `ready`: the ready file; by default in the state
+    directory."""
 
-    def __init__(self, node: Node, terminal: Terminal | None, metrics: tuple[str, int] | None) -> None:
+    def __init__(
+        self, node: Node, terminal: Terminal | None, metrics: tuple[str, int] | None, ready: Path | None = None
+    ) -> None:
         self._node = node
         self._terminal = terminal
         self._listen = metrics
+        self._metrics_url: str | None = None
+        self._ready_file = ready or node.settings.state_dir / READY_FILE
+        self._announced = False
         self._reporter = Reporter(node)
         self._metrics = NodeMetrics(self._reporter, node.record, lambda: self.cpu_s)
         self._ended = asyncio.Event()
@@ -53,10 +63,12 @@ class Monitor:
         web = await self._open_web()
         watching = asyncio.ensure_future(self._watch())
         watching.add_done_callback(_tell_failure)
+        announcing = asyncio.ensure_future(self._announce())
         try:
             await self._node.run(stop)
         finally:
             self._ended.set()
+            await self._end_announcing(announcing)
             await asyncio.wait({watching})
             if web is not None:
                 await web.stop()
@@ -65,8 +77,29 @@ class Monitor:
         if self._listen is None:
             return None
         web = Web(*self._listen, {"/metrics": self._metrics_page, "/healthz": self._healthz})
-        log.info("metrics at %s/metrics", await web.start())
+        self._metrics_url = f"{await web.start()}/metrics"
+        tell(log, logging.INFO, "node.metrics", f"metrics at {self._metrics_url}", metrics=self._metrics_url)
         return web
+
+    async def _announce(self) -> None:
+        """Write the ready file once the node has joined."""
+        node, settings = self._node, self._node.settings
+        await node.has_joined.wait()
+        fields = {"node_id": node.node_id, "name": settings.options.name, "address": settings.address}
+        try:
+            await asyncio.to_thread(write_ready, self._ready_file, metrics=self._metrics_url, **fields)
+        except LocalError as error:
+            tell(log, logging.WARNING, "node.not_announced", str(error), reason=str(error))
+        else:
+            self._announced = True
+
+    async def _end_announcing(self, announcing: asyncio.Future[None]) -> None:
+        announcing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await announcing
+        if self._announced:
+            with contextlib.suppress(OSError):  # a reader sees by the pid in it that it means nothing any more
+                remove_ready(self._ready_file)
 
     def _metrics_page(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, self._costed(self._metrics.text)
@@ -87,7 +120,7 @@ class Monitor:
                 await self._write(report)
             if self._terminal is None and now() >= log_at:
                 log_at = now() + LOG_EVERY_S
-                log.info("%s", one_line(report), extra={"fields": {"node": asdict(report)}})
+                tell(log, logging.INFO, "node.report", one_line(report), node=asdict(report))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), every_s)
         await self._write(self._look())
@@ -108,7 +141,8 @@ class Monitor:
             self._disk_failed = False
         except OSError as error:
             if not self._disk_failed:
-                log.warning("`thinwire-node status` knows nothing new, since the disk fails: %s", error)
+                text = f"`thinwire-node status` knows nothing new, since the disk fails: {error}"
+                tell(log, logging.WARNING, "node.status_not_written", text, reason=str(error))
             self._disk_failed = True
 
     def _costed(self, job: Callable[..., Result], *arguments: Any) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from thinwire_common.logs import tell
 from thinwire_node.exchange.coordinator.link import BeyondTheEnd, Link, Refused
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.contract import Contract, parse_contract
@@ -43,7 +44,8 @@ async def fetch_corpus(link: Link, state: NodeState, contract: Contract) -> Corp
     """From the state directory, else from the coordinator."""
     corpus = await asyncio.to_thread(state.corpus, contract)
     if corpus is None:
-        log.info("fetching the corpus of %s bytes", f"{contract.data.corpus_bytes:,}")
+        size = contract.data.corpus_bytes
+        tell(log, logging.INFO, "node.fetching_corpus", f"fetching the corpus of {size:,} bytes", bytes=size)
         packed = await link.corpus(contract)
         corpus = await asyncio.to_thread(unpack_corpus, packed, contract.data)
         state.write("corpus.zst", packed)
@@ -53,13 +55,16 @@ async def fetch_corpus(link: Link, state: NodeState, contract: Contract) -> Corp
 async def fetch_snapshot(link: Link, state: NodeState, contract: Contract) -> Replica:
     """The coordinator's newest snapshot; what came of it before the link was lost is not fetched again."""
     begun = state.partial_snapshot()
-    log.info("fetching a snapshot%s", f", {begun[2]:,} bytes of which are here" if begun else "")
+    here = begun[2] if begun else 0
+    text = "fetching a snapshot" + (f", {here:,} bytes of which are here" if begun else "")
+    tell(log, logging.INFO, "node.fetching_snapshot", text, here_bytes=here)
     try:
         passing = await link.snapshot(state.path(""), contract, begun)
     except BeyondTheEnd as error:
         if begun is None:
             raise
-        log.warning("%s", error)  # it would be the next time, too
+        # it would be the next time, too
+        tell(log, logging.WARNING, "node.fetching_snapshot_anew", str(error), reason=str(error))
         begun[0].unlink()
         passing = await link.snapshot(state.path(""), contract, None)
     try:
@@ -68,5 +73,6 @@ async def fetch_snapshot(link: Link, state: NodeState, contract: Contract) -> Re
         passing.unlink()  # what came together does not make a whole; the next attempt begins anew
         raise
     state.rename(passing, "replica.safetensors")
-    log.info("snapshot of step %d, %s parameters", replica.step, f"{replica.layout.parameters:,}")
+    text = f"snapshot of step {replica.step}, {replica.layout.parameters:,} parameters"
+    tell(log, logging.INFO, "node.snapshot_fetched", text, step=replica.step)
     return replica

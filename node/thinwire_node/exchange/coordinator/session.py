@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from thinwire_common.logs import tell
 from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
 from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
 from thinwire_node.exchange.coordinator.link import Link, LinkLost
@@ -150,7 +151,8 @@ class Session:
                 if cannot:
                     raise LocalError(cannot)
                 if step % CATCH_UP_REPORT_STEPS == 0:
-                    log.info("catching up: step %d of %d", step, sealed.head_step)
+                    text = f"catching up: step {step} of {sealed.head_step}"
+                    tell(log, logging.INFO, "node.catching_up", text, step=step, head_step=sealed.head_step)
                     await work.save_if_due()
                 if self._newest is None:
                     self._head_step = sealed.head_step  # the swarm moves on meanwhile
@@ -195,7 +197,7 @@ class Session:
         odd = self._clock.add(probe, reply.term)
         if odd:
             self._record.clock_jumps += 1
-            log.warning("%s", odd)
+            tell(log, logging.WARNING, "node.clock_jump", odd, reason=odd)
         self._changed.set()
 
     def _look_for_sleep(self) -> bool:
@@ -203,7 +205,9 @@ class Session:
         before, self._asleep_s = self._asleep_s, self._clocks.asleep_s()
         if abs(self._asleep_s - before) <= SUSPENDED_S:
             return False
-        log.info("this machine slept for %.0f s; asking for the time anew", self._asleep_s - before)
+        slept_s = self._asleep_s - before
+        text = f"this machine slept for {slept_s:.0f} s; asking for the time anew"
+        tell(log, logging.INFO, "node.slept", text, slept_s=slept_s)
         self._clock.forget()
         self._probe_now.set()
         return True
@@ -249,7 +253,7 @@ class Session:
             return False
         if work.replica is None or work.replica.step < newest.step:
             return False
-        log.info("the run is complete")
+        tell(log, logging.INFO, "node.run_complete", "the run is complete", step=newest.step)
         return True
 
     def _view(self, newest: Announcement | None) -> pacing.View:
@@ -278,7 +282,7 @@ class Session:
         """Until something changes; a round that is over by our clock is looked at again soon, at the latest."""
         if newest is not None and newest.state == Announcement.STATE_WAITING and newest.text != self._said:
             self._said = newest.text
-            log.info("%s", newest.text)
+            tell(log, logging.INFO, "node.waiting", newest.text, reason=newest.text)
         log.debug("waiting: %s", why)
         began = self._clocks.now()
         await _set_or_after(self._changed, LOOK_AGAIN_S)
@@ -287,7 +291,7 @@ class Session:
     async def _drop(self, why: str) -> None:
         self._hurry = True
         self._record.too_old += 1
-        log.info("gradient dropped: %s", why)
+        tell(log, logging.INFO, "node.gradient_dropped", f"gradient dropped: {why}", reason=why)
         await self._work.drop_gradient()
 
     async def _extract(self, announcement: Announcement, why: str) -> None:
@@ -333,7 +337,8 @@ class Session:
     def _tell_dropped(self, dropped: int) -> None:
         self._record.dropped += dropped
         if dropped:
-            log.warning("%d micro-batches dropped: loss or gradient was not finite", dropped)
+            text = f"{dropped} micro-batches dropped: loss or gradient was not finite"
+            tell(log, logging.WARNING, "node.micro_batches_dropped", text, micro_batches=dropped)
 
     # delivering
 
@@ -377,7 +382,8 @@ class Session:
         else:
             self._record.not_counted += 1
             self._record.not_counted_why = receipt.text
-            log.warning("not counted: %s", receipt.text)
+            differs, text = receipt.reason == Receipt.REASON_REPLICA_DIFFERS, f"not counted: {receipt.text}"
+            tell(log, logging.WARNING, "node.not_counted", text, reason=receipt.text, replica_differs=differs)
         if receipt.reason == Receipt.REASON_REPLICA_DIFFERS:
             raise ParametersDiffer(receipt.text)
         self._changed.set()

@@ -1,0 +1,124 @@
+"""All events that the daemons log, by id. Ids and fields are an interface: programs rely on them.
+
+`docs/events.md` is made from this table (`python -m tools.events_table`), and a test compares it with the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESERVED = ("time", "level", "logger", "message", "event", "exception")
+"""Keys of every line of a JSON log, which no field may have."""
+
+
+@dataclass(frozen=True)
+class Event:
+    meaning: str
+    fields: tuple[str, ...] = ()
+    """Their names, in the order in which people want to read them."""
+
+
+FIELDS = {
+    "address": "HOST:PORT of the coordinator's gRPC port",
+    "bodies": "how many bodies",
+    "bytes": "size in bytes",
+    "contract": "the contract's hash, in hex",
+    "counted": "contributions that were counted",
+    "device": "the device's name, as PyTorch writes it",
+    "dropped": "micro-batches that were dropped",
+    "fingerprint": "of the parameters, in hex, with nonce 0",
+    "folder": "the state directory",
+    "head_step": "the swarm's newest step",
+    "here_bytes": "what is here already, in bytes",
+    "joined": "whether the node had joined",
+    "loss": "nats a token",
+    "metrics": "URL of the node's metrics",
+    "micro_batches": "how many micro-batches",
+    "name": "the node's name; not unique",
+    "node": "the node's report, as `thinwire-node status --json` shows it",
+    "node_id": "the node's id, which stays the same",
+    "not_counted": "contributions that were not counted",
+    "page": "URL of the page, or null without one",
+    "parameters": "how many parameters the model has",
+    "pause_s": "seconds until the next attempt",
+    "place": "where the files are kept",
+    "reason": "the reason, for people",
+    "received_bytes": "payload received, in bytes",
+    "replica_differs": "whether the reason is that the node's parameters differ from the coordinator's",
+    "resyncs": "how often the node fetched its parameters anew",
+    "round": "the round's number, within the term",
+    "sent_bytes": "payload sent, in bytes",
+    "short_bytes": "how much is missing, in bytes",
+    "slept_s": "seconds",
+    "step": "the step, which is the number of updates before it",
+    "steps": "steps of the whole run",
+    "term": "the number of this life of the coordinator",
+    "threads": "CPU threads",
+    "tokens": "tokens in counted contributions",
+    "total_bytes": "what the whole run will need, in bytes",
+}
+"""What each field holds; it is the same in every event."""
+
+COORDINATOR = {
+    "coordinator.run_created": Event("The state directory is empty, so a new run is being created.", ("folder",)),
+    "coordinator.replayed": Event("The ledger was replayed, and every fingerprint matched.", ("step",)),
+    "coordinator.contract": Event("The contract of this run.", ("contract", "parameters", "steps")),
+    "coordinator.open_to_network": Event("Other machines can reach the port, without encryption.", ("address",)),
+    "coordinator.listening": Event("Nodes can join.", ("address", "page", "term")),
+    "coordinator.disk_forecast": Event("How much disk the run will need.", ("total_bytes",)),
+    "coordinator.disk_too_small": Event("A disk has too little room for the run.", ("place", "short_bytes")),
+    "coordinator.snapshot_written": Event("A snapshot was written.", ("step",)),
+    "coordinator.snapshot_set_aside": Event("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
+    "coordinator.snapshot_unsound": Event("A snapshot cannot be read, so older ones are not deleted.", ("step",)),
+    "coordinator.deletion_suspended": Event("The ledger is damaged, so nothing is deleted.", ("folder",)),
+    "coordinator.bodies_unnamed": Event("Bodies belong to no row of the ledger; they are kept.", ("bodies",)),
+    "coordinator.bodies_missing": Event(
+        "Bodies of updates are missing; `step` is that of the first.", ("place", "bodies", "step")
+    ),
+    "coordinator.loss_measured": Event("The held-out loss was measured.", ("step", "loss")),
+    "coordinator.diverged": Event("The held-out loss is not finite.", ("step",)),
+    "coordinator.round_sealed": Event("A round ended with an update (level debug).", ("round", "step")),
+    "coordinator.round_void": Event("A round ended without an update.", ("round", "reason")),
+    "coordinator.not_counted": Event("A contribution was refused.", ("node_id", "name", "reason")),
+    "coordinator.replica_differs": Event(
+        "A node's parameters differ from the coordinator's; its votes are not merged.", ("node_id", "name", "step")
+    ),
+    "coordinator.run_complete": Event("The last update of the run is sealed.", ("step",)),
+    "coordinator.failed": Event("The program ends with exit status 1; the message is the reason."),
+}
+
+NODE = {
+    "node.joined": Event("The coordinator has accepted the node.", ("address", "name", "node_id")),
+    "node.no_session": Event(
+        "The connection failed, was refused or was lost; the node will try again.", ("joined", "reason")
+    ),
+    "node.retrying": Event("The node pauses before it tries again.", ("pause_s",)),
+    "node.not_announced": Event("The ready file cannot be written.", ("reason",)),
+    "node.metrics": Event("The node serves metrics.", ("metrics",)),
+    "node.fetching_corpus": Event("The node fetches the corpus.", ("bytes",)),
+    "node.fetching_snapshot": Event("The node fetches a snapshot.", ("here_bytes",)),
+    "node.fetching_snapshot_anew": Event("The part of a snapshot that was here is of no use.", ("reason",)),
+    "node.snapshot_fetched": Event("A snapshot was fetched.", ("step",)),
+    "node.training": Event("The node is ready to train.", ("device", "threads")),
+    "node.momentum_taken_up": Event("The momentum of the node's last life is used."),
+    "node.momentum_dropped": Event("The momentum is dropped, because the coordinator says so.", ("reason",)),
+    "node.catching_up": Event("The node applies updates that were sealed before it came.", ("step", "head_step")),
+    "node.waiting": Event("The coordinator has no round open.", ("reason",)),
+    "node.slept": Event("The machine slept, so the node measures the coordinator's clock anew.", ("slept_s",)),
+    "node.clock_jump": Event("The coordinator's clock moved against the node's.", ("reason",)),
+    "node.gradient_dropped": Event("A gradient was too old to be used.", ("reason",)),
+    "node.micro_batches_dropped": Event("A loss or a gradient was not finite.", ("micro_batches",)),
+    "node.not_counted": Event("The coordinator refused a contribution.", ("reason", "replica_differs")),
+    "node.resync": Event("The node gives up its parameters and fetches them anew.", ("reason",)),
+    "node.report": Event("How the node is doing, every 30 seconds without a terminal.", ("node",)),
+    "node.status_not_written": Event("The file for `thinwire-node status` cannot be written.", ("reason",)),
+    "node.run_complete": Event("The run is complete, so the node leaves.", ("step",)),
+    "node.left": Event("The node has left with these parameters.", ("step", "fingerprint")),
+    "node.totals": Event(
+        "The totals of this life of the node, in its last line.",
+        ("counted", "not_counted", "dropped", "resyncs", "tokens", "sent_bytes", "received_bytes"),
+    ),
+    "node.failed": Event("The program ends with exit status 1; the message is the reason."),
+}
+
+EVENTS = COORDINATOR | NODE

@@ -1,0 +1,43 @@
+"""The table of events and the code that logs them say the same."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from thinwire_common.event_ids import EVENTS, FIELDS, RESERVED
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = [ROOT / "coordinator" / "thinwire_coordinator", ROOT / "node" / "thinwire_node"]
+
+
+def calls_of_tell() -> Iterator[tuple[str, ast.Call]]:
+    """Each call of the function `tell`, with the place where it stands."""
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            for found in ast.walk(ast.parse(path.read_text())):
+                if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) and found.func.id == "tell":
+                    yield f"{path.relative_to(ROOT)}:{found.lineno}", found
+
+
+def test_every_event_in_the_code_is_in_the_table_and_the_other_way_round() -> None:
+    used = set()
+    for place, call in calls_of_tell():
+        given = call.args[2]
+        assert isinstance(given, ast.Constant), f"{place}: the id must be written in the call"
+        name = str(given.value)
+        assert name in EVENTS, f"{place}: {name} is not in the table"
+        assert {keyword.arg for keyword in call.keywords} == set(EVENTS[name].fields), f"{place}: {name}"
+        used.add(name)
+    assert EVENTS.keys() == used
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_an_event_of_the_table_is_explained(name: str) -> None:
+    event = EVENTS[name]
+    assert event.meaning.endswith(".")
+    assert set(event.fields) <= FIELDS.keys()
+    assert not set(event.fields) & set(RESERVED)

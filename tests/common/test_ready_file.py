@@ -1,0 +1,29 @@
+"""A ready file says where a daemon is, for as long as that process can be used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from thinwire_common.ready_file import READY_FILE, read_ready, remove_ready, write_ready
+from thinwire_proto.errors import LocalError
+
+
+def test_it_is_read_back_only_as_the_file_of_the_process_that_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / READY_FILE
+    assert read_ready(path, os.getpid()) is None
+    write_ready(path, address="127.0.0.1:7700", page=None)
+    expected = {"pid": os.getpid(), "address": "127.0.0.1:7700", "page": None}
+    assert read_ready(path, os.getpid()) == expected
+    assert read_ready(path, os.getpid() + 1) is None  # another process, which was killed, had left it behind
+    remove_ready(path)
+    remove_ready(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / READY_FILE
+    with pytest.raises(LocalError, match=f"{path}: the ready file cannot be written: No such file"):
+        write_ready(path)

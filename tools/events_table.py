@@ -1,0 +1,54 @@
+"""Write docs/events.md from the table of events in the code, or check that it is up to date (`--check`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from thinwire_common.event_ids import COORDINATOR, FIELDS, NODE, Event
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "events.md"
+OPENING = """# Events
+
+`thinwire-coordinator serve` and `thinwire-node start` log to stderr. With `--log-format json`, each line is a JSON
+object with `time` (UTC), `level`, `logger` and `message`; an exception adds `exception`. If the line is an event of the
+tables below, it also has its id as `event`, and the event's fields:
+
+    {"time": "2026-11-22T07:00:00.000+00:00", "level": "info", "logger": "thinwire.coordinator",
+     "message": "step 20: snapshot written", "event": "coordinator.snapshot_written", "step": 20}
+
+Ids and fields are an interface: they stay what they are. A message may change at any time, so no program should read
+it. To learn where a daemon listens, wait for its [ready file](operating.md#the-ready-file) instead.
+
+This page is made from the code by `python -m tools.events_table`.
+"""
+
+
+def page() -> str:
+    used = {field for event in (COORDINATOR | NODE).values() for field in event.fields}
+    fields = ["## Fields", "", "| field | what it holds |", "|---|---|"]
+    fields += [f"| `{name}` | {meaning} |" for name, meaning in FIELDS.items() if name in used]
+    sections = [_section("The coordinator", COORDINATOR), _section("A node", NODE), "\n".join([*fields, ""])]
+    return "\n".join([OPENING, *sections])
+
+
+def _section(title: str, events: Mapping[str, Event]) -> str:
+    lines = [f"## {title}", "", "| event | fields | what it means |", "|---|---|---|"]
+    for name, event in events.items():
+        fields = ", ".join(f"`{field}`" for field in event.fields)
+        lines.append(f"| `{name}` | {fields} | {event.meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    if sys.argv[1:] != ["--check"]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
+        raise SystemExit("stale: docs/events.md; run `python -m tools.events_table` and commit")
+    else:
+        print("the table of events is up to date")
+
+
+if __name__ == "__main__":
+    main()
