@@ -1,4 +1,6 @@
-"""Whether /healthz on this port of this container answers 200: `healthy.py PORT`, for images without curl.
+"""Whether this port of this container answers 200: `healthy.py PORT [PATH]`, for images without curl.
+
+PATH is /livez by default: a coordinator that replays its ledger is alive, and must not be restarted.
 
 Says what the answer was, so that `docker inspect` shows it, and exits with 1 if it was another.
 """
@@ -10,7 +12,7 @@ import sys
 def main() -> None:
     connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=5)
     try:
-        connection.request("GET", "/healthz")
+        connection.request("GET", sys.argv[2] if len(sys.argv) > 2 else "/livez")
         answer = connection.getresponse()
         print(answer.status, answer.read(1000).decode(errors="replace"))
     except (OSError, http.client.HTTPException) as error:

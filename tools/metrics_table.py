@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+
+from thinwire_common.metrics import Definitions
+from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
+from thinwire_node.observe.definitions import METRICS as NODE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 TABLES = (
-    ("The coordinator", "thinwire_coordinator.observe.definitions"),
-    ("A node", "thinwire_node.observe.definitions"),
+    ("The coordinator", COORDINATOR),
+    ("A node", NODE),
 )
 OPENING = """# Metrics
 
@@ -23,37 +23,15 @@ itself (processor time, memory, open files), on Linux.
 """
 
 
-class Family(Protocol):
-    """What the tables of both packages hold."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def help(self) -> str: ...
-
-
-def families(module: str) -> tuple[Family, ...]:
-    """The table of one package; empty where it has none."""
-    if importlib.util.find_spec(module) is None:
-        return ()
-    found: tuple[Family, ...] = importlib.import_module(module).FAMILIES
-    return found
-
-
 def page() -> str:
-    sections = [_section(title, found) for title, module in TABLES if (found := families(module))]
-    return "\n".join([OPENING, *sections])
+    return "\n".join([OPENING, *(_section(title, metrics) for title, metrics in TABLES)])
 
 
-def _section(title: str, table: Iterable[Family]) -> str:
+def _section(title: str, metrics: Definitions) -> str:
     lines = [f"## {title}", "", "| name | kind | labels | what it is |", "|---|---|---|---|"]
-    for family in table:
-        labels = ", ".join(f"`{label}`" for label in family.labels)
-        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     return "\n".join([*lines, ""])
 
 

@@ -30,6 +30,7 @@ from thinwire_coordinator.ledger.state_directory import (
     replica_at_head,
 )
 from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.events import Event
@@ -37,7 +38,7 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.server import Readiness, Web
+from thinwire_coordinator.web.server import Web
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError

@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
-        help="serve /metrics and /healthz there, on 127.0.0.1 unless a HOST is given; default not at all",
+        help="serve /metrics, /livez and /readyz there, on 127.0.0.1 unless a HOST is given; default not at all",
     )
     start.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
     start.add_argument(

@@ -54,9 +54,9 @@ LEDGER_BUSY_S = 2.5 * ROUND_TRIP_MAX_S
 TERMINAL_CLOSE_S = ROUND_TRIP_MAX_S
 """Wait for a terminal to accept the remaining output when the node ends."""
 HTTP_REQUEST_S = 2.5 * ROUND_TRIP_MAX_S
-"""Time for a client of a node's HTTP port to send its request, and again to accept the answer."""
+"""Time for an HTTP client to send the head of its next request."""
 HTTP_SHUTDOWN_S = ROUND_TRIP_MAX_S / 2
-"""HTTP requests in progress may run for so long when the coordinator stops."""
+"""HTTP requests in progress may run for so long when a program stops."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S

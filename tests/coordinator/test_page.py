@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.evaluation import SAMPLE_SHARE, SampleBudget
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.web import live
 from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.server import Readiness, Web
+from thinwire_coordinator.web.server import Web
 
 
 async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:

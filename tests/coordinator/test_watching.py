@@ -26,13 +26,12 @@ from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.observe.text_format import Writer
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm import events
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.workers import Workers
-from thinwire_coordinator.web.server import Readiness
 from thinwire_proto.wire.codec import PROTOCOL
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
@@ -67,7 +66,7 @@ class Served:
         return value(parsed(bytes(answer.body).decode()), f"thinwire_coordinator_{name}", **labels)
 
     async def healthz(self) -> tuple[int, bool]:
-        answer = await self.readiness.healthz(REQUEST)
+        answer = await self.readiness.readyz(REQUEST)
         return answer.status_code, json.loads(bytes(answer.body))["ready"]
 
 
@@ -221,20 +220,3 @@ def test_what_is_costly_is_done_seldom() -> None:
     seldom.took(21.0, 0.1)
     assert not seldom.due(40.9)
     assert seldom.due(41.0)
-
-
-def test_the_text_format_is_what_prometheus_client_reads_and_writes() -> None:
-    metrics = Metrics()
-    metrics.begin(1000, (3, math.inf))
-    metrics.watch(sealed(codec='a "quoted\\name\nof two lines'))
-    writer = Writer()
-    for _ in range(2):  # the second time from what it kept
-        text = writer.write(metrics.registry.collect())
-        plain = generate_latest(metrics.registry).decode()
-        ours, theirs = parsed(text), parsed(plain)
-        for moved in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes"):
-            for found in (ours, theirs):
-                found.pop((moved, frozenset()), None)
-        assert ours == theirs
-        heads = [line for line in text.splitlines() if line.startswith("#")]
-        assert heads == [line for line in plain.splitlines() if line.startswith("#")]

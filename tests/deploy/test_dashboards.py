@@ -15,8 +15,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from deploy.dashboards.__main__ import FOLDER
 from deploy.dashboards.description import DASHBOARDS
-from thinwire_coordinator.observe.definitions import FAMILIES as COORDINATORS
-from thinwire_node.observe.definitions import FAMILIES as NODES
+from thinwire_coordinator.observe.definitions import METRICS as COORDINATORS
+from thinwire_node.observe.definitions import METRICS as NODES
 
 RULES = FOLDER.parent.parent / "prometheus" / "rules.yml"
 PROVISIONING = FOLDER.parent / "provisioning"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import socket
@@ -24,12 +23,11 @@ from thinwire_node.daemon import Node, Settings
 from thinwire_node.exchange.coordinator.record import Durations, Record
 from thinwire_node.exchange.coordinator.session import NodeOptions
 from thinwire_node.observe import status
-from thinwire_node.observe.definitions import FAMILIES
+from thinwire_node.observe.definitions import METRICS
 from thinwire_node.observe.metrics import NodeMetrics, samples
 from thinwire_node.observe.report import Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
-from thinwire_node.observe.web import REQUEST_BYTES_MAX, Web
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
@@ -86,11 +84,9 @@ def test_an_old_kernel_tells_nothing_and_so_do_we() -> None:
 
 
 def test_the_metrics_are_those_of_the_table() -> None:
-    named = {family.name: family for family in FAMILIES}
     found = samples(REPORT, 0.5)
-    assert found.keys() == {name for name, family in named.items() if family.kind != "histogram"}
-    assert all(len(labels) == len(named[name].labels) for name, values in found.items() for labels in values)
-    assert list(named) == list(dict.fromkeys(family.name for family in FAMILIES))
+    assert found.keys() == {metric for metric in METRICS if metric.kind != "histogram"}
+    assert all(len(labels) == len(metric.labels) for metric, values in found.items() for labels in values)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install -y prometheus")
@@ -203,29 +199,3 @@ def test_the_command_says_whether_a_node_runs(
     state.close()
     assert "it does not run now; it ended without leaving" in ask_status(tmp_path)
     assert json.loads(ask_status(tmp_path, "--json"))["bytes"]["sent"] == REPORT.bytes.sent
-
-
-async def ask(address: str, request: bytes) -> bytes:
-    host, _, port = address.removeprefix("http://").rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(request)
-    answer = await reader.read()
-    writer.close()
-    return answer
-
-
-async def test_the_http_port() -> None:
-    web = Web("127.0.0.1", 0, {"/metrics": lambda: ("text/plain", b"a 1\n")})
-    address = await web.start()
-    port = int(address.rpartition(":")[2])
-    assert (await ask(address, b"GET /metrics?x HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"\r\n\r\na 1\n")
-    head = await ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert head.endswith(b"\r\nContent-Length: 4\r\n\r\n") or b"Content-Length: 4\r\n" in head
-    assert (await ask(address, b"GET / HTTP/1.1\r\n\r\n")).endswith(b"here are /metrics\n")
-    assert (await ask(address, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
-    assert await ask(address, b"GET /" + b"x" * (4 * REQUEST_BYTES_MAX)) == b""
-    second = Web("127.0.0.1", port, {})
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; .* --metrics"):
-        await second.start()
-    await web.stop()

@@ -18,8 +18,9 @@ from deploy.local_swarm.processes import BIN
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, command, free_addresses
 from support.prometheus import Prometheus, parsed, read, value
 from support.real import ended, real_swarm, run_text, until
+from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
+from thinwire_node.observe.definitions import METRICS as NODE
 from thinwire_proto.wire.service_pb2 import StatusReply
-from tools.metrics_table import families
 
 STEPS = 40  # some seconds: each node is seen in the middle of a round
 PARAMETERS = 45_248
@@ -77,11 +78,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_all_targets_have_all_that_the_table_promises(watched: Watched) -> None:
     """That each of them is up, `watched` has seen to."""
-    tables = ["thinwire_coordinator.observe.definitions", "thinwire_node.observe.definitions"]
     promised = {
-        f"{family.name}_bucket" if family.kind == "histogram" else family.name
-        for table in tables
-        for family in families(table)
+        f"{metric.name}_bucket" if metric.kind == "histogram" else metric.name for metric in (*COORDINATOR, *NODE)
     }
     assert promised - watched.names <= NOT_EVERYWHERE
     there = {name for name in watched.names if name.startswith("thinwire_coordinator_")}

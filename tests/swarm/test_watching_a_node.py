@@ -19,7 +19,7 @@ from support.real import END_S, RealSwarm, ended, run_text, until
 from support.screen import Screen
 from thinwire_common.ready_file import READY_FILE
 from thinwire_common.units import human_bytes
-from thinwire_node.observe.definitions import FAMILIES
+from thinwire_node.observe.definitions import METRICS
 
 STEPS = 150
 LENGTH_S = 20
@@ -83,15 +83,16 @@ def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
         until(lambda: _rests(metrics(address)), "the round waits", logged)
         found = metrics(address)
         _check_payload(found, node_of(swarm, "logged"))
-        assert {family.name for family in FAMILIES} <= {name.removesuffix("_bucket") for name in found}
+        assert {family.name for family in METRICS} <= {name.removesuffix("_bucket") for name in found}
         assert found["thinwire_node_state"][("delivering",)] == 1
         assert sum(found["thinwire_node_state"].values()) == 1
         assert found["thinwire_node_queue_depth"][("deliver",)] == 1
         assert found["thinwire_node_step"][()] == swarm.status().step
         trained = found["thinwire_node_phase_seconds_count"]
         assert trained[("compute",)] == trained[("encode",)] == trained[("upload",)] + 1
-        with urllib.request.urlopen(address.replace("/metrics", "/healthz"), timeout=10) as answer:
-            assert json.load(answer) == {"state": "delivering", "words": "delivering: the receipt is out"}
+        for path in ("/healthz", "/livez", "/readyz"):
+            with urllib.request.urlopen(address.replace("/metrics", path), timeout=10) as answer:
+                assert json.load(answer) == {"state": "delivering", "words": "delivering: the receipt is out"}
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(address + "/../..", timeout=10)
         assert "it runs" in status_command(swarm, "logged").stdout

@@ -1,223 +1,176 @@
-"""The names that `/metrics` of the coordinator has, each with what it is: the one table of them. `metrics` makes the
-metrics from it, and docs/metrics.md is made from it. A label's values are written out where they are few; none grows
-with the number of nodes."""
+"""The metrics of a coordinator. No label has a value for each node, so their number is bounded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from thinwire_common.metrics import Definitions
+from thinwire_proto.wire.service_pb2 import Receipt
 
-PREFIX = "thinwire_coordinator_"
+OUTCOMES = {
+    number: name.removeprefix("REASON_").lower()
+    for name, number in Receipt.Reason.items()
+    if number not in (Receipt.REASON_NONE, Receipt.REASON_UNKNOWN)  # nobody is told of one that never came
+}
+"""Why a contribution was not counted, as the metrics say it."""
 
-
-@dataclass(frozen=True)
-class Family:
-    """name: as Prometheus shows it, without the _bucket, _sum and _count of a histogram."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    help: str
+METRICS = Definitions("thinwire_coordinator_")
 
 
-FAMILIES = (
-    # what it is, and how
-    Family(
-        "thinwire_coordinator_info",
-        "gauge",
-        ("version", "contract", "pace"),
-        "Always 1; the labels say which program this is, the contract's hash in short, and clock or barrier.",
-    ),
-    Family(
-        "thinwire_coordinator_state",
-        "gauge",
-        ("state",),
-        "1 for how it is now, 0 for the rest: starting (the ledger is replayed meanwhile), waiting (for nodes), "
-        "training, complete, failed (it could not seal, and ends).",
-    ),
-    Family("thinwire_coordinator_ready", "gauge", (), "1 while nodes can join, as /healthz says; else 0."),
-    Family("thinwire_coordinator_term", "gauge", (), "Lives of the coordinator on this run, this one included."),
-    Family("thinwire_coordinator_parameters", "gauge", (), "Parameters of the model."),
-    # rounds
-    Family("thinwire_coordinator_round", "gauge", (), "The newest round that was opened."),
-    Family("thinwire_coordinator_round_length_seconds", "gauge", (), "Length of a round, by the contract."),
-    Family("thinwire_coordinator_step", "gauge", (), "Updates that are sealed."),
-    Family("thinwire_coordinator_steps", "gauge", (), "Updates that the whole run will have."),
-    Family(
-        "thinwire_coordinator_rounds_sealed_total",
-        "counter",
-        ("reason",),
-        "Rounds that ended in a sealed update. reason: everybody (nobody was left to wait for), time (it was up).",
-    ),
-    Family(
-        "thinwire_coordinator_rounds_void_total",
-        "counter",
-        ("reason",),
-        "Rounds that ended with too few contributions. reason: how they ended, as above.",
-    ),
-    Family(
-        "thinwire_coordinator_sealed_timestamp_seconds",
-        "gauge",
-        (),
-        "When the newest update was sealed, in Unix time; before the first of this process, when it was ready.",
-    ),
-    Family(
-        "thinwire_coordinator_phase_seconds",
-        "histogram",
-        ("phase",),
-        "Time that a round's phases take. phase: gather (announced until over), merge (until the update is encoded), "
-        "seal (until body and row are on disk), broadcast (from there until the stream of a node that follows has "
-        "taken it; once for each), apply (to the coordinator's own replica).",
-    ),
-    # contributions
-    Family(
-        "thinwire_coordinator_contributions_total",
-        "counter",
-        ("outcome",),
-        "Receipts given. outcome: counted, or why not: late, future_round, replica_differs, base_age, malformed, "
-        "over_lease, no_lease, duplicate, void, nothing_trained.",
-    ),
-    Family(
-        "thinwire_coordinator_contribution_after_open_seconds",
-        "histogram",
-        (),
-        "From a round's announcement to the last byte of a contribution that is in it.",
-    ),
-    Family(
-        "thinwire_coordinator_contribution_before_deadline_seconds",
-        "histogram",
-        (),
-        "From the last byte of a contribution that is in its round to the round's deadline.",
-    ),
-    Family(
-        "thinwire_coordinator_contribution_receive_seconds",
-        "histogram",
-        (),
-        "From the first part of a contribution that is in its round to the last.",
-    ),
-    Family(
-        "thinwire_coordinator_fingerprints_compared_total",
-        "counter",
-        ("result",),
-        "Replicas compared with the coordinator's: one for each contribution that came whole. result: equal, "
-        "different.",
-    ),
-    # what is learned
-    Family("thinwire_coordinator_tokens_total", "counter", (), "Tokens in contributions that were counted."),
-    Family(
-        "thinwire_coordinator_training_loss",
-        "gauge",
-        (),
-        "Of the newest sealed round's contributions, mean over samples, nats a token.",
-    ),
-    Family(
-        "thinwire_coordinator_held_out_loss",
-        "gauge",
-        (),
-        "On text that nobody trains on, newest, nats a token; NaN if the run has diverged.",
-    ),
-    Family("thinwire_coordinator_held_out_loss_step", "gauge", (), "The step that it was measured at."),
-    Family("thinwire_coordinator_learning_rate", "gauge", (), "Of the newest sealed update."),
-    # votes and updates
-    Family("thinwire_coordinator_votes_total", "counter", (), "Components in contributions that are in their round."),
-    Family(
-        "thinwire_coordinator_votes_bytes_total",
-        "counter",
-        (),
-        "Bytes of these contributions' payload; eight times this by votes is the bits a component takes upward.",
-    ),
-    Family("thinwire_coordinator_update_components_total", "counter", (), "Components in sealed updates."),
-    Family(
-        "thinwire_coordinator_update_body_bytes_total",
-        "counter",
-        (),
-        "Bytes of sealed updates, each once; eight times this by components is the bits a component takes downward.",
-    ),
-    Family(
-        "thinwire_coordinator_updates_total",
-        "counter",
-        ("codec",),
-        "Sealed updates, by the form that was the smallest. codec: votes, signs.",
-    ),
-    # bytes
-    Family(
-        "thinwire_coordinator_payload_bytes_total",
-        "counter",
-        ("direction", "kind"),
-        "Bytes of messages as gRPC hands them over. direction: sent, received. kind: contribution, receipt, update, "
-        "announcement, snapshot, corpus, probe, join, status, other.",
-    ),
-    Family("thinwire_coordinator_messages_total", "counter", ("direction", "kind"), "Messages, likewise."),
-    Family(
-        "thinwire_coordinator_wire_bytes_total",
-        "counter",
-        ("direction",),
-        "Bytes of TCP segments with their headers, repeats too, by the kernel's count; Linux only.",
-    ),
-    Family("thinwire_coordinator_connections", "gauge", (), "TCP connections to the gRPC port; Linux only."),
-    Family(
-        "thinwire_coordinator_dense_allreduce_bytes_total",
-        "counter",
-        (),
-        "What the nodes would have sent with a ring all-reduce of fp32 gradients: for each sealed round that counted N "
-        "contributions, 2·(N−1)/N · 4 bytes · parameters from each of the N. They would have received as much again.",
-    ),
-    Family(
-        "thinwire_coordinator_compression_ratio",
-        "gauge",
-        (),
-        "Twice the bytes above, by those of contributions received and updates sent; since this process started.",
-    ),
-    # nodes
-    Family(
-        "thinwire_coordinator_nodes",
-        "gauge",
-        ("state",),
-        "Nodes that this process knows. state: active, away.",
-    ),
-    Family("thinwire_coordinator_nodes_came_total", "counter", (), "Times that a node became active."),
-    Family(
-        "thinwire_coordinator_nodes_went_total",
-        "counter",
-        ("reason",),
-        "Times that a node ceased to be active. reason: left (it said so), lost (it did not).",
-    ),
-    Family(
-        "thinwire_coordinator_fetches_total",
-        "counter",
-        ("what",),
-        "Times that a node began to fetch what travels once: catching up. what: snapshot, corpus.",
-    ),
-    Family(
-        "thinwire_coordinator_watcher_failures_total",
-        "counter",
-        (),
-        "Exceptions in what only watches: metrics, page, history. Each is in the log, and none of them ends a run.",
-    ),
-    # the machine
-    Family(
-        "thinwire_coordinator_queue_depth",
-        "gauge",
-        ("queue",),
-        "Jobs of a worker thread that wait or run. queue: seal, query, snapshot, replica, merge, evaluation.",
-    ),
-    Family(
-        "thinwire_coordinator_disk_free_bytes",
-        "gauge",
-        ("place",),
-        "Free on the disk. place: state (the state directory), bodies (the updates, if on another local disk).",
-    ),
-    Family(
-        "thinwire_coordinator_disk_needed_bytes",
-        "gauge",
-        ("place",),
-        "What the rest of the run will take of it, foretold from the updates sealed so far.",
-    ),
+# what it is, and how
+INFO = METRICS.gauge(
+    "info",
+    "Always 1; the labels say which program this is, the contract's hash in short, and clock or barrier.",
+    "version",
+    "contract",
+    "pace",
+)
+STATE = METRICS.gauge(
+    "state",
+    "1 for how it is now, 0 for the rest: starting (the ledger is replayed meanwhile), waiting (for "
+    "nodes), training, complete, failed (it could not seal, and ends).",
+    "state",
+)
+READY = METRICS.gauge("ready", "1 while nodes can join, as /readyz says; else 0.")
+TERM = METRICS.gauge("term", "Lives of the coordinator on this run, this one included.")
+PARAMETERS = METRICS.gauge("parameters", "Parameters of the model.")
+
+# rounds
+ROUND = METRICS.gauge("round", "The newest round that was opened.")
+ROUND_LENGTH_SECONDS = METRICS.gauge("round_length_seconds", "Length of a round, by the contract.")
+STEP = METRICS.gauge("step", "Updates that are sealed.")
+STEPS = METRICS.gauge("steps", "Updates that the whole run will have.")
+ROUNDS_SEALED = METRICS.counter(
+    "rounds_sealed_total",
+    "Rounds that ended in a sealed update. reason: everybody (nobody was left to wait for), time (it was up).",
+    "reason",
+    values=("everybody", "time"),
+)
+ROUNDS_VOID = METRICS.counter(
+    "rounds_void_total",
+    "Rounds that ended with too few contributions. reason: how they ended, as above.",
+    "reason",
+    values=("everybody", "time"),
+)
+SEALED_TIMESTAMP_SECONDS = METRICS.gauge(
+    "sealed_timestamp_seconds",
+    "When the newest update was sealed, in Unix time; before the first of this process, when it was ready.",
+)
+PHASE_SECONDS = METRICS.histogram(
+    "phase_seconds",
+    "Time that a round's phases take. phase: gather (announced until over), merge (until the update is "
+    "encoded), seal (until body and row are on disk), broadcast (from there until the stream of a node "
+    "that follows has taken it; once for each), apply (to the coordinator's own replica).",
+    "phase",
+    values=("gather", "merge", "seal", "broadcast", "apply"),
 )
 
-_BY_NAME = {entry.name.removeprefix(PREFIX): entry for entry in FAMILIES}
+# contributions
+CONTRIBUTIONS = METRICS.counter(
+    "contributions_total",
+    "Receipts given. outcome: counted, or why not: late, future_round, replica_differs, base_age, "
+    "malformed, over_lease, no_lease, duplicate, void, nothing_trained.",
+    "outcome",
+    values=("counted", *OUTCOMES.values()),
+)
+CONTRIBUTION_AFTER_OPEN_SECONDS = METRICS.histogram(
+    "contribution_after_open_seconds", "From a round's announcement to the last byte of a contribution that is in it."
+)
+CONTRIBUTION_BEFORE_DEADLINE_SECONDS = METRICS.histogram(
+    "contribution_before_deadline_seconds",
+    "From the last byte of a contribution that is in its round to the round's deadline.",
+)
+CONTRIBUTION_RECEIVE_SECONDS = METRICS.histogram(
+    "contribution_receive_seconds", "From the first part of a contribution that is in its round to the last."
+)
+FINGERPRINTS_COMPARED = METRICS.counter(
+    "fingerprints_compared_total",
+    "Replicas compared with the coordinator's: one for each contribution that came whole. result: equal, different.",
+    "result",
+    values=("equal", "different"),
+)
 
+# what is learned
+TOKENS = METRICS.counter("tokens_total", "Tokens in contributions that were counted.")
+TRAINING_LOSS = METRICS.gauge(
+    "training_loss", "Of the newest sealed round's contributions, mean over samples, nats a token."
+)
+HELD_OUT_LOSS = METRICS.gauge(
+    "held_out_loss", "On text that nobody trains on, newest, nats a token; NaN if the run has diverged."
+)
+HELD_OUT_LOSS_STEP = METRICS.gauge("held_out_loss_step", "The step that it was measured at.")
+LEARNING_RATE = METRICS.gauge("learning_rate", "Of the newest sealed update.")
 
-def family(name: str) -> Family:
-    """By its name without the prefix."""
-    return _BY_NAME[name]
+# votes and updates
+VOTES = METRICS.counter("votes_total", "Components in contributions that are in their round.")
+VOTES_BYTES = METRICS.counter(
+    "votes_bytes_total",
+    "Bytes of these contributions' payload; eight times this by votes is the bits a component takes upward.",
+)
+UPDATE_COMPONENTS = METRICS.counter("update_components_total", "Components in sealed updates.")
+UPDATE_BODY_BYTES = METRICS.counter(
+    "update_body_bytes_total",
+    "Bytes of sealed updates, each once; eight times this by components is the bits a component takes downward.",
+)
+UPDATES = METRICS.counter(
+    "updates_total", "Sealed updates, by the form that was the smallest. codec: votes, signs.", "codec"
+)
+
+# bytes
+PAYLOAD_BYTES = METRICS.counter(
+    "payload_bytes_total",
+    "Bytes of messages as gRPC hands them over. direction: sent, received. kind: contribution, receipt, "
+    "update, announcement, snapshot, corpus, probe, join, status, other.",
+    "direction",
+    "kind",
+)
+MESSAGES = METRICS.counter("messages_total", "Messages, likewise.", "direction", "kind")
+WIRE_BYTES = METRICS.counter(
+    "wire_bytes_total",
+    "Bytes of TCP segments with their headers, repeats too, by the kernel's count; Linux only.",
+    "direction",
+)
+CONNECTIONS = METRICS.gauge("connections", "TCP connections to the gRPC port; Linux only.")
+DENSE_ALLREDUCE_BYTES = METRICS.counter(
+    "dense_allreduce_bytes_total",
+    "What the nodes would have sent with a ring all-reduce of fp32 gradients: for each sealed round that "
+    "counted N contributions, 2·(N−1)/N · 4 bytes · parameters from each of the N. They would have "
+    "received as much again.",
+)
+COMPRESSION_RATIO = METRICS.gauge(
+    "compression_ratio",
+    "Twice the bytes above, by those of contributions received and updates sent; since this process started.",
+)
+
+# nodes
+NODES = METRICS.gauge("nodes", "Nodes that this process knows. state: active, away.", "state")
+NODES_CAME = METRICS.counter("nodes_came_total", "Times that a node became active.")
+NODES_WENT = METRICS.counter(
+    "nodes_went_total",
+    "Times that a node ceased to be active. reason: left (it said so), lost (it did not).",
+    "reason",
+    values=("left", "lost"),
+)
+FETCHES = METRICS.counter(
+    "fetches_total",
+    "Times that a node began to fetch what travels once: catching up. what: snapshot, corpus.",
+    "what",
+    values=("snapshot", "corpus"),
+)
+WATCHER_FAILURES = METRICS.counter(
+    "watcher_failures_total",
+    "Exceptions in what only watches: metrics, page, history. Each is in the log, and none of them ends a run.",
+)
+
+# the machine
+QUEUE_DEPTH = METRICS.gauge(
+    "queue_depth",
+    "Jobs of a worker thread that wait or run. queue: seal, query, snapshot, replica, merge, evaluation.",
+    "queue",
+)
+DISK_FREE_BYTES = METRICS.gauge(
+    "disk_free_bytes",
+    "Free on the disk. place: state (the state directory), bodies (the updates, if on another local disk).",
+    "place",
+)
+DISK_NEEDED_BYTES = METRICS.gauge(
+    "disk_needed_bytes", "What the rest of the run will take of it, foretold from the updates sealed so far.", "place"
+)

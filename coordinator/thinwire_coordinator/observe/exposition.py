@@ -12,20 +12,22 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from thinwire_common.http import SAFETY
+from thinwire_common.metrics import CONTENT_TYPE
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.ledger.disk_forecast import Need, measure
 from thinwire_coordinator.ledger.state_directory import State
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.gauges import Gauges
 from thinwire_coordinator.observe.metrics import Metrics
-from thinwire_coordinator.observe.text_format import CONTENT_TYPE, Writer
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
-from thinwire_coordinator.web.server import Readiness
 from thinwire_proto.errors import LedgerError
 
 log = logging.getLogger("thinwire.coordinator")
@@ -43,7 +45,6 @@ class Exposition:
         self.traffic = Traffic()
         self.metrics = Metrics()
         self.route = Route("/metrics", self.answer)
-        self._writer = Writer()
         self._workers = workers
         self._standing = Gauges(readiness, workers, self.traffic, self.metrics)
         self.metrics.registry.register(self._standing)
@@ -66,7 +67,7 @@ class Exposition:
 
     async def answer(self, request: Request) -> Response:
         await self._look()
-        return Response(self._writer.write(self.metrics.registry.collect()), media_type=CONTENT_TYPE)
+        return Response(generate_latest(self.metrics.registry), headers=SAFETY, media_type=CONTENT_TYPE)
 
     async def _look(self) -> None:
         now = time.monotonic()

@@ -21,13 +21,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from thinwire_coordinator.observe.history import History, read_past
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Event, NodeCame
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.live import Live
-from thinwire_coordinator.web.server import Readiness
 from thinwire_proto.errors import LedgerError
 
 log = logging.getLogger("thinwire.coordinator")

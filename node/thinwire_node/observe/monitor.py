@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, remove_ready, write_ready
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
-from thinwire_node.observe.metrics import CONTENT_TYPE, NodeMetrics
 from thinwire_node.observe.report import Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.terminal import Terminal
 from thinwire_node.observe.view import one_line
-from thinwire_node.observe.web import Web
 from thinwire_proto.errors import LocalError
+
+if TYPE_CHECKING:
+    from thinwire_node.observe.web import Web
 
 log = logging.getLogger("thinwire.node")
 
@@ -48,7 +48,6 @@ class Monitor:
         self._ready_file = ready or node.settings.state_dir / READY_FILE
         self._announced = False
         self._reporter = Reporter(node)
-        self._metrics = NodeMetrics(self._reporter, node.record, lambda: self.cpu_s)
         self._ended = asyncio.Event()
         self._own_cpu_s = 0.0
         self._disk_failed = False
@@ -60,7 +59,7 @@ class Monitor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run the node, and watch it. Raises ThinwireError."""
-        web = await self._open_web()
+        web = self._open_web()
         watching = asyncio.ensure_future(self._watch())
         watching.add_done_callback(_tell_failure)
         announcing = asyncio.ensure_future(self._announce())
@@ -73,11 +72,16 @@ class Monitor:
             if web is not None:
                 await web.stop()
 
-    async def _open_web(self) -> Web | None:
+    def _open_web(self) -> Web | None:
         if self._listen is None:
             return None
-        web = Web(*self._listen, {"/metrics": self._metrics_page, "/healthz": self._healthz})
-        self._metrics_url = f"{await web.start()}/metrics"
+        from thinwire_node.observe.metrics import NodeMetrics  # noqa: PLC0415 - see `web`
+        from thinwire_node.observe.web import Web  # noqa: PLC0415
+
+        metrics = NodeMetrics(self._reporter, self._node.record, lambda: self.cpu_s)
+        web = Web(*self._listen, lambda: self._costed(metrics.text), self._reporter.report)
+        web.start()
+        self._metrics_url = f"{web.address}/metrics"
         tell(log, logging.INFO, "node.metrics", f"metrics at {self._metrics_url}", metrics=self._metrics_url)
         return web
 
@@ -100,14 +104,6 @@ class Monitor:
         if self._announced:
             with contextlib.suppress(OSError):  # a reader sees by the pid in it that it means nothing any more
                 remove_ready(self._ready_file)
-
-    def _metrics_page(self) -> tuple[str, bytes]:
-        return CONTENT_TYPE, self._costed(self._metrics.text)
-
-    def _healthz(self) -> tuple[str, bytes]:
-        """An answer says that the event loop lives; nothing else is needed for health. Waiting is healthy."""
-        report = self._reporter.report()
-        return "application/json", json.dumps({"state": report.state, "words": report.words}).encode()
 
     async def _watch(self) -> None:
         now, every_s = time.monotonic, SHOW_EVERY_S if self._terminal is not None else status.WRITE_EVERY_S

@@ -19,6 +19,8 @@ STATES = (
     "leaving",
     "left",
 )
+TAKES_PART = ("waiting", "training", "delivering")
+"""The node is in a session and holds the swarm's replica."""
 VERSION = version("thinwire")
 
 

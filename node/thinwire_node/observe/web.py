@@ -1,82 +1,56 @@
-"""The HTTP port of a node, which is not there unless it is asked for: `/metrics` and `/healthz`.
-
-It runs in the node's own event loop: what it shows belongs to that loop, and an answer from there says that the loop
-lives. Two paths to read, one answer a connection: that needs no framework.
-"""
+"""The node's HTTP port: health and metrics. Imported only if somebody asks for it: a node without metrics neither
+listens nor loads Starlette, uvicorn and prometheus_client."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
 from collections.abc import Callable
-from http import HTTPStatus
 
-from thinwire_proto import limits
-from thinwire_proto.errors import ConfigError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-REQUEST_BYTES_MAX = 16 << 10
+from thinwire_common.http import SAFETY, HttpServer, bind
+from thinwire_common.metrics import CONTENT_TYPE
+from thinwire_node.observe.report import TAKES_PART, Report
+
 CONNECTIONS_MAX = 16
 """A scraper needs one at a time."""
-
-Page = Callable[[], tuple[str, bytes]]
-"""Makes a page, on the event loop: its content type and its body."""
+ADVICE = "give another with --metrics"
 
 
 class Web:
-    """`port`: 0 for a free one. `pages`: by path."""
+    """`port`: 0 for a free one. metrics: the text of /metrics. report: how the node is. Both are called on the event
+    loop. Raises ConfigError if it cannot listen there."""
 
-    def __init__(self, host: str, port: int, pages: dict[str, Page]) -> None:
-        self._host = host
-        self._port = port
-        self._pages = pages
-        self._server: asyncio.Server | None = None
-        self._connections = 0
+    def __init__(self, host: str, port: int, metrics: Callable[[], bytes], report: Callable[[], Report]) -> None:
+        self._metrics = metrics
+        self._report = report
+        routes = [
+            Route("/metrics", self._metrics_page),
+            Route("/livez", self._livez),
+            Route("/readyz", self._readyz),
+            Route("/healthz", self._livez),  # its first name, which monitoring may know
+        ]
+        self._server = HttpServer(bind(host, port, ADVICE), routes, CONNECTIONS_MAX)
+        self.address = f"http://{host}:{self._server.port}"
 
-    async def start(self) -> str:
-        """Listen; returns the address. Raises ConfigError if that cannot be."""
-        where = f"{self._host}:{self._port}"
-        try:
-            self._server = await asyncio.start_server(
-                self._serve, self._host.strip("[]"), self._port, limit=REQUEST_BYTES_MAX
-            )
-        except OSError as error:
-            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or error
-            raise ConfigError(f"cannot listen on {where}: {reason}; give another with --metrics") from None
-        return f"http://{self._host}:{self._server.sockets[0].getsockname()[1]}"
+    def start(self) -> None:
+        self._server.start()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        await self._server.stop()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
-        try:
-            if self._connections <= CONNECTIONS_MAX:
-                asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limits.HTTP_REQUEST_S)
-                writer.write(self._answer(asked))
-                await asyncio.wait_for(writer.drain(), limits.HTTP_REQUEST_S)
-        except (OSError, EOFError, asyncio.LimitOverrunError, asyncio.TimeoutError):
-            pass  # whoever asked has gone, or asks for nothing that is here
-        finally:
-            self._connections -= 1
-            writer.close()
+    async def _metrics_page(self, request: Request) -> Response:
+        return Response(self._metrics(), headers=SAFETY, media_type=CONTENT_TYPE)
 
-    def _answer(self, asked: bytes) -> bytes:
-        """A whole answer to the head of a request."""
-        method, _, rest = asked.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-        page = self._pages.get(path)
-        if method not in (b"GET", b"HEAD"):
-            return _answer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"only GET\n", with_body=True)
-        if page is None:
-            there = f"here are {' and '.join(self._pages)}\n".encode()
-            return _answer(HTTPStatus.NOT_FOUND, "text/plain", there, with_body=method == b"GET")
-        return _answer(HTTPStatus.OK, *page(), with_body=method == b"GET")
+    async def _livez(self, request: Request) -> Response:
+        """200 as long as the event loop runs: the answer itself is the proof. Waiting is healthy."""
+        return self._health(200)
 
+    async def _readyz(self, request: Request) -> Response:
+        """200 while the node takes part in rounds, 503 before and after."""
+        return self._health(200 if self._report().state in TAKES_PART else 503)
 
-def _answer(status: HTTPStatus, kind: str, body: bytes, *, with_body: bool) -> bytes:
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode("latin-1") + (body if with_body else b"")
+    def _health(self, code: int) -> Response:
+        report = self._report()
+        return JSONResponse({"state": report.state, "words": report.words}, code, SAFETY)

@@ -1,0 +1,140 @@
+"""A read-only HTTP server (Starlette on uvicorn) in the event loop of the program that it shows.
+
+An answer from this loop proves that the loop lives. A client can neither fill the memory nor hold a connection that it
+does not use: a request's head has a size and a time limit, and the number of connections has a bound. The kernel
+finds clients that have vanished (TCP_USER_TIMEOUT). Signals stay with the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import math
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from thinwire_proto import limits
+from thinwire_proto.errors import ConfigError
+
+REQUEST_BYTES_MAX = 16 << 10
+SAFETY = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class HttpServer:
+    """Serves `routes` on a bound socket, from `start` to `stop`."""
+
+    def __init__(self, bound: socket.socket, routes: Sequence[BaseRoute], connections_max: int) -> None:
+        self._socket = bound
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # each connection inherits it
+            silent_ms = round(limits.BROWSER_SILENT_S * 1000)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
+        paths = [route.path for route in routes if isinstance(route, Route) and "{" not in route.path]
+        config = uvicorn.Config(
+            Starlette(routes=routes, exception_handlers={404: _not_found(paths)}),
+            access_log=False,
+            log_config=None,
+            log_level="error",  # a port scan is no news
+            lifespan="off",
+            http=_Connection,
+            ws="none",
+            h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
+            limit_concurrency=connections_max,
+            timeout_graceful_shutdown=math.ceil(limits.HTTP_SHUTDOWN_S),  # uvicorn takes whole seconds
+        )
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def start(self) -> None:
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._socket]))
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+        self._socket.close()
+
+
+def bind(host: str, port: int, advice: str, *, may_move: bool = False) -> socket.socket:
+    """A socket that listens there. may_move: on a free port if that one is in use. Raises ConfigError, with `advice`
+    on what to do."""
+    bare = host.strip("[]")
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    try:
+        try:
+            return socket.create_server((bare, port), family=family)
+        except OSError as error:
+            if not may_move or error.errno != errno.EADDRINUSE:
+                raise
+            return socket.create_server((bare, 0), family=family)
+    except OSError as error:
+        reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or error
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {advice}") from None
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the program's."""
+        yield
+
+
+class _Connection(H11Protocol):
+    """Closes a connection whose next request takes too long to arrive."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(limits.HTTP_REQUEST_S, self._close_idle)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_idle(self) -> None:
+        self._timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()
+
+
+def _not_found(paths: list[str]) -> Any:
+    text = f"here are {', '.join(paths)}\n"
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return PlainTextResponse(text, 404, SAFETY)
+
+    return answer

@@ -1,0 +1,120 @@
+"""The HTTP server that coordinator and node share, over real sockets: what it serves, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
+from thinwire_proto import limits
+from thinwire_proto.errors import ConfigError
+
+CONNECTIONS_MAX = 4
+ADVICE = "give another with --metrics"
+
+
+async def metrics(request: Request) -> Response:
+    return PlainTextResponse("a 1\n")
+
+
+async def raises(request: Request) -> Response:
+    raise RuntimeError("this page has a bug")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpServer]:
+    routes = [Route("/metrics", metrics), Route("/raises", raises)]
+    found = HttpServer(bind("127.0.0.1", 0, ADVICE), routes, CONNECTIONS_MAX)
+    found.start()
+    yield found
+    await found.stop()
+
+
+async def ask(server: HttpServer, request: bytes) -> bytes:
+    """All that comes back until the server closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def get(path: str, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+
+
+async def test_it_serves_its_routes_and_nothing_else(server: HttpServer) -> None:
+    assert (await ask(server, get("/metrics?x"))).endswith(b"\r\n\r\na 1\n")
+    head = await ask(server, get("/metrics", "HEAD"))
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"content-length: 4\r\n" in head
+    assert head.endswith(b"\r\n\r\n")
+    missing = await ask(server, get("/"))
+    assert missing.startswith(b"HTTP/1.1 404 ")
+    assert missing.endswith(b"here are /metrics, /raises\n")
+    assert (await ask(server, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
+
+
+async def test_a_page_that_raises_is_an_error_500_and_the_next_answers(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await ask(server, get("/raises"))).startswith(b"HTTP/1.1 500 ")
+    assert "this page has a bug" in caplog.text
+    assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_request_has_a_largest_size(server: HttpServer) -> None:
+    answer = await ask(server, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.05)
+    for sent in (b"", b"GET /metrics HTTP/1.1\r\nHost:", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /me"):
+        answer = await ask(server, sent)
+        assert answer.endswith(b"a 1\n") if b"\r\n\r\n" in sent else answer == b""
+
+
+async def test_connections_that_are_too_many_are_refused(server: HttpServer) -> None:
+    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
+    assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 503 ")
+    for reader, writer in held:
+        writer.close()
+        assert await reader.read() == b""
+    answer = await ask(server, get("/metrics"))
+    while answer.startswith(b"HTTP/1.1 503 "):  # until the server has seen the others go
+        answer = await ask(server, get("/metrics"))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_port_that_is_in_use_is_said_to_be(server: HttpServer) -> None:
+    port = server.port
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; {ADVICE}"):
+        bind("127.0.0.1", port, ADVICE)
+    with bind("127.0.0.1", port, ADVICE, may_move=True) as moved:
+        assert moved.getsockname()[1] != port
+
+
+async def test_signals_stay_with_the_program(server: HttpServer) -> None:
+    await ask(server, get("/metrics"))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_node_without_metrics_loads_no_web_server() -> None:
+    code = """
+import sys
+import thinwire_node.observe.monitor, thinwire_node.daemon
+heavy = {"uvicorn", "starlette", "h11", "prometheus_client"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
