@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +35,7 @@ PATIENCE_S = 10
 class Bench:
     """A swarm on a fresh state directory, and a replica such as each node has."""
 
-    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: int) -> None:
+    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
         rounds = {"length_ms": 2000, "samples": 8, **rounds}
         contract = small_contract(round=rounds, demo=demo or DemoSpec())
         self.state = make_state(folder, contract)
@@ -215,6 +217,67 @@ async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: 
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_VOID
     assert not bench.swarm.failed.done()
+    await bench.close()
+
+
+class Checking:
+    """While this is open, contributions that have arrived whole are checked and checked: votes are decoded after it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._over = threading.Event()
+        bench.workers.submit(Job.DECODE_VOTES, self._over.wait, PATIENCE_S)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+
+async def test_contributions_that_are_checked_count_against_what_an_update_can_hold(tmp_path: Path) -> None:
+    """Two nodes send all that fits and leave; a third one takes a place of theirs, and would be one too many."""
+    bench = Bench(tmp_path, pace="clock", length_ms=1500, nodes_max=2, weight_max=16_383)
+    first, second = bench.join("a"), bench.join("b")
+    streams = [await bench.attend(first), await bench.attend(second)]
+    with Checking(bench):
+        sending = []
+        for seed, member in enumerate((first, second)):
+            name = bench.name(member, bench.payload(seed))
+            sending.append(asyncio.ensure_future(bench.contribute(member, seed)))
+            while bench.current.receipt(name) is None:
+                await asyncio.sleep(0)
+        for stream in streams:
+            await stream.aclose()
+        third = bench.join("c")
+        await bench.attend(third)
+        one_too_many = asyncio.ensure_future(bench.contribute(third, 2))
+        name = bench.name(third, bench.payload(2))
+        while not one_too_many.done() and bench.current.receipt(name) is None:
+            await asyncio.sleep(0)
+    receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
+    assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
+    assert (await asyncio.wait_for(one_too_many, PATIENCE_S)).reason == Receipt.REASON_NO_LEASE
+    assert not bench.swarm.failed.done()
+    await bench.close()
+
+
+async def test_a_node_that_restarts_while_its_contribution_is_checked_leaves_its_samples_to_nobody(
+    tmp_path: Path,
+) -> None:
+    """It comes back without its momentum. What it sent is counted, so its samples are not trained again."""
+    bench = Bench(tmp_path, min_contributions=1, length_ms=60_000)
+    member = bench.join("a")
+    await bench.attend(member)
+    name = bench.name(member, bench.payload(1))
+    with Checking(bench):
+        sending = asyncio.ensure_future(bench.contribute(member, 1))
+        while bench.current.receipt(name) is None:
+            await asyncio.sleep(0)
+        await bench.swarm.join(JoinRequest(node_id=member.node_id), bench.join("a"))
+    assert (await asyncio.wait_for(sending, PATIENCE_S)).outcome == Receipt.OUTCOME_COUNTED
+    _, free, held = bench.swarm.registry.leases.plain()
+    ranges = [*free, *(part for _, _, granted, trained in held for part in (*granted, *trained))]
+    assert 0 not in {start for start, _ in ranges}
     await bench.close()
 
 

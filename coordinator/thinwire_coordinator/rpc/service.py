@@ -183,7 +183,7 @@ class Service(SwarmServicer):
         return reply
 
     async def _member(self, session: str, context: Context[Any, Any]) -> Member:
-        member = self._swarm.registry.members.by_session.get(session)
+        member = self._swarm.registry.members.of_session(session)
         if member is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
         return member

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from thinwire_proto.wire.rows import Counted
@@ -181,12 +182,12 @@ class Events:
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        self.look_at(task)
+        self.look_at(work.__qualname__, task)
         return task
 
-    def look_at(self, work: asyncio.Future[None]) -> None:
+    def look_at(self, what: str, work: asyncio.Future[None]) -> None:
         """Log and count it, should a watcher's work fail."""
-        work.add_done_callback(self._look)
+        work.add_done_callback(partial(self._look, what))
 
     def failed(self, what: str, error: BaseException) -> None:
         """Count a failure, and log it with its traceback the first time."""
@@ -195,6 +196,6 @@ class Events:
         log.error("watching failed: %s: %r", what, error, exc_info=None if kind in self._logged else error)
         self._logged.add(kind)
 
-    def _look(self, done: asyncio.Future[None]) -> None:
+    def _look(self, what: str, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
-            self.failed(repr(done), error)
+            self.failed(what, error)

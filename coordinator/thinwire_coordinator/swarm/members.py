@@ -1,4 +1,8 @@
-"""Who is here: one member for each node that joined, with what it gave and what it got."""
+"""Who is here: one member for each node that joined, with what it gave and what it got.
+
+The contract bounds how many there are. When a newcomer finds every place taken, the member makes room that was heard of
+longest ago, among those that have no call open.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,7 @@ class Member:
     bytes_down: int = 0
     bytes_fetched: int = 0
     replica_equal: bool | None = None
+    heard: int = 0  # when it last made a call: larger is later
 
     @property
     def active(self) -> bool:
@@ -64,6 +69,7 @@ class Members:
     randomness: random.Random = field(default_factory=random.SystemRandom)
     by_id: dict[str, Member] = field(default_factory=dict)
     by_session: dict[str, Member] = field(default_factory=dict)
+    _calls: int = 0
 
     def join(self, node_id: str, name: str) -> Member | None:
         """A session for a node, in place of the one that it had; None if the swarm is full of others."""
@@ -78,15 +84,28 @@ class Members:
         member.calls = set()
         member.leaving = False
         self.by_session[member.session] = member
+        self._hear(member)
         return member
 
+    def of_session(self, session: str) -> Member | None:
+        """Who makes a call in this session, if it is the newest one of a member."""
+        member = self.by_session.get(session)
+        if member is not None:
+            self._hear(member)
+        return member
+
+    def _hear(self, member: Member) -> None:
+        self._calls += 1
+        member.heard = self._calls
+
     def _forget_one(self) -> bool:
-        for member in self.by_id.values():
-            if member.announcements is None:
-                del self.by_id[member.node_id]
-                self.by_session.pop(member.session, None)
-                return True
-        return False
+        away = [member for member in self.by_id.values() if not (member.active or member.calls)]
+        if not away:
+            return False
+        member = min(away, key=lambda member: member.heard)
+        del self.by_id[member.node_id]
+        self.by_session.pop(member.session, None)
+        return True
 
 
 def readable(name: str) -> str:

@@ -192,7 +192,7 @@ class Page:
 
 def _record_names(swarm: Swarm, names: dict[str, str]) -> None:
     work = swarm.workers.submit(Job.WRITE_NAMES, swarm.state.upkeep_ledger.record_names, names)
-    swarm.registry.events.look_at(work)
+    swarm.registry.events.look_at("writing the names of nodes", work)
 
 
 class _File:
