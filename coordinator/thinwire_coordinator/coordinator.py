@@ -92,9 +92,9 @@ class Coordinator:
         self._swarm: Swarm | None = None
         self._upkeep: Upkeep | None = None
         self._server: Server | None = None
-        self._readiness = Readiness()
-        self._exposition = Exposition(self._readiness, self._workers)
-        self._page = Page(self._readiness)
+        self.readiness = Readiness()
+        self._exposition = Exposition(self.readiness, self._workers)
+        self._page = Page(self.readiness)
         self._web: Web | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -130,7 +130,7 @@ class Coordinator:
                 self._told_to_stop.set()
             await starting
         except Interrupted:
-            log.info("told to stop while %s", self._readiness.text)
+            log.info("told to stop while %s", self.readiness.text)
             return False
         finally:
             stopped.cancel()
@@ -143,16 +143,16 @@ class Coordinator:
         remove_ready(settings.ready)
         if settings.http is not None:
             routes, may_move = (self._exposition.route, *self._page.routes), settings.http_may_move
-            self._web = Web(settings.http, self._readiness, routes, may_move=may_move)
+            self._web = Web(settings.http, self.readiness, routes, may_move=may_move)
             self._web.start()
         if not is_state(folder):
-            self._readiness.text = "making the corpus and the first state"
+            self.readiness.text = "making the corpus and the first state"
             text = f"new run in {folder}: making its corpus and its first state"
             tell(log, logging.INFO, "coordinator.run_created", text, folder=str(folder))
             await self._first(create_state, folder, settings.run or RunSpec(), settings.bodies, self._go_on)
         self._state = state = await self._first(open_state, folder)
         self._check_settings(state)
-        self._readiness.text = "replaying the ledger"
+        self.readiness.text = "replaying the ledger"
         replica = await self._first(lambda: replica_at_head(state, set_aside=True, go_on=self._go_on))
         if replica.step:
             text = f"replayed the ledger: step {replica.step}, every fingerprint as sealed"
@@ -207,7 +207,7 @@ class Coordinator:
         if host not in ("127.0.0.1", "localhost", "[::1]"):
             text = f"{listen} is open to the network, and nothing is encrypted or signed yet"
             tell(log, logging.WARNING, "coordinator.open_to_network", text, address=listen)
-        self._readiness.swarm = swarm.view
+        self.readiness.swarm = swarm.view
         if self._web is not None:
             log.info("the page is at %s", self._web.address)
         self._tell_ready(f"{host}:{bound}", swarm.view.term.number)
@@ -237,7 +237,7 @@ class Coordinator:
             upkeep.cancel()
 
     async def _shutdown(self) -> None:
-        self._readiness.ending = True
+        self.readiness.ending = True
         if self._upkeep is not None:
             self._upkeep.stop()
         if self._server is not None:

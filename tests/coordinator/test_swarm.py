@@ -3,108 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.sealed_run import make_state
-from support.small import random_votes, small_contract
+from support.swarm_bench import PATIENCE_S, Bench, Busy, parts_of
 from thinwire_coordinator.swarm.assembly import assemble
-from thinwire_coordinator.swarm.members import Member
-from thinwire_coordinator.swarm.open_round import OpenRound
-from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.exact.replica import Replica
-from thinwire_proto.wire.codec import encode_votes
-from thinwire_proto.wire.rows import contribution_hash
-from thinwire_proto.wire.service_pb2 import (
-    Announcement,
-    ContributionHeader,
-    ContributionPart,
-    JoinRequest,
-    KeptMomentum,
-    Receipt,
-)
-
-PATIENCE_S = 10
-
-
-class Bench:
-    """A swarm on a fresh state directory, and a replica such as each node has."""
-
-    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
-        rounds = {"length_ms": 2000, "samples": 8, **rounds}
-        contract = small_contract(round=rounds, demo=demo or DemoSpec())
-        self.state = make_state(folder, contract)
-        self.workers = Workers()
-        self.replica: Replica = self.state.load_snapshot(0)
-
-        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers)
-        self._streams: list[AsyncGenerator[Announcement, None]] = []
-
-    def join(self, letter: str) -> Member:
-        member = self.swarm.registry.members.join(letter * 32, letter)
-        assert member is not None
-        return member
-
-    async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
-        """The stream of a node that attends; its first announcement is read, so that it counts as active."""
-        stream = self.swarm.attend(member)
-        self._streams.append(stream)
-        await anext(stream)
-        return stream
-
-    def payload(self, seed: int, k: int = 32) -> bytes:
-        return encode_votes(random_votes(self.replica.layout, k, seed), self.replica.layout)
-
-    @property
-    def current(self) -> OpenRound:
-        """The round that is open."""
-        current = self.swarm.intake.current
-        assert current is not None
-        return current
-
-    def header(self, member: Member, payload: bytes) -> ContributionHeader:
-        current = self.current.round
-        registry = self.swarm.registry
-        (nonce,) = registry.fingerprints.nonces(current.step)
-        lease = registry.leases.granted(member.node_id)
-        return ContributionHeader(
-            session=member.session,
-            term=1,
-            round=current.number,
-            step=current.step,
-            base_step=current.step,
-            fingerprint=self.replica.fingerprint(nonce),
-            samples=8,
-            trained_through=lease[-1].start + lease[-1].count - 1 if lease else None,
-            payload_bytes=len(payload),
-        )
-
-    async def contribute(self, member: Member, seed: int, k: int = 32) -> Receipt:
-        payload = self.payload(seed, k)
-        return await self.swarm.contribute(member, self.header(member, payload), parts_of(payload))
-
-    def name(self, member: Member, payload: bytes) -> bytes:
-        return contribution_hash(self.state.contract.hash, 1, self.current.round.number, member.node_id, payload)
-
-    async def close(self) -> None:
-        for stream in self._streams:
-            await stream.aclose()
-        await asyncio.get_running_loop().run_in_executor(None, self.workers.close)
-        self.state.close()
-
-
-async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[ContributionPart]:
-    """A payload in two parts; the second one waits for the gate."""
-    middle = len(payload) // 2
-    yield ContributionPart(data=payload[:middle])
-    if gate is not None:
-        await gate.wait()
-    yield ContributionPart(data=payload[middle:])
+from thinwire_proto.wire.service_pb2 import JoinRequest, KeptMomentum, Receipt
 
 
 async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(tmp_path: Path) -> None:
@@ -220,26 +127,12 @@ async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: 
     await bench.close()
 
 
-class Checking:
-    """While this is open, contributions that have arrived whole are checked and checked: votes are decoded after it."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._over = threading.Event()
-        bench.workers.submit(Job.DECODE_VOTES, self._over.wait, PATIENCE_S)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-
 async def test_contributions_that_are_checked_count_against_what_an_update_can_hold(tmp_path: Path) -> None:
     """Two nodes send all that fits and leave; a third one takes a place of theirs, and would be one too many."""
     bench = Bench(tmp_path, pace="clock", length_ms=1500, nodes_max=2, weight_max=16_383)
     first, second = bench.join("a"), bench.join("b")
     streams = [await bench.attend(first), await bench.attend(second)]
-    with Checking(bench):
+    with Busy(bench, Job.DECODE_VOTES):
         sending = []
         for seed, member in enumerate((first, second)):
             name = bench.name(member, bench.payload(seed))
@@ -269,7 +162,7 @@ async def test_a_node_that_restarts_while_its_contribution_is_checked_leaves_its
     member = bench.join("a")
     await bench.attend(member)
     name = bench.name(member, bench.payload(1))
-    with Checking(bench):
+    with Busy(bench, Job.DECODE_VOTES):
         sending = asyncio.ensure_future(bench.contribute(member, 1))
         while bench.current.receipt(name) is None:
             await asyncio.sleep(0)

@@ -177,12 +177,12 @@ class Events:
             except Exception as error:  # noqa: BLE001 - a run must not end because somebody watches it
                 self.failed(getattr(watcher, "__qualname__", repr(watcher)), error)
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def keep(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a watcher's task to its end; the loop itself holds tasks only weakly."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        self.look_at(work.__qualname__, task)
+        self.look_at(what, task)
         return task
 
     def look_at(self, what: str, work: asyncio.Future[None]) -> None:

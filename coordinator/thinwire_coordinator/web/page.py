@@ -88,7 +88,7 @@ class Page:
         self._live = Live(self._message, events.failed)
         self._record = partial(_record_names, swarm)
         events.watchers += [self._history.watch, self._know_name, self._live.wake]
-        self._remembering = events.keep(self._remember(swarm, self._history))
+        self._remembering = events.keep("reading the history", self._remember(swarm, self._history))
 
     def close(self) -> None:
         if self._names_timer is not None:

@@ -1,0 +1,103 @@
+"""The states of a contribution, and what a round may hold."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from thinwire_coordinator.round.contributions import TRANSITIONS, Contribution, Event, Round, State
+
+NODE, SESSION, NAME = "n", "s", b"name"
+
+
+def round_of(contributions_max: int = 2) -> Round:
+    return Round(3, 1, opened=0.0, deadline=10.0, contributions_max=contributions_max, awaited={NODE})
+
+
+def contribution(node: str = NODE, session: str = SESSION) -> Contribution:
+    return Contribution(node, session, weight=1, samples=1, loss=1.0, began=0.0)
+
+
+def brought_to(state: State) -> tuple[Round, Contribution]:
+    """A round with one contribution in this state."""
+    current, one = round_of(), contribution()
+    current.begin(one)
+    if state is not State.ARRIVING:
+        current.arrived(one, NAME, 5)
+    if state is State.ACCEPTED:
+        current.accept(one)
+    if state is State.ANSWERED:
+        current.refuse(one)
+    assert one.state is state
+    return current, one
+
+
+def happen(current: Round, one: Contribution, event: Event) -> None:
+    match event:
+        case Event.ARRIVED:
+            current.arrived(one, b"other", 6)
+        case Event.PASSED:
+            current.accept(one)
+        case Event.REFUSED:
+            current.refuse(one)
+        case Event.ROUND_OVER:
+            current.over(one)
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_the_table_is_what_happens_and_anything_else_raises_and_changes_nothing(state: State, event: Event) -> None:
+    current, one = brought_to(state)
+    before = vars(one).copy(), list(current.accepted), current.has_whole_from(NODE), current.named(b"other")
+    if (state, event) in TRANSITIONS:
+        happen(current, one, event)
+        assert one.state is TRANSITIONS[state, event]
+        return
+    with pytest.raises(RuntimeError):
+        happen(current, one, event)
+    assert (vars(one), current.accepted, current.has_whole_from(NODE), current.named(b"other")) == before
+
+
+@pytest.mark.parametrize("state", [State.ARRIVING, State.CHECKING, State.ACCEPTED])
+def test_whatever_may_yet_be_counted_takes_a_place(state: State) -> None:
+    current, _ = brought_to(state)
+    assert not current.full
+    current.begin(contribution("other"))
+    assert current.full
+    with pytest.raises(RuntimeError):
+        current.begin(contribution("third"))
+
+
+def test_a_refused_contribution_gives_its_place_back_and_is_still_known_by_name() -> None:
+    current, one = brought_to(State.ANSWERED)
+    assert current.named(NAME) is one
+    assert not current.has_from(NODE, SESSION)
+    for node in "ab":
+        current.begin(contribution(node))
+    assert current.full
+
+
+def test_a_contribution_that_arrives_on_a_dead_line_does_not_bar_the_next_session() -> None:
+    current, _ = brought_to(State.ARRIVING)
+    assert current.has_from(NODE, SESSION)
+    assert not current.has_from(NODE, "the next session")
+    again = contribution(session="the next session")
+    current.begin(again)
+    current.arrived(again, NAME, 5)
+    assert current.has_from(NODE, SESSION)
+
+
+def test_a_node_has_one_whole_contribution_in_a_round_at_most() -> None:
+    current, _ = brought_to(State.CHECKING)
+    second = contribution(session="the next session")
+    current.begin(second)
+    with pytest.raises(RuntimeError, match="one contribution"):
+        current.arrived(second, b"other", 6)
+    assert second.state is State.ARRIVING
+
+
+def test_nobody_waits_for_a_node_whose_contribution_is_accepted() -> None:
+    current, one = brought_to(State.ACCEPTED)
+    assert current.awaited == set()
+    current.over(one)
+    assert current.accepted == [one]  # its receipt is given; the row still names it

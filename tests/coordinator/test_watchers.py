@@ -1,0 +1,140 @@
+"""What watches a swarm cannot end it, and what somebody asks does not hold up a seal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from support.prometheus import parsed, value
+from support.swarm_bench import PATIENCE_S, Bench, Busy
+from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.rpc.service import Service
+from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
+from thinwire_coordinator.swarm.workers import JOBS, Job
+from thinwire_coordinator.web.live import Live
+from thinwire_coordinator.web.server import Readiness
+from thinwire_proto.wire.service_pb2 import Receipt, StatusRequest
+
+
+class Broken:
+    """A watcher that raises at every event."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+
+    def watch(self, event: Event) -> None:
+        self.told.append(event)
+        raise ValueError("it watches badly")
+
+
+async def test_a_watcher_that_raises_at_every_event_ends_nothing_and_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, broken, seen = Bench(tmp_path), Broken(), list[Event]()
+    readiness = Readiness()
+    exposition = Exposition(readiness, bench.workers)
+    readiness.swarm = bench.swarm.view
+    bench.swarm.registry.events.watchers += [broken.watch, seen.append]
+    member = bench.join("a")
+    with caplog.at_level(logging.ERROR):
+        await bench.attend(member)
+        for seed in range(2):
+            receipt = await asyncio.wait_for(bench.contribute(member, seed), PATIENCE_S)
+            assert (receipt.outcome, receipt.step) == (Receipt.OUTCOME_COUNTED, seed)
+            bench.replica.apply(bench.state.update(bench.state.ledger.row(seed)), b"")
+    assert not bench.swarm.failed.done()
+    assert broken.told == seen  # and the others are told all the same
+    assert sum(isinstance(event, RoundSealed) for event in seen) == 2
+    told = parsed(generate_latest(exposition.metrics.registry).decode())
+    assert value(told, "thinwire_coordinator_watcher_failures_total") == len(seen)
+    tracebacks = [record for record in caplog.records if record.exc_info]
+    assert len(tracebacks) == 1  # each event is not worth one
+    assert len(caplog.records) == len(seen)
+    await bench.close()
+
+
+async def test_receipts_go_out_before_anybody_is_told_that_the_round_is_sealed(tmp_path: Path) -> None:
+    bench, order = Bench(tmp_path), list[str]()
+    member = bench.join("a")
+    await bench.attend(member)
+    name = bench.name(member, bench.payload(1))
+    sending = asyncio.ensure_future(bench.contribute(member, 1))
+    while (receipt := bench.current.receipt(name)) is None:
+        await asyncio.sleep(0)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, RoundSealed):
+            order.append("answered" if receipt.done() else "not answered")
+
+    bench.swarm.registry.events.watchers.append(watch)
+    await asyncio.wait_for(sending, PATIENCE_S)
+    assert order == ["answered"]
+    await bench.close()
+
+
+async def test_a_page_that_cannot_be_told_goes_on_with_the_next_event(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    events, made = bench.swarm.registry.events, asyncio.Event()
+
+    def message() -> bytes:
+        made.set()
+        raise ZeroDivisionError
+
+    live = Live(message, events.failed)
+    events.watchers.append(live.wake)
+    sent: list[dict[str, object]] = []
+
+    async def send(part: Any) -> None:
+        sent.append(dict(part))
+
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    browser = asyncio.ensure_future(live({"type": "http"}, receive, send))
+    events.tell(LossMeasured(0, 1.0))
+    await asyncio.wait_for(made.wait(), PATIENCE_S)
+    assert events.failures == 1
+    assert not live.sending.done()
+    assert not bench.swarm.failed.done()
+    gone.set()
+    live.close()
+    await browser
+    await bench.close()
+
+
+async def test_questions_are_answered_while_a_seal_waits_for_its_disk(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    assert (await bench.contribute(member, 1)).outcome == Receipt.OUTCOME_COUNTED
+    counted = bench.state.ledger.row(0).counted[0].contribution
+    with Busy(bench, Job.WRITE_UPDATE):
+        asked = Service(bench.swarm).Status(StatusRequest(), None)  # type: ignore[arg-type]
+        assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
+        found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
+        assert (found.outcome, found.step) == (Receipt.OUTCOME_COUNTED, 0)
+    await bench.close()
+
+
+@pytest.mark.parametrize("job", [Job.READ_STATUS, Job.WRITE_SNAPSHOT, Job.MEASURE_LOSS])
+async def test_a_round_is_sealed_while_something_else_takes_long(tmp_path: Path, job: Job) -> None:
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    with Busy(bench, job):
+        receipt = await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S / 2)
+    assert receipt.outcome == Receipt.OUTCOME_COUNTED
+    await bench.close()
+
+
+def test_each_job_has_one_worker() -> None:
+    listed = [job for jobs in JOBS.values() for job in jobs]
+    assert sorted(job.name for job in listed) == sorted(job.name for job in Job)

@@ -1,0 +1,112 @@
+"""A swarm on a fresh state directory and on threads of its own, without sockets in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from support.sealed_run import make_state
+from support.small import random_votes, small_contract
+from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.open_round import OpenRound
+from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.rows import contribution_hash
+from thinwire_proto.wire.service_pb2 import Announcement, ContributionHeader, ContributionPart, Receipt
+
+PATIENCE_S = 10
+
+
+class Bench:
+    """A swarm on a fresh state directory, and a replica such as each node has."""
+
+    def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
+        rounds = {"length_ms": 2000, "samples": 8, **rounds}
+        contract = small_contract(round=rounds, demo=demo or DemoSpec())
+        self.state = make_state(folder, contract)
+        self.workers = Workers()
+        self.replica: Replica = self.state.load_snapshot(0)
+
+        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers)
+        self._streams: list[AsyncGenerator[Announcement, None]] = []
+
+    def join(self, letter: str) -> Member:
+        member = self.swarm.registry.members.join(letter * 32, letter)
+        assert member is not None
+        return member
+
+    async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
+        """The stream of a node that attends; its first announcement is read, so that it counts as active."""
+        stream = self.swarm.attend(member)
+        self._streams.append(stream)
+        await anext(stream)
+        return stream
+
+    def payload(self, seed: int, k: int = 32) -> bytes:
+        return encode_votes(random_votes(self.replica.layout, k, seed), self.replica.layout)
+
+    @property
+    def current(self) -> OpenRound:
+        """The round that is open."""
+        current = self.swarm.intake.current
+        assert current is not None
+        return current
+
+    def header(self, member: Member, payload: bytes) -> ContributionHeader:
+        current = self.current.round
+        registry = self.swarm.registry
+        (nonce,) = registry.fingerprints.nonces(current.step)
+        lease = registry.leases.granted(member.node_id)
+        return ContributionHeader(
+            session=member.session,
+            term=1,
+            round=current.number,
+            step=current.step,
+            base_step=current.step,
+            fingerprint=self.replica.fingerprint(nonce),
+            samples=8,
+            trained_through=lease[-1].start + lease[-1].count - 1 if lease else None,
+            payload_bytes=len(payload),
+        )
+
+    async def contribute(self, member: Member, seed: int, k: int = 32) -> Receipt:
+        payload = self.payload(seed, k)
+        return await self.swarm.contribute(member, self.header(member, payload), parts_of(payload))
+
+    def name(self, member: Member, payload: bytes) -> bytes:
+        return contribution_hash(self.state.contract.hash, 1, self.current.round.number, member.node_id, payload)
+
+    async def close(self) -> None:
+        for stream in self._streams:
+            await stream.aclose()
+        await asyncio.get_running_loop().run_in_executor(None, self.workers.close)
+        self.state.close()
+
+
+async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[ContributionPart]:
+    """A payload in two parts; the second one waits for the gate."""
+    middle = len(payload) // 2
+    yield ContributionPart(data=payload[:middle])
+    if gate is not None:
+        await gate.wait()
+    yield ContributionPart(data=payload[middle:])
+
+
+class Busy:
+    """While this is open, the worker that does this job does nothing else."""
+
+    def __init__(self, bench: Bench, job: Job) -> None:
+        self._over = threading.Event()
+        bench.workers.submit(job, self._over.wait, PATIENCE_S)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
