@@ -132,11 +132,9 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     from thinwire_common.traffic import Traffic  # noqa: PLC0415
     from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
-    from thinwire_coordinator.swarm import feed as feed_module  # noqa: PLC0415
     from thinwire_coordinator.swarm.assembly import assemble  # noqa: PLC0415
     from thinwire_coordinator.swarm.workers import Job, Workers  # noqa: PLC0415
 
-    feed_module.CACHE_BYTES_MAX = cache_bytes_max
     body, row, workers = os.urandom(size), b"a row" * 40, Workers()
 
     def again(step: int) -> EncodedUpdate:
@@ -146,7 +144,9 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         make_small_run(Path(scratch))
         state = open_state(Path(scratch))
         nobody_trains = state.contract.round.nodes_max
-        swarm = assemble(state, replica_at_head(state), workers, nobody_trains, read_update=again)
+        swarm = assemble(
+            state, replica_at_head(state), workers, nobody_trains, read_update=again, cache_bytes_max=cache_bytes_max
+        )
         feed, server = swarm.feed, Server(swarm, Traffic())
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encoded_update(0, row, b""))  # so that subscribers can tell that they are there

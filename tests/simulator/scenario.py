@@ -128,6 +128,10 @@ class Scenario:
         for volunteer in self.who(names):
             act(self.world, volunteer)
 
+    def carries(self, names: str, rate: str) -> None:
+        for volunteer in self.who(names):
+            self.world.network.change(volunteer.name, rate_bytes_s=number(rate))
+
     async def until_step(self, step: str) -> None:
         await self.world.until(lambda: self.world.step >= int(step), f"step {step}")
 
@@ -215,7 +219,7 @@ VERBS: list[tuple[str, Verb]] = [
     (r"contract (.+)", Scenario.contract),
     (r"line (.+)", Scenario.line),
     (r"nodes (.+)", Scenario.nodes),
-    (r"start coordinator", lambda s: s.world.start_coordinator()),
+    (r"start coordinator(?: keeping (\d+))?", lambda s, keep: s.world.start_coordinator(int(keep) if keep else None)),
     (r"kill coordinator", lambda s: s.world.kill_coordinator()),
     (r"kill coordinator when (.+)", lambda s, when: arm(s.world, when)),
     (rf"start {NODES}", Scenario.start),
@@ -224,6 +228,7 @@ VERBS: list[tuple[str, Verb]] = [
     (rf"lose the disk of {NODES}", lambda s, names: s.each(World.lose_disk, names)),
     (rf"cut off {NODES}", lambda s, names: s.each(lambda w, v: w.network.cut_off(v.name), names)),
     (rf"reconnect {NODES}", lambda s, names: s.each(lambda w, v: w.network.reconnect(v.name), names)),
+    (rf"the line of {NODES} carries (\S+)", Scenario.carries),
     (rf"uploads of {NODES} fail", lambda s, names: s.each(lambda w, v: w.network.uploads_fail.add(v.name), names)),
     (rf"uploads of {NODES} work", lambda s, names: s.each(lambda w, v: w.network.uploads_fail.discard(v.name), names)),
     (rf"{NODES} claims? a round (\d+) ahead", lambda s, n, by: s.each(lambda w, v: w.claim(v, int(by)), n)),

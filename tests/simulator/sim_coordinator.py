@@ -14,10 +14,13 @@ import numpy as np
 
 from simulator.replicas import Shared, SharedReplica
 from simulator.synthetic import VOTES
+from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import State, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
+from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
@@ -35,6 +38,10 @@ MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 """The smallest that there is: what is simulated is not the model."""
 DEMO = {"k": VOTES, "k_policy": "fixed", "magnitude": "sign"}
 """synthetic votes know of no other k; and a golden history does not hang on what is the default."""
+
+
+NEVER = 1 << 30
+"""Steps from one measurement of the held-out loss to the next."""
 
 
 def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
@@ -97,18 +104,29 @@ class VirtualWorkers(Workers):
 
 
 class SimCoordinator:
-    """One life of the coordinator's process."""
+    """One life of the coordinator's process. keep: see `retention`; None: nothing is deleted, and no snapshot made."""
 
-    def __init__(self, folder: Path, shared: Shared, randomness: random.Random, wait_for: int) -> None:
+    def __init__(
+        self, folder: Path, shared: Shared, randomness: random.Random, wait_for: int, keep: int | None = None
+    ) -> None:
         self.workers = VirtualWorkers()
         self.state: State = open_state(folder)
         replica = SharedReplica(shared, replica_at_head(self.state))
         time = asyncio.get_running_loop().time
         born = time()  # its machine was started anew, and a monotonic clock begins then
         self.swarm = assemble(
-            self.state, replica, self.workers, wait_for, now=lambda: time() - born, randomness=randomness
+            self.state,
+            replica,
+            self.workers,
+            wait_for,
+            now=lambda: time() - born,
+            randomness=randomness,
+            cache_bytes_max=CACHE_BYTES_MAX if keep is None else 0,  # or nobody would ever read what is deleted
         )
         self.service: Service | None = Service(self.swarm)
+        if keep is not None:
+            upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), NEVER, samples=False)
+            self.swarm.tasks.keep(upkeep.run())
 
     def kill(self) -> None:
         """kill -9: nothing more is written, and nothing more is decided."""

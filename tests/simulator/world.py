@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,8 +94,9 @@ class World:
 
     # the coordinator
 
-    def start_coordinator(self) -> None:
-        self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for)
+    def start_coordinator(self, keep: int | None = None) -> None:
+        """keep: how many snapshots, and the updates since the oldest of them; None: no snapshot, and every update."""
+        self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for, keep)
 
     def kill_coordinator(self) -> None:
         sim_coordinator, self.sim_coordinator = self.sim_coordinator, None
@@ -297,7 +298,7 @@ class World:
         demo, layout = sim_coordinator.state.contract.demo, sim_coordinator.swarm.view.layout
         if demo.update_topk:
             return
-        for row in sim_coordinator.state.ledger.rows():
+        for row in _with_bodies(sim_coordinator):
             named = [(self.cuts[entry.contribution].votes(), entry.weight) for entry in row.counted]
             found, due = sim_coordinator.state.update(row).merged, merge(named, layout.components)
             if isinstance(found, Merged):
@@ -314,7 +315,7 @@ class World:
         if not contract.demo.update_topk:
             return
         expected: dict[int, tuple[int, frozenset[int]]] = {}
-        for row in sim_coordinator.state.ledger.rows():
+        for row in _with_bodies(sim_coordinator):
             merged = sim_coordinator.state.update(row).merged
             assert isinstance(merged, Merged)  # with update_topk they are votes
             for cut in (self.cuts[name] for name in row.contributions):
@@ -353,3 +354,8 @@ class World:
                 equal = by_step.setdefault(replica.step, replica.fingerprint(0))
                 if replica.fingerprint(0) != equal:
                     raise Broken(f"{volunteer.name}: its replica differs at step {replica.step}")
+
+
+def _with_bodies(sim_coordinator: SimCoordinator) -> Iterator[Row]:
+    """The rows whose updates are kept."""
+    return sim_coordinator.state.ledger.rows(sim_coordinator.state.snapshot_steps()[0])

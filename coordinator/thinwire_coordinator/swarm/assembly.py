@@ -12,7 +12,7 @@ from thinwire_coordinator.ledger.state_directory import State
 from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.round.machine import RoundMachine
 from thinwire_coordinator.swarm.announcer import Announcer
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, Feed, encoded_update
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.members import Members
@@ -38,12 +38,14 @@ def assemble(
     now: Callable[[], float] = time.monotonic,
     randomness: random.Random | None = None,
     read_update: ReadUpdate | None = None,
+    cache_bytes_max: int = CACHE_BYTES_MAX,
 ) -> Swarm:
     """Begin a new term on an open state directory.
 
     replica: the coordinator's own, at the head of the ledger. wait_for: nodes to wait for before the first round. now:
     the coordinator's clock, in seconds. randomness: for nonces and the names of sessions. read_update: where followers'
-    old updates come from, if not from `state`; runs on a worker. Needs a running event loop.
+    old updates come from, if not from `state`; runs on a worker. cache_bytes_max: see `Feed`. Needs a running
+    event loop.
     """
     contract, drawn = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
@@ -66,7 +68,7 @@ def assemble(
         term=term,
         registry=registry,
         driver=RoundDriver(machine, now),
-        feed=Feed(read_old, replica.step),
+        feed=Feed(read_old, replica.step, cache_bytes_max),
         workers=workers,
         tasks=Tasks(),
     )

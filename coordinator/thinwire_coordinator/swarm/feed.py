@@ -45,10 +45,14 @@ def encoded_update(step: int, row: bytes, body: bytes) -> EncodedUpdate:
 
 
 class Feed:
-    """Sealed updates by step. `read` fetches one from disk; `step` is how many are sealed."""
+    """Sealed updates by step. `read` fetches one from disk; `step` is how many are sealed. The newest ones are held in
+    memory, as many as fit `cache_bytes_max`, and one at least."""
 
-    def __init__(self, read: Callable[[int], Awaitable[EncodedUpdate]], step: int) -> None:
+    def __init__(
+        self, read: Callable[[int], Awaitable[EncodedUpdate]], step: int, cache_bytes_max: int = CACHE_BYTES_MAX
+    ) -> None:
         self._read = read
+        self._cache_bytes_max = cache_bytes_max
         self.step = step
         self._sealed = asyncio.Condition()
         self._recent: OrderedDict[int, EncodedUpdate] = OrderedDict()
@@ -58,7 +62,7 @@ class Feed:
         """The update that leads from θ_step to θ_{step+1} is on disk."""
         self._recent[self.step] = update
         self._recent_bytes += update.size
-        while self._recent_bytes > CACHE_BYTES_MAX and len(self._recent) > 1:
+        while self._recent_bytes > self._cache_bytes_max and len(self._recent) > 1:
             self._recent_bytes -= self._recent.popitem(last=False)[1].size
         async with self._sealed:
             self.step += 1
