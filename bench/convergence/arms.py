@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from thinwire_proto.contract import DemoSpec, RuleSpec
+from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, RuleSpec
 
 Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco"]
 RATE_FACTOR = 1.5
@@ -28,7 +28,7 @@ class Arm:
     kind: Kind
     rate: float
     demo: DemoSpec = field(default_factory=DemoSpec)
-    rule: RuleSpec = field(default_factory=RuleSpec)
+    rule: RuleSpec = field(default_factory=DemoRuleSpec)
     local_steps: int = 1
     beta: float = 0.9
 
@@ -56,7 +56,7 @@ RATES_MAX = 5
 def _local(steps: int, k: int) -> Arm:
     """Local steps whose difference is compressed to at most as many bytes a token as the default needs."""
     demo = _demo(k=k, beta=0.95, magnitude="tile", precondition="none")
-    rule = RuleSpec(name="local_adamw", micro_batch=1 << 20, beta2=0.99)
+    rule = LocalAdamWSpec(micro_batch=1 << 20, beta2=0.99)
     what = f"{steps} local AdamW step{'s' if steps > 1 else ''} a round, their difference compressed"
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
 

@@ -18,7 +18,7 @@ from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
 from thinwire_node.compression.residual import dropped_part
 from thinwire_node.training.rules import make_rule
-from thinwire_proto.contract import Contract, DataSpec, DemoSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec, Parameter, ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -161,7 +161,7 @@ def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contrac
         demo=arm.demo,
         rule=arm.rule,
         schedule=schedule,
-        data=DataSpec(corpus_hash=problem.text.hash, corpus_bytes=size, train_bytes=size),
+        data=CorpusSpec(corpus_hash=problem.text.hash, corpus_bytes=size, train_bytes=size),
         parameters=tuple(
             Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()
         ),

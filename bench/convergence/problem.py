@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from bench.convergence.text import Text, Tokens
-from thinwire_proto.contract import ModelSpec
-from thinwire_proto.data.corpus import sample_at, windows
+from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.data.corpus import windows
+from thinwire_proto.data.order import sample_at
 from thinwire_proto.models import build, initial_state
 
 EVALUATION_BATCH = 32
@@ -25,7 +26,7 @@ EVALUATION_BATCH = 32
 class Problem:
     """One model in training. Parameters and gradients are identified by name."""
 
-    def __init__(self, spec: ModelSpec, text: Text, seed: int, device: torch.device) -> None:
+    def __init__(self, spec: DecoderSpec, text: Text, seed: int, device: torch.device) -> None:
         """seed: of the initial state and of the order of samples."""
         self.spec = spec
         self.device = device
@@ -45,7 +46,7 @@ class Problem:
     def gradients(self, first: int, samples: int) -> tuple[float, dict[str, Tensor]]:
         """Mean loss in nats a token, and its gradient, for `samples` samples from position `first`."""
         positions = range(first, first + samples)
-        indices = [sample_at(position, self._seed, len(self._train)) for position in positions]
+        indices = [sample_at(position, self._seed, len(self._train), "argsort") for position in positions]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             loss = self._model.loss(self._tokens(self._train, indices))
         found = torch.autograd.grad(loss, list(self.parameters.values()))

@@ -23,7 +23,7 @@ from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, Rand
 from bench.convergence.method import Method, NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.text import VOCABULARY, text_of
-from thinwire_proto.contract import ModelSpec, ScheduleSpec
+from thinwire_proto.contract import DecoderSpec, ScheduleSpec
 from thinwire_proto.models import PRESETS
 
 METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = {
@@ -59,7 +59,7 @@ class Size:
     text: str = "stdlib"
 
     @property
-    def spec(self) -> ModelSpec:
+    def spec(self) -> DecoderSpec:
         """The model of the preset; its vocabulary is the tokenizer's if the text is not bytes."""
         preset = PRESETS[self.preset]
         return preset if self.text == "stdlib" else preset.model_copy(update={"vocabulary": VOCABULARY})
@@ -149,7 +149,10 @@ def settings_of(arm: Arm) -> dict[str, object]:
     if arm.kind in ALL_REDUCE_KINDS:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
     settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
-    return settings | ({"rule": arm.rule.model_dump(), "local_steps": arm.local_steps} if arm.kind == "local" else {})
+    if arm.kind != "local":
+        return settings
+    rule = {"name": arm.rule.kind} | arm.rule.model_dump(exclude={"kind"})  # as recorded results have it
+    return settings | {"rule": rule, "local_steps": arm.local_steps}
 
 
 # results on disk

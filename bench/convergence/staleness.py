@@ -22,7 +22,7 @@ import torch
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
 from thinwire_node.training.trainer import Trainer
-from thinwire_proto.contract import Contract, DataSpec, ScheduleSpec
+from thinwire_proto.contract import Contract, CorpusSpec, ScheduleSpec
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -115,7 +115,7 @@ def make_contract(corpus: Corpus, swarm: StalenessSetup) -> Contract:
     return Contract(
         model=model,
         schedule=ScheduleSpec(steps=swarm.rounds),
-        data=DataSpec(
+        data=CorpusSpec(
             seed=swarm.seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train)
         ),
         parameters=manifest(build(model, "meta")),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from thinwire_node.training.trainer import Trainer
-from thinwire_proto.contract import Contract, DataSpec, RunSpec
+from thinwire_proto.contract import Contract, CorpusSpec, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
@@ -51,7 +51,7 @@ def _trainer() -> Trainer:
     text = np.random.default_rng(1).integers(32, 127, 1 << 16).astype(np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a", text, False), CorpusFile("b", text, True)])
     run = RunSpec()
-    data = DataSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    data = CorpusSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
     contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
     replica = Replica(contract, initial_state(run.model, 1), 0, b"")

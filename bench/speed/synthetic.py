@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_proto.contract import Contract, DataSpec, DemoSpec, ModelSpec, Parameter, RunSpec
+from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec, ModelSpec, Parameter, RunSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.models import build, manifest
@@ -19,7 +19,7 @@ def model_parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
 
 
 def contract_of(parameters: tuple[Parameter, ...], demo: DemoSpec) -> Contract:
-    data = DataSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20)
+    data = CorpusSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20)
     sections = {name: getattr(RunSpec(), name) for name in RunSpec.model_fields} | {"data": data, "demo": demo}
     return Contract(**sections, parameters=parameters)
 

@@ -14,7 +14,7 @@ from thinwire_coordinator.cli.run_file import check_address, read_run
 from thinwire_coordinator.ledger.stdlib_corpus import MANUAL, make_corpus
 from thinwire_coordinator.swarm import feed as feed_module
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
-from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract import DecoderSpec, RunSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.parts import PART_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import UpdatePart
@@ -28,12 +28,14 @@ def run_file(folder: Path, text: str) -> Path:
 
 def test_a_preset_is_a_start_that_other_keys_override(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
+    assert isinstance(run.model, DecoderSpec)
     assert (run.model.width, run.model.layers, run.round.pace) == (384, 2, "clock")
 
 
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
-    assert (run.model.width, run.demo.k, run.demo.beta, run.demo.alpha) == (128, 176, 0.99, 1.0)
+    assert run.model == DecoderSpec(width=128)
+    assert (run.demo.k, run.demo.beta, run.demo.alpha) == (176, 0.99, 1.0)
 
 
 def test_the_run_file_in_the_docs_says_the_defaults(tmp_path: Path) -> None:

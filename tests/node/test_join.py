@@ -23,7 +23,7 @@ class Agrees:
     """Takes any node in, into the run of one contract."""
 
     async def join(self, *told: Any) -> JoinReply:
-        return JoinReply(contract=OTHER_MODEL.canonical())
+        return JoinReply(contract=OTHER_MODEL.written)
 
 
 @pytest.mark.parametrize("kept", [None, OTHER_MODEL], ids=["new", "kept"])

@@ -24,11 +24,11 @@ from thinwire_proto.exact.votes import Votes
 CPU = torch.device("cpu")
 NUMBERED = torch.device("cpu:0")
 """Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""
-LOCAL: dict[str, Any] = {"rule": {"name": "local_adamw"}, "demo": {"beta": 0.9}}
+LOCAL: dict[str, Any] = {"rule": {"kind": "local_adamw"}, "demo": {"beta": 0.9}}
 SECTIONS: dict[str, dict[str, Any]] = {
     "demo": {"demo": {"alpha": 0.7, "beta": 0.9}},
     "demo with magnitudes": {"demo": {"alpha": 0.7, "beta": 0.9, "magnitude": "tile"}},
-    "local_adamw": {"rule": {"name": "local_adamw"}, "demo": {"alpha": 0.7, "beta": 0.9}},
+    "local_adamw": {"rule": {"kind": "local_adamw"}, "demo": {"alpha": 0.7, "beta": 0.9}},
 }
 RATE = 0.01
 
@@ -164,7 +164,7 @@ def test_with_magnitudes_each_value_is_what_its_tiles_code_stands_for() -> None:
 
 def test_its_inner_steps_are_those_of_adamw() -> None:
     """Against torch.optim.AdamW, across rounds: moments stay, and each round begins at the base."""
-    contract = shapes_contract(rule={"name": "local_adamw", "beta2": 0.99, "weight_decay": 0.1})
+    contract = shapes_contract(rule={"kind": "local_adamw", "beta2": 0.99, "weight_decay": 0.1})
     rule = rule_of(contract)
     theta = {name: torch.nn.Parameter(tensor) for name, tensor in tensors_of(7).items()}
     adamw = torch.optim.AdamW(theta.values(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.1)
@@ -270,7 +270,7 @@ def test_a_gradient_that_is_dropped_leaves_the_model_at_the_base() -> None:
         assert torch.equal(parameter, trainer.replica.tensors[name])
 
 
-@pytest.mark.parametrize("sections", [{}, {"rule": {"name": "local_adamw", "outer_rate": 0.7}}], ids=["1", "0.7"])
+@pytest.mark.parametrize("sections", [{}, {"rule": {"kind": "local_adamw", "outer_rate": 0.7}}], ids=["1", "0.7"])
 def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(sections: dict[str, Any]) -> None:
     trainer = trainer_of(**sections)
     trainer.micro_batch(range(4))
@@ -300,7 +300,7 @@ def test_local_steps_of_one_node_lower_the_loss() -> None:
 
 
 def test_the_contract_bounds_an_inner_step() -> None:
-    local = shapes_contract(rule={"name": "local_adamw", "micro_batch": 4}).rule
+    local = shapes_contract(rule={"kind": "local_adamw", "micro_batch": 4}).rule
     assert [local.micro_batch_max(allowed) for allowed in (2, 4, 64)] == [2, 4, 4]
     assert shapes_contract().rule.micro_batch_max(64) == 64
 

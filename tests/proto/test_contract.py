@@ -15,7 +15,7 @@ from thinwire_proto.models import check_manifest
 
 def test_a_contract_reads_back_from_its_canonical_form() -> None:
     contract = small_contract()
-    again = parse_contract(contract.canonical())
+    again = parse_contract(contract.written)
     assert again == contract
     assert again.hash == contract.hash
     assert len(contract.hash) == 32
@@ -66,19 +66,19 @@ def test_a_parameter_of_another_shape_is_named_if_it_does_not_follow_from_the_mo
         ({"round": {"nodes_max": 2, "min_contributions": 3}}, "min_contributions must be at most nodes_max"),
         ({"model": {"width": 100, "heads": 3}}, "width must be a multiple of 2·heads; 100 is not one of 6"),
         ({"model": {"vocabulary": 255}}, "model.vocabulary must be at least 256"),
-        ({"rule": {"name": "sgd"}}, "rule.name: input should be 'demo' or 'local_adamw'"),
-        ({"rule": {"beta1": 0.8}}, 'beta1 is for name = "local_adamw" alone'),
+        ({"rule": {"kind": "sgd"}}, "rule.kind: there is no such kind; there are demo, local_adamw"),
+        ({"rule": {"beta1": 0.8}}, "rule.beta1: there is no such key; it is for rule.kind = local_adamw"),
         (
-            {"rule": {"name": "local_adamw"}, "demo": {"magnitude": "sign"}},
-            'demo.magnitude must be "tile" for rule.name = "local_adamw"',
+            {"rule": {"kind": "local_adamw"}, "demo": {"magnitude": "sign"}},
+            'demo.magnitude must be "tile" for rule.kind = "local_adamw"',
         ),
         (
-            {"rule": {"name": "local_adamw"}, "demo": {"precondition": "adam"}},
-            'demo.precondition must be "none" for rule.name = "local_adamw"',
+            {"rule": {"kind": "local_adamw"}, "demo": {"precondition": "adam"}},
+            'demo.precondition must be "none" for rule.kind = "local_adamw"',
         ),
         ({"rule": {"outer_rate": 0.7}}, 'rule.outer_rate needs demo.magnitude = "tile"'),
         (
-            {"rule": {"name": "local_adamw", "weight_decay": 1000.0}},
+            {"rule": {"kind": "local_adamw", "weight_decay": 1000.0}},
             "schedule.learning_rate · rule.weight_decay must be less than 1",
         ),
     ],
@@ -90,18 +90,18 @@ def test_a_bad_run_file_names_the_field_and_the_relation(document: dict[str, Any
 
 
 def test_a_rule_brings_what_it_needs_and_what_is_said_stays() -> None:
-    run = parse_run({"rule": {"name": "local_adamw"}, "demo": {"k": 64}}, "RUN.toml")
+    run = parse_run({"rule": {"kind": "local_adamw"}, "demo": {"k": 64}}, "RUN.toml")
     assert (run.demo.magnitude, run.demo.precondition, run.demo.k) == ("tile", "none", 64)
-    assert parse_run({"rule": {"name": "demo"}}, "RUN.toml").demo == parse_run({}, "RUN.toml").demo
-    contract = small_contract(rule={"name": "local_adamw"})
-    assert parse_contract(contract.canonical()) == contract
+    assert parse_run({"rule": {"kind": "demo"}}, "RUN.toml").demo == parse_run({}, "RUN.toml").demo
+    contract = small_contract(rule={"kind": "local_adamw"})
+    assert parse_contract(contract.written) == contract
     assert contract.hash != small_contract().hash
 
 
 def test_bytes_that_are_no_contract_are_refused() -> None:
     contract = small_contract()
-    pretty = json.dumps(json.loads(contract.canonical()), indent=1).encode()
-    for data in (b"", b"{}", b"\xff\xfe", b"[" * 10_000, pretty, contract.canonical()[:-5], b" " * (2 << 20)):
+    pretty = json.dumps(json.loads(contract.written), indent=1).encode()
+    for data in (b"", b"{}", b"\xff\xfe", b"[" * 10_000, pretty, contract.written[:-5], b" " * (2 << 20)):
         with pytest.raises(ContractError):
             parse_contract(data)
 

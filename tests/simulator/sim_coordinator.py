@@ -21,7 +21,7 @@ from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.upkeep import Upkeep
-from thinwire_proto.contract import Contract, DataSpec, Parameter, RunSpec
+from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.models import build, initial_state, manifest
@@ -48,7 +48,9 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     """A state directory with a first state and nothing sealed."""
     text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
-    data = DataSpec(seed=seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    data = CorpusSpec(
+        seed=seed, order="argsort", corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train)
+    )
     demo = DEMO | spec.get("demo", {})
     run = RunSpec.model_validate({"model": MODEL, "data": data} | spec | {"demo": demo})
     sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}
@@ -59,7 +61,7 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     (folder / "snapshots").mkdir(parents=True)
     (folder / "corpus.zst").write_bytes(corpus.pack())
     replica.save(folder / "snapshots" / "0.safetensors")
-    (folder / "contract.json").write_bytes(contract.canonical())
+    (folder / "contract.json").write_bytes(contract.written)
 
 
 class VirtualWorker:

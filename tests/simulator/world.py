@@ -184,7 +184,7 @@ class World:
         first, *rest = contract.parameters
         wider = first.model_copy(update={"shape": (first.shape[0], 2 * first.shape[1])})
         other = contract.model_copy(update={"parameters": (wider, *rest)})
-        volunteer.state.write("contract.json", other.canonical())
+        volunteer.state.write("contract.json", other.written)
 
     def flip(self, volunteer: Volunteer) -> None:
         assert volunteer.node is not None

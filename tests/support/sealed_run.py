@@ -29,7 +29,7 @@ def make_state(folder: Path, contract: Contract | None = None) -> State:
     replica = random_replica(contract)
     replica.head = genesis(contract.hash, replica.state_hash())
     replica.save(folder / "snapshots" / "0.safetensors")
-    (folder / "contract.json").write_bytes(contract.canonical())
+    (folder / "contract.json").write_bytes(contract.written)
     return open_state(folder)
 
 

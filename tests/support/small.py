@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thinwire_proto.contract import Contract, DataSpec, Parameter
+from thinwire_proto.contract import Contract, CorpusSpec, Parameter
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.replica import Replica
@@ -29,7 +29,7 @@ def small_corpus() -> Corpus:
 def small_contract(**sections: Any) -> Contract:
     """The contract of a tiny model on `small_corpus`; sections such as demo={"k": 8} override."""
     corpus = small_corpus()
-    data = DataSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
+    data = CorpusSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     contract = Contract.model_validate(
         {"model": MODEL, "data": data, "parameters": (Parameter(name="x", shape=(1,)),)} | sections
     )

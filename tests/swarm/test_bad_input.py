@@ -169,7 +169,7 @@ def test_a_snapshot_is_gone_on_with_from_any_byte_of_it_and_from_none_beyond(swa
 def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:
     other = raw.contract.model_copy(update={"demo": raw.contract.demo.model_copy(update={"k": 31})})
     with pytest.raises(grpc.RpcError) as error:
-        raw.join(contract=other.canonical())
+        raw.join(contract=other.written)
     assert "demo.k: 176 here, 31 there" in (error.value.details() or "")
     with pytest.raises(grpc.RpcError) as error:
         raw.join(contract=b"{}")

@@ -11,7 +11,7 @@ from support.real import RealSwarm, ended, run_text, until
 LOCAL = """
 pace = "clock"
 [rule]
-name = "local_adamw"
+kind = "local_adamw"
 micro_batch = 2
 [demo]
 k = 64

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from thinwire_proto.contract import RunSpec, parse_run
+from thinwire_proto.contract import DATA, RunSpec, parse_run
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models import PRESETS
 
@@ -14,8 +14,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-DERIVED = ("corpus_hash", "corpus_bytes", "train_bytes")
 
 
 def read_run(path: Path) -> RunSpec:
@@ -27,8 +25,9 @@ def read_run(path: Path) -> RunSpec:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     _expand_preset(document, str(path))
-    data = document.get("data")
-    for key in DERIVED:
+    data = document.get("data", {})
+    kind = DATA.kind_of(data)
+    for key in kind.spec.DERIVED if kind else ():
         if isinstance(data, dict) and key in data:
             raise ConfigError(f"{path}: data.{key}: the coordinator works this out; leave it away")
     return parse_run(document, str(path))

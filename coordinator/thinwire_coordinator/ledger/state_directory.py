@@ -25,8 +25,8 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.bodies import Bodies, place_of
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
-from thinwire_proto.contract import Contract, RunSpec, differences, parse_contract
-from thinwire_proto.data.corpus import Corpus, unpack_corpus
+from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
+from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
@@ -153,14 +153,15 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_o
             )
     _keep_bodies_url(folder, bodies_url)
     corpus = make_corpus(go_on)
-    if run.data.corpus_hash not in ("", corpus.hash):
+    data = corpus_of(run.data)
+    if data.corpus_hash not in ("", corpus.hash):
         raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
     if min(len(corpus.train), len(corpus.held_out)) <= run.model.context:
         raise ConfigError(
             f"this Python's standard library has too little text for model.context = {run.model.context}: "
             f"{len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out; install its sources"
         )
-    data = run.data.model_copy(
+    data = data.model_copy(
         update={"corpus_hash": corpus.hash, "corpus_bytes": corpus.size, "train_bytes": len(corpus.train)}
     )
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
@@ -169,7 +170,7 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_o
     go_on()
     first = Replica(contract, initial_state(run.model, int.from_bytes(os.urandom(7), "big")), 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
-    replace_synced(passing, contract.canonical())
+    replace_synced(passing, contract.written)
     snapshots = folder / "snapshots"
     snapshots.mkdir()
     go_on()
@@ -189,7 +190,7 @@ def open_state(folder: Path) -> State:
     try:
         contract = parse_contract((folder / "contract.json").read_bytes())
         check_manifest(contract)
-        corpus = unpack_corpus((folder / "corpus.zst").read_bytes(), contract.data)
+        corpus = unpack_corpus((folder / "corpus.zst").read_bytes(), corpus_of(contract.data))
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
     except PayloadError as error:
@@ -230,10 +231,7 @@ def check_bodies(state: State, url: str) -> None:
 
 def check_run(state: State, run: RunSpec) -> None:
     """Raise ConfigError, naming the fields, if a run file asks for something else than the run that is there."""
-    asked = run.model_dump()
-    asked["data"] |= {key: getattr(state.contract.data, key) for key in ("corpus_hash", "corpus_bytes", "train_bytes")}
-    wanted = Contract.model_validate(asked | {"parameters": state.contract.parameters})
-    found = differences(state.contract, wanted)
+    found = differences(state.contract, contract_like(state.contract, run))
     if found:
         raise ConfigError(
             f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); "

@@ -9,7 +9,7 @@ in one way:
       └─────────────┴───take back────┘                             the node is lost with its state
 
 Positions are granted in order: those taken back first, then from the cursor on. Which sample stands at a position
-follows from (seed, pass, position) alone: `thinwire_proto.data.corpus.sample_at`. Pure; the whole of it goes on disk
+follows from (seed, pass, position) alone: `thinwire_proto.data.order.sample_at`. Pure; the whole of it goes on disk
 as a
 short list.
 """

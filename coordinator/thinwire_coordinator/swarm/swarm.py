@@ -85,7 +85,7 @@ class Swarm:
             Job.COMPARE_CATCH_UP, state.snapshot_is_lighter, request.replica_step
         )
         return JoinReply(
-            contract=self.view.contract.canonical(),
+            contract=self.view.contract.written,
             session=member.session,
             step=self.feed.step,
             take_snapshot=take_snapshot,

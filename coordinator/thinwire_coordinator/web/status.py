@@ -10,6 +10,7 @@ from typing import Any
 from thinwire_coordinator.observe.history import History, Manner, Share
 from thinwire_coordinator.observe.series import Bucket
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
+from thinwire_proto.contract import CorpusSpec
 from thinwire_proto.wire.service_pb2 import Receipt
 
 Plain = dict[str, Any]
@@ -23,16 +24,15 @@ NODES_MAX = 200
 def run_of(swarm: SwarmView) -> Plain:
     """What stays as it is for the whole run."""
     contract = swarm.contract
-    model = contract.model
     return {
         "contract": contract.hash.hex(),
         "parameters": swarm.layout.parameters,
-        "model": f"{model.layers} layers of width {model.width}, context {model.context}",
+        "model": contract.model.in_words(),
         "k": contract.demo.k,
         "steps": swarm.steps,
         "pace": contract.round.pace,
         "length_s": contract.round.length_s,
-        "unit": "nats a byte" if contract.data.tokenizer == "bytes" else "nats a token",
+        "unit": "nats a byte" if isinstance(contract.data, CorpusSpec) else "nats a token",
     }
 
 

@@ -31,7 +31,7 @@ from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.data.corpus import Corpus, unpack_corpus
+from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.parameters import save_tensors
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -124,7 +124,7 @@ class NodeState:
 
     def corpus(self, contract: Contract) -> Corpus | None:
         try:
-            return unpack_corpus(self.path("corpus.zst").read_bytes(), contract.data)
+            return unpack_corpus(self.path("corpus.zst").read_bytes(), corpus_of(contract.data))
         except (FileNotFoundError, PayloadError):
             return None
 

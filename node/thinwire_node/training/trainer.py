@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus, sample_at, windows
+from thinwire_proto.data.corpus import Corpus, windows
+from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.models import build
@@ -136,8 +137,8 @@ class Trainer:
             self.compute_s += time.perf_counter() - began
 
     def _micro_batch(self, positions: Sequence[int]) -> None:
-        seed, count = self._contract.data.seed, len(self._windows)
-        rows = np.stack([self._windows[sample_at(position, seed, count)] for position in positions])
+        data, count = self._contract.data, len(self._windows)
+        rows = np.stack([self._windows[sample_at(position, data.seed, count, data.order)] for position in positions])
         tokens = torch.from_numpy(rows.astype(np.int64)).to(self._device)
         # compute may be bfloat16; the master stays float32 (design section 3.6)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):

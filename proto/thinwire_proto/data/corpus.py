@@ -1,4 +1,4 @@
-"""The corpus of a small run: named files of text as bytes, some of them held out whole; and the order of its samples.
+"""The corpus of a small run: named files of text as bytes, some of them held out whole.
 
 Its identity is the SHA-256 of its canonical form, so a node that fetched it from anywhere knows that it is the right
 one. Sample i of the training text is the bytes i·context … (i + 1)·context, both ends included.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TypeVar
 
 import msgpack
@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from thinwire_proto.contract import DataSpec
-from thinwire_proto.errors import PayloadError
-from thinwire_proto.exact.mix64 import GOLDEN, mix64, mix64_array
+from thinwire_proto.contract import CorpusSpec, DataSpec
+from thinwire_proto.errors import ContractError, PayloadError
 
 CORPUS_VERSION = 1
 ZSTD_LEVEL = 9
@@ -74,12 +73,19 @@ class Corpus:
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(self._canonical)
 
 
-def packed_bytes_max(data: DataSpec) -> int:
+def corpus_of(data: DataSpec) -> CorpusSpec:
+    """Raises ContractError if the data is of another kind."""
+    if not isinstance(data, CorpusSpec):
+        raise ContractError(f"data.kind must be corpus here; it is {data.kind}")
+    return data
+
+
+def packed_bytes_max(data: CorpusSpec) -> int:
     """No packed corpus of the contract is longer than this."""
     return data.corpus_bytes + (data.corpus_bytes >> 8) + OVERHEAD_BYTES_MAX
 
 
-def unpack_corpus(packed: bytes, data: DataSpec) -> Corpus:
+def unpack_corpus(packed: bytes, data: CorpusSpec) -> Corpus:
     """The corpus that `data` names. Raises PayloadError if these bytes are not it."""
     size_max = data.corpus_bytes + OVERHEAD_BYTES_MAX
     try:
@@ -107,17 +113,3 @@ def windows(text: npt.NDArray[Token], context: int) -> npt.NDArray[Token]:
     if samples == 0:
         return np.zeros((0, context + 1), text.dtype)
     return np.lib.stride_tricks.sliding_window_view(text, context + 1)[: samples * context : context]
-
-
-def sample_at(position: int, seed: int, samples: int) -> int:
-    """Which sample stands at a position of the endless stream of passes; each pass has every sample once."""
-    pass_number, place = divmod(position, samples)
-    return int(_order(seed, pass_number, samples)[place])
-
-
-@lru_cache(maxsize=2)
-def _order(seed: int, pass_number: int, samples: int) -> npt.NDArray[np.int64]:
-    """The order of one pass: samples sorted by mix64(key + i), integers only, so that all machines agree."""
-    key = mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
-    x = np.arange(samples, dtype=np.uint64) + np.uint64(key)  # wraps, as mix64 does
-    return np.argsort(mix64_array(x), kind="stable")

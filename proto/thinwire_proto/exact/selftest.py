@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, DataSpec, DemoSpec, Parameter
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, CorpusSpec, DemoSpec, Parameter
 from thinwire_proto.exact.apply import SMALLEST_NORMAL
 from thinwire_proto.exact.decode import CLIP, SHIFT, VOTE_MAX
 from thinwire_proto.exact.fingerprint import fingerprint
@@ -189,6 +189,6 @@ def _flushed(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _contract(demo: DemoSpec, tiles: int) -> Contract:
     return Contract(
         demo=demo,
-        data=DataSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20),
+        data=CorpusSpec(corpus_hash="0" * 64, corpus_bytes=1 << 20, train_bytes=1 << 20),
         parameters=(Parameter(name="matrix", shape=(64, 64 * tiles)), Parameter(name="vector", shape=(64 * tiles,))),
     )

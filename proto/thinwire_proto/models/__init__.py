@@ -7,23 +7,25 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from thinwire_proto.contract import Contract, ModelSpec, Parameter
+from thinwire_proto.contract import Contract, DecoderSpec, ModelSpec, Parameter
 from thinwire_proto.errors import ContractError
 from thinwire_proto.models.decoder import Decoder
 
-PRESETS: dict[str, ModelSpec] = {
-    "byte-1m": ModelSpec(width=128, layers=4, heads=4, hidden=384, context=256),
-    "byte-10m": ModelSpec(width=384, layers=6, heads=6, hidden=1024, context=512),
-    "byte-30m": ModelSpec(width=512, layers=9, heads=8, hidden=1408, context=1024),
-    "byte-125m": ModelSpec(width=768, layers=18, heads=12, hidden=2048, context=1024),
-    "byte-350m": ModelSpec(width=1024, layers=28, heads=16, hidden=2752, context=2048),
-    "byte-1b": ModelSpec(width=2048, layers=20, heads=16, hidden=5504, context=2048),
+PRESETS: dict[str, DecoderSpec] = {
+    "byte-1m": DecoderSpec(width=128, layers=4, heads=4, hidden=384, context=256),
+    "byte-10m": DecoderSpec(width=384, layers=6, heads=6, hidden=1024, context=512),
+    "byte-30m": DecoderSpec(width=512, layers=9, heads=8, hidden=1408, context=1024),
+    "byte-125m": DecoderSpec(width=768, layers=18, heads=12, hidden=2048, context=1024),
+    "byte-350m": DecoderSpec(width=1024, layers=28, heads=16, hidden=2752, context=2048),
+    "byte-1b": DecoderSpec(width=2048, layers=20, heads=16, hidden=5504, context=2048),
 }
 """Sizes by name, from about 1M to 1B parameters. Widths are multiples of 64, so that no tile is padded."""
 
 
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
     """The model of `spec` with uninitialised parameters on `device` ("meta" allocates nothing)."""
+    if not isinstance(spec, DecoderSpec):
+        raise ContractError(f"model.kind: this version builds no {spec.kind!r}")
     with torch.device(device):
         return Decoder(spec)
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from thinwire_proto.contract import ModelSpec
+from thinwire_proto.contract import DecoderSpec
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
 INITIAL_STD = 0.02  # GPT-2
@@ -18,7 +18,7 @@ NORM_EPSILON = 1e-5
 class Attention(nn.Module):
     """Causal self-attention with rotary positions (arXiv 2104.09864)."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.heads = spec.heads
         self.qkv = nn.Linear(spec.width, 3 * spec.width, bias=False)
@@ -35,7 +35,7 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """Gated feed-forward (arXiv 2002.05202)."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.gate = nn.Linear(spec.width, spec.hidden, bias=False)
         self.up = nn.Linear(spec.width, spec.hidden, bias=False)
@@ -46,7 +46,7 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
         self.attention = Attention(spec)
@@ -61,7 +61,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Tokens [batch, length] to logits [batch, length, vocabulary]."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.spec = spec
         # given its tensor, since drawing one on "meta" would load torch's compiler, for seconds at each start of a node

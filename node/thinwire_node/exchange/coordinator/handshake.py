@@ -9,7 +9,7 @@ from thinwire_common.logs import tell
 from thinwire_node.exchange.coordinator.link import BeyondTheEnd, Link, Refused
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.data.corpus import Corpus, unpack_corpus
+from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.models import check_manifest
 from thinwire_proto.wire.service_pb2 import JoinReply, KeptMomentum
@@ -36,18 +36,18 @@ async def join(
         )
     check_manifest(theirs)  # also of a contract from before: the node may have been upgraded since
     if contract is None:
-        state.write("contract.json", theirs.canonical())
+        state.write("contract.json", theirs.written)
     return theirs, reply
 
 
 async def fetch_corpus(link: Link, state: NodeState, contract: Contract) -> Corpus:
     """From the state directory, else from the coordinator."""
-    corpus = await asyncio.to_thread(state.corpus, contract)
+    data, corpus = corpus_of(contract.data), await asyncio.to_thread(state.corpus, contract)
     if corpus is None:
-        size = contract.data.corpus_bytes
+        size = data.corpus_bytes
         tell(log, logging.INFO, "node.fetching_corpus", f"fetching the corpus of {size:,} bytes", bytes=size)
         packed = await link.corpus(contract)
-        corpus = await asyncio.to_thread(unpack_corpus, packed, contract.data)
+        corpus = await asyncio.to_thread(unpack_corpus, packed, data)
         state.write("corpus.zst", packed)
     return corpus
 

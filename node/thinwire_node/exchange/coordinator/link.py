@@ -18,7 +18,7 @@ from thinwire_node.exchange.coordinator.traffic import CountedChannel
 from thinwire_node.storage.state import Head
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
-from thinwire_proto.data.corpus import packed_bytes_max
+from thinwire_proto.data.corpus import corpus_of, packed_bytes_max
 from thinwire_proto.errors import RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
@@ -100,7 +100,7 @@ class Link:
         """The handshake; the session is kept."""
         request = pb.JoinRequest(
             protocol=PROTOCOL,
-            contract=contract.canonical() if contract else b"",
+            contract=contract.written if contract else b"",
             node_id=node_id,
             name=name,
             head_step=head.step if head else 0,
@@ -188,7 +188,7 @@ class Link:
         """Fetch the packed corpus; whether it is the right one is for `unpack_corpus` to say."""
         packed = bytearray()
         request = pb.CorpusRequest(session=self._session)
-        async for part, _ in self._parts(self._stub.Corpus(request), packed_bytes_max(contract.data)):
+        async for part, _ in self._parts(self._stub.Corpus(request), packed_bytes_max(corpus_of(contract.data))):
             packed += part
         return bytes(packed)
 

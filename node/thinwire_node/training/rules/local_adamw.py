@@ -23,7 +23,7 @@ from torch import Tensor
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.precondition import SecondMoment
 from thinwire_node.training.rules.rule import Compressed, Tensors, register
-from thinwire_proto.contract import Contract, RuleSpec
+from thinwire_proto.contract import Contract, LocalAdamWSpec
 from thinwire_proto.exact.tiles import TileLayout
 
 
@@ -33,6 +33,7 @@ class LocalAdamW(Compressed):
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         super().__init__(contract, layout, device)
+        assert isinstance(contract.rule, LocalAdamWSpec)
         self._moments = Moments(layout, contract.rule, device)
         self._decay = contract.rule.weight_decay
         self._offset = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
@@ -77,7 +78,7 @@ class LocalAdamW(Compressed):
 class Moments:
     """Both moments of Adam, with bias correction (arXiv 1412.6980, algorithm 1)."""
 
-    def __init__(self, layout: TileLayout, spec: RuleSpec, device: torch.device | str) -> None:
+    def __init__(self, layout: TileLayout, spec: LocalAdamWSpec, device: torch.device | str) -> None:
         self._second = SecondMoment(layout, spec.beta2, device)
         self._beta = spec.beta1
         self._flat = torch.zeros(layout.parameters, device=device)

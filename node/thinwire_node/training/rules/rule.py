@@ -88,9 +88,9 @@ def register(kind: str) -> Callable[[Kind], Kind]:
 
 def make_rule(contract: Contract, layout: TileLayout, device: torch.device | str) -> Rule:
     """The rule that the contract names. Raises ContractError if this version does not have it."""
-    kind = contract.rule.name
+    kind = contract.rule.kind
     if kind not in _KINDS:
-        raise ContractError(f"rule.name = {kind!r} is not known here; known are {', '.join(sorted(_KINDS))}")
+        raise ContractError(f"rule.kind = {kind!r} is not known here; known are {', '.join(sorted(_KINDS))}")
     return _KINDS[kind](contract, layout, device)
 
 

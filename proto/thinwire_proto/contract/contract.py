@@ -1,0 +1,89 @@
+"""The contract: a run's specification with what follows from it, as both ends of a swarm must have it.
+
+A contract is named by the SHA-256 of its bytes as they were written. A `Contract` keeps these bytes: reading and naming
+it again never depends on what this version would write, so a field that is added later orphans no state directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from thinwire_proto.contract.run import UNIONS, RunSpec
+from thinwire_proto.contract.sections import Parameter, Section, canonical_json
+from thinwire_proto.version import PATTERN, newest
+
+FORMAT: Literal[2] = 2
+"""The version of the format that new contracts have; `version_1` reads the one before."""
+FORMAT_SINCE = "0.2.0"
+"""The first thinwire that reads it."""
+
+
+class Contract(RunSpec):
+    """`parameters`: the manifest. `requires`: the oldest thinwire that knows every key and kind in this contract."""
+
+    version: Literal[1, 2] = FORMAT
+    requires: str = Field("", pattern=f"^({PATTERN})?$")
+    parameters: tuple[Parameter, ...] = Field(min_length=1, max_length=1 << 16, strict=False)
+
+    _written: bytes | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Contract:
+        self.data.check_complete(self.model)
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) != len(names):
+            raise ValueError("parameters must have different names")
+        if not self.requires:
+            object.__setattr__(self, "requires", newest([FORMAT_SINCE, *_versions(self)]))  # it is frozen
+        return self
+
+    @property
+    def written(self) -> bytes:
+        """The bytes that name this contract: those that were read, or the canonical ones if it was made here."""
+        if self._written is None:
+            if self.version != FORMAT:
+                raise ValueError(f"contracts of version {self.version} are read, and not written any more")
+            self._written = canonical_json(self.model_dump(mode="json"))
+        return self._written
+
+    def as_read_from(self, data: bytes) -> Contract:
+        """This contract under the name of the bytes that it was read from."""
+        self._written = data
+        return self
+
+    @cached_property
+    def hash(self) -> bytes:
+        """32 bytes."""
+        return hashlib.sha256(self.written).digest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Contract:
+        """With an update it is another contract: checked anew, with bytes of its own, in the format of today."""
+        if not update:
+            return super().model_copy(deep=deep)
+        kept = {name: getattr(self, name) for name in type(self).model_fields if name not in ("version", "requires")}
+        return type(self).model_validate(kept | dict(update))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contract) and self.written == other.written
+
+    def __hash__(self) -> int:
+        return hash(self.written)
+
+
+def _versions(section: Section) -> Iterator[str]:
+    """The first thinwire that knows each of the keys and kinds in a section."""
+    for name, field in type(section).model_fields.items():
+        if isinstance(field.json_schema_extra, dict) and "since" in field.json_schema_extra:
+            yield str(field.json_schema_extra["since"])
+        if isinstance(value := getattr(section, name), Section):
+            yield from _versions(value)
+    if isinstance(section, RunSpec):
+        for union in UNIONS:
+            kind = union.kind_of(getattr(section, union.section))
+            if kind is not None:
+                yield kind.since

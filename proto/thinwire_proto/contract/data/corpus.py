@@ -1,0 +1,38 @@
+"""A corpus that the coordinator has and serves: named files of text; `thinwire_proto.data.corpus` reads it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from thinwire_proto.contract.data import DATA, DataSpec
+from thinwire_proto.contract.models import ModelSpec
+
+
+@DATA.register(since="0.1.0")
+class CorpusSpec(DataSpec):
+    """In a run file, `corpus_hash` and the sizes are empty: the coordinator computes them."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ("corpus_hash", "corpus_bytes", "train_bytes")
+
+    kind: Literal["corpus"] = "corpus"
+    tokenizer: Literal["bytes"] = "bytes"
+    corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the corpus, uncompressed")
+    corpus_bytes: int = Field(0, ge=0, le=1 << 40)
+    train_bytes: int = Field(0, ge=0, le=1 << 40)
+
+    def check(self, model: ModelSpec) -> None:
+        if self.tokenizer == "bytes" and model.vocabulary < 256:
+            raise ValueError(
+                f"model.vocabulary must be at least 256 for data.tokenizer = bytes; it is {model.vocabulary}"
+            )
+
+    def check_complete(self, model: ModelSpec) -> None:
+        if not self.corpus_hash:
+            raise ValueError("data.corpus_hash must name the corpus")
+        if self.train_bytes <= model.context:
+            raise ValueError(
+                f"data.train_bytes must be more than model.context; {self.train_bytes} holds no sample "
+                f"of {model.context} tokens"
+            )

@@ -1,0 +1,12 @@
+"""One coordinator in the middle: it merges the contributions of all nodes, seals updates and serves them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
+
+
+@EXCHANGES.register(since="0.2.0")
+class StarSpec(ExchangeSpec):
+    kind: Literal["star"] = "star"

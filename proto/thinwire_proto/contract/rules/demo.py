@@ -1,0 +1,12 @@
+"""DeMo's rule: gradients add up, and their mean feeds the momentum."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from thinwire_proto.contract.rules import RULES, RuleSpec
+
+
+@RULES.register(since="0.1.0")
+class DemoRuleSpec(RuleSpec):
+    kind: Literal["demo"] = "demo"

@@ -1,0 +1,25 @@
+"""The schedule of the learning rate."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from thinwire_proto.contract.sections import Section
+
+
+class ScheduleSpec(Section):
+    """Linear warm-up, then cosine to `floor` of the peak. Follows the step, not the round."""
+
+    learning_rate: float = Field(2e-3, gt=0, le=1)
+    warmup_steps: int = Field(50, ge=0)
+    steps: int = Field(200, ge=1, le=1 << 31, description="updates until the run is complete")
+    floor: float = Field(0.1, ge=0, le=1)
+    weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _relations(self) -> ScheduleSpec:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps must be less than steps; {self.warmup_steps} is not less than {self.steps}")
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError("learning_rate · weight_decay must be less than 1, or parameters change their sign")
+        return self
