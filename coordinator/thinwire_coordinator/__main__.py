@@ -1,4 +1,7 @@
-"""The command `thinwire-coordinator`."""
+"""The command `thinwire-coordinator`.
+
+Only commands that work on a run load torch, which takes seconds: they import what they need themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,20 @@ import asyncio
 import logging
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
 from thinwire_common.logs import FORMATS, formatter, tell
-from thinwire_coordinator.cli.run_file import check_address, read_run
+from thinwire_coordinator.cli.address import check_address
 from thinwire_coordinator.cli.status_client import ask_status
 from thinwire_coordinator.cli.status_table import table
-from thinwire_coordinator.coordinator import Coordinator, Settings
-from thinwire_coordinator.evaluation import sample
-from thinwire_coordinator.ledger.retention import KEEP_MIN
-from thinwire_coordinator.ledger.state_directory import open_state, replay, replica_at_head
-from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import MEND_DISK, ConfigError, ThinwireError
-from thinwire_proto.exact.replica import Replica
+
+if TYPE_CHECKING:
+    from thinwire_proto.exact.replica import Replica
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -52,6 +53,11 @@ def _fail(arguments: argparse.Namespace, text: str) -> NoReturn:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    import uvloop  # noqa: PLC0415 - not there on Windows, where the other commands work
+
+    from thinwire_coordinator.cli.run_file import read_run  # noqa: PLC0415
+    from thinwire_coordinator.coordinator import Coordinator, Settings  # noqa: PLC0415
+
     settings = Settings(
         state_dir=arguments.state_dir,
         listen=check_address(arguments.listen),
@@ -71,8 +77,6 @@ def _serve(arguments: argparse.Namespace) -> None:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await Coordinator(settings).run(stop)
 
-    import uvloop  # noqa: PLC0415 - not there on Windows, where the other commands work
-
     uvloop.run(serve())
 
 
@@ -81,6 +85,8 @@ def _status(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
+    from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
+
     verify(arguments.state_dir, print)
 
 
@@ -94,6 +100,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _sample(arguments: argparse.Namespace) -> None:
+    from thinwire_coordinator.evaluation import sample  # noqa: PLC0415
+
     replica = _replica(arguments.state_dir, None)
     text = sample(replica, arguments.prompt, arguments.length, arguments.temperature, arguments.seed)
     print(arguments.prompt + text)
@@ -101,6 +109,8 @@ def _sample(arguments: argparse.Namespace) -> None:
 
 def _replica(folder: Path, step: int | None) -> Replica:
     """The replica of a step (the head, if None), replayed from the newest snapshot before it."""
+    from thinwire_coordinator.ledger.state_directory import open_state, replay, replica_at_head  # noqa: PLC0415
+
     state = open_state(folder)
     if step is None:
         return replica_at_head(state)
@@ -118,6 +128,7 @@ def _replica(folder: Path, step: int | None) -> Replica:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("thinwire-coordinator", description=__doc__)
     parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info")
+    parser.add_argument("--version", action="version", version=f"thinwire {version('thinwire')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the swarm")
@@ -186,6 +197,8 @@ def _positive(text: str) -> int:
 
 
 def _kept(text: str) -> int:
+    from thinwire_coordinator.ledger.retention import KEEP_MIN  # noqa: PLC0415
+
     number = int(text)
     if number < KEEP_MIN:
         raise argparse.ArgumentTypeError(f"must be {KEEP_MIN} or more, one of them to fall back on, not {number}")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
@@ -109,6 +110,7 @@ def _address(text: str, host: str = "", port_min: int = 1) -> tuple[str, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("thinwire-node", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"thinwire {version('thinwire')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     start = commands.add_parser("start", help="take part in a swarm")
     start.add_argument("address", metavar="HOST:PORT", help="of the coordinator")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.cli.run_file import check_address, read_run
+from thinwire_coordinator.cli.address import check_address
+from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.ledger.stdlib_corpus import MANUAL, make_corpus
 from thinwire_coordinator.swarm import feed as feed_module
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update

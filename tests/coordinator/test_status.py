@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 
+import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
@@ -48,3 +50,20 @@ def test_where_nobody_answers_it_says_so() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"thinwire-coordinator: {address}: no coordinator answers there")
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["status", "127.0.0.1:1"]])
+def test_commands_that_need_no_model_load_no_torch(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from thinwire_coordinator.__main__ import main
+sys.argv = ["thinwire-coordinator", *{arguments!r}]
+try:
+    main()
+except SystemExit:
+    pass
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "thinwire" in done.stdout or "no coordinator answers" in done.stderr

@@ -1,4 +1,4 @@
-"""RUN.toml and the addresses: bad input ends here, with an error that says what was wrong."""
+"""RUN.toml: bad input ends here, with an error that says what was wrong."""
 
 from __future__ import annotations
 
@@ -41,11 +41,3 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
     if name not in PRESETS:
         raise ConfigError(f"{source}: model.preset: there is no {name!r}; there are {', '.join(PRESETS)}")
     document["model"] = PRESETS[name].model_dump() | model
-
-
-def check_address(address: str) -> str:
-    """HOST:PORT with a port of 0 … 65535. Raises ConfigError."""
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) <= 65535):
-        raise ConfigError(f"{address!r} is not HOST:PORT, as in 127.0.0.1:7700")
-    return address
