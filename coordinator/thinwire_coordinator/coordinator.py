@@ -162,7 +162,7 @@ class Coordinator:
         needs = await self._first(_foretell, state, settings.keep)
         recorded = await self._first(state.ledger.recorded)
         self._swarm = swarm = assemble(state, replica, self._workers, settings.wait_for)
-        swarm.registry.events.watchers += self._watchers
+        swarm.events.watchers += self._watchers
         self._upkeep = Upkeep(swarm, replica, retention, settings.evaluate_every, samples=self._web is not None)
         if self._web is not None:
             self._exposition.begin(swarm, settings.keep, needs, recorded.newest_loss)
@@ -243,7 +243,7 @@ class Coordinator:
         if self._server is not None:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._swarm is not None:
-            self._swarm.driver.stop()  # or a round could open when nobody works any more
+            self._swarm.stop()  # or a round could open when nobody works any more
         if self._web is not None:
             self._page.close()
             await self._web.stop()

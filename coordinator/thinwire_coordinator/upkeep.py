@@ -29,7 +29,7 @@ class Upkeep:
         self._swarm = swarm
         self._state = swarm.state
         self._workers = swarm.workers
-        self._events = swarm.registry.events
+        self._events = swarm.events
         self._steps = swarm.view.steps
         self._replica = replica
         self._retention = retention

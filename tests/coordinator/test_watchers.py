@@ -13,11 +13,11 @@ from prometheus_client import generate_latest
 from support.prometheus import parsed, value
 from support.swarm_bench import PATIENCE_S, Bench, Busy
 from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
 from thinwire_coordinator.swarm.workers import JOBS, Job
 from thinwire_coordinator.web.live import Live
-from thinwire_coordinator.web.server import Readiness
 from thinwire_proto.wire.service_pb2 import Receipt, StatusRequest
 
 

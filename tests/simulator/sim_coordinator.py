@@ -134,5 +134,5 @@ class SimCoordinator:
         """kill -9: nothing more is written, and nothing more is decided."""
         self.workers.close()
         self.service = None
-        self.swarm.driver.stop()
+        self.swarm.stop()
         self.state.close()

@@ -60,7 +60,7 @@ class Exposition:
         self._state, self._keep = swarm.state, keep
         self._standing.needs = needs
         self.metrics.begin(swarm.view.layout.parameters, loss)
-        swarm.registry.events.watchers.append(self.metrics.watch)
+        swarm.events.watchers.append(self.metrics.watch)
 
     def listening(self, port: int) -> None:
         self.traffic.listening_at(port)

@@ -24,7 +24,7 @@ from thinwire_coordinator.swarm.events import (
     RoundVoid,
     Sampled,
 )
-from thinwire_coordinator.swarm.registry import Tally
+from thinwire_coordinator.swarm.view import TallyView
 
 VOIDS_MAX = 50
 """Runs of void rounds that are remembered."""
@@ -84,7 +84,7 @@ class History:
     """tokens_a_sample, parameters: of the contract. tally: what bytes are read from. started: when this life began,
     after `step` steps, by the clock that events' times are of."""
 
-    def __init__(self, parameters: int, tokens_a_sample: int, tally: Tally, step: int, started: float) -> None:
+    def __init__(self, parameters: int, tokens_a_sample: int, tally: TallyView, step: int, started: float) -> None:
         self._parameters = parameters
         self._tokens_a_sample = tokens_a_sample
         self._tally = tally

@@ -56,9 +56,9 @@ class Service(SwarmServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
-        member = self._swarm.registry.members.join(request.node_id, request.name)
+        member = self._swarm.members.join(request.node_id, request.name)
         if member is None:
-            limit = self._swarm.registry.members.nodes_max
+            limit = self._swarm.members.nodes_max
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
         return await self._swarm.join(request, member)
 
@@ -68,9 +68,9 @@ class Service(SwarmServicer):
         return pb.LeaveReply()
 
     async def Probe(self, request: pb.ProbeRequest, context: Context[Any, Any]) -> pb.ProbeReply:
-        received_us = self._swarm.driver.now_us()
+        received_us = self._swarm.now_us()
         await self._member(request.session, context)
-        answered_us = self._swarm.driver.now_us()
+        answered_us = self._swarm.now_us()
         return pb.ProbeReply(term=self._swarm.view.term.number, received_us=received_us, answered_us=answered_us)
 
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
@@ -114,8 +114,8 @@ class Service(SwarmServicer):
                 step += 1
                 if step == self._swarm.feed.step:
                     if follows:
-                        after_s = self._swarm.driver.now() - self._swarm.registry.sealed_at
-                        self._swarm.registry.events.tell(UpdateSent(member.node_id, step - 1, after_s))
+                        after_s = self._swarm.view.now - self._swarm.view.sealed_at
+                        self._swarm.events.tell(UpdateSent(member.node_id, step - 1, after_s))
                     follows = True
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
@@ -126,14 +126,14 @@ class Service(SwarmServicer):
         if offset > size:  # `==` is fine: a node may have died between the last byte and the file's own name
             text = f"the snapshot of step {step} has {size} bytes, so nothing begins at byte {offset}: fetch it anew"
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, text)
-        self._swarm.registry.events.tell(Fetched(member.node_id, "snapshot"))
+        self._swarm.events.tell(Fetched(member.node_id, "snapshot"))
         async with _one_at_a_time(member, "Snapshot", context):
             async for part in self._file(member, path, step, offset):
                 yield part
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(request.session, context)
-        self._swarm.registry.events.tell(Fetched(member.node_id, "corpus"))
+        self._swarm.events.tell(Fetched(member.node_id, "corpus"))
         async with _one_at_a_time(member, "Corpus", context):
             async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
                 yield part
@@ -183,7 +183,7 @@ class Service(SwarmServicer):
         return reply
 
     async def _member(self, session: str, context: Context[Any, Any]) -> Member:
-        member = self._swarm.registry.members.of_session(session)
+        member = self._swarm.members.of_session(session)
         if member is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
         return member

@@ -47,11 +47,14 @@ class Swarm:
         self.intake = intake
         self.state = shared.state
         self.registry = shared.registry
+        self.members = shared.registry.members
+        self.events = shared.registry.events
         self.driver = shared.driver
         self.feed = shared.feed
         self.workers = shared.workers
         self.tasks = shared.tasks
         self.failed: asyncio.Future[None] = shared.tasks.failed
+        self.now_us = shared.driver.now_us
         self.sealed = rounds.sealed
         self._announcer = announcer
         self._presence = Presence(shared.registry.events)
@@ -99,7 +102,7 @@ class Swarm:
             mine.put(self._announcer.idle())
             before = self.intake.current
             self.driver.attend(member.node_id)
-            self.registry.events.tell(NodeCame(member.node_id))
+            self.events.tell(NodeCame(member.node_id))
             if before is not None and self.intake.current is before:
                 # it came in the middle of the round, and may still be in time
                 self._announcer.grant_and_announce([member.node_id])
@@ -137,6 +140,10 @@ class Swarm:
         if step is None:
             return not_counted(Receipt.REASON_UNKNOWN, "it is in no sealed update, and in no round that is open")
         return Receipt(outcome=Receipt.OUTCOME_COUNTED, step=step)
+
+    def stop(self) -> None:
+        """No round opens or ends any more."""
+        self.driver.stop()
 
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint under the nonce 0) of the coordinator's replica."""

@@ -118,6 +118,11 @@ class SwarmView:
         return self.contract.schedule.steps
 
     @property
+    def sealed_at(self) -> float:
+        """When the newest step was sealed, by the coordinator's clock; before the first, when this began."""
+        return self._registry.sealed_at
+
+    @property
     def measured_step(self) -> int:
         """The newest step whose held-out loss was measured, finite or not."""
         return self._registry.measured_step

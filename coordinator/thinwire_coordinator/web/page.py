@@ -81,10 +81,8 @@ class Page:
     def open(self, swarm: Swarm) -> None:
         """Begin to watch. What happened before is read from the ledger meanwhile."""
         self._swarm = view = swarm.view
-        self._history = History(
-            view.layout.parameters, view.contract.model.context, swarm.registry.tally, view.step, view.now
-        )
-        events = swarm.registry.events
+        self._history = History(view.layout.parameters, view.contract.model.context, view.tally, view.step, view.now)
+        events = swarm.events
         self._live = Live(self._message, events.failed)
         self._record = partial(_record_names, swarm)
         events.watchers += [self._history.watch, self._know_name, self._live.wake]
@@ -192,7 +190,7 @@ class Page:
 
 def _record_names(swarm: Swarm, names: dict[str, str]) -> None:
     work = swarm.workers.submit(Job.WRITE_NAMES, swarm.state.upkeep_ledger.record_names, names)
-    swarm.registry.events.look_at("writing the names of nodes", work)
+    swarm.events.look_at("writing the names of nodes", work)
 
 
 class _File:
