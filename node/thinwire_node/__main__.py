@@ -43,8 +43,8 @@ def _start(arguments: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415 - takes seconds to load, which nobody wants to wait for who asks for the status
 
     from thinwire_node.daemon import Node, Settings  # noqa: PLC0415
-    from thinwire_node.exchange.coordinator.session import NodeOptions  # noqa: PLC0415
     from thinwire_node.observe.monitor import Monitor  # noqa: PLC0415
+    from thinwire_node.options import NodeOptions  # noqa: PLC0415
 
     _address(arguments.address)
     metrics = None if arguments.metrics is None else _address(arguments.metrics, host="127.0.0.1", port_min=0)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.coordinator import handshake as joining
-from thinwire_node.exchange.coordinator.link import Link, LinkLost
-from thinwire_node.exchange.coordinator.record import Record
-from thinwire_node.exchange.coordinator.session import NodeOptions, Session
+from thinwire_node.exchange.kinds import kind_of
+from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine, RealMachine
+from thinwire_node.options import NodeOptions
+from thinwire_node.session.join import fetch_corpus, fetch_snapshot, join
+from thinwire_node.session.record import Record
+from thinwire_node.session.session import Session
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.trainer import Interrupted
@@ -26,7 +28,6 @@ from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
-from thinwire_proto.wire.service_pb2 import KeptMomentum as KeptMomentumMessage
 
 log = logging.getLogger("thinwire.node")
 
@@ -175,12 +176,12 @@ class Node:
     async def _session(self) -> None:
         assert self._state is not None
         assert self.machine is not None
-        link = self.machine.connect(self.record.traffic)
+        exchange = self.machine.connect(kind_of(self.contract), self.record.traffic)
         self._joined = False
         self.doing = "connecting"
         try:
-            work, head_step = await self._join(link)
-            session = Session(link, work, self.record, self.settings.options, self.machine.clocks, head_step)
+            work, head_step = await self._join(exchange)
+            session = Session(exchange, work, self.record, self.settings.options, self.machine.clocks, head_step)
             self.session = session
             try:
                 await session.run()
@@ -190,47 +191,55 @@ class Node:
                 self.doing = "leaving" if self.leaving else "connecting"
                 if self.leaving:
                     with contextlib.suppress(ThinwireError):
-                        await link.leave(work.trained_through_at_extraction)
+                        await exchange.leave(work.trained_through_at_extraction)
         finally:
             if self._joined:
                 self._last_contact = self._now()
                 self.record.sessions_lost += not self.leaving
-            await link.close()
+            await exchange.close()
 
-    async def _join(self, link: Link) -> tuple[Work, int]:
+    async def _join(self, exchange: Exchange) -> tuple[Work, int]:
         """Join and fetch what is missing: the work, and how many steps are sealed."""
         assert self._state is not None
         name = self.settings.options.name
         held = self.work.replica if self.work and self.work.replica else self._replica
-        self.contract, reply = await joining.join(link, self._state, name, self.contract, held, self._momentum())
+        replica_step = held.step if held else None
+        applicant = Applicant(
+            self._state.node_id, name, self.contract, self._state.head, replica_step, self._momentum()
+        )
+        kind = kind_of(self.contract)
+        admission = await join(exchange, self._state, applicant)
+        self.contract = admission.contract
         self._joined = True
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)
+        if kind_of(self.contract) != kind:
+            raise LinkLost(f"this run's exchange is of the kind {kind_of(self.contract)!r}, so the node connects again")
         self.has_joined.set()
-        if reply.drop_momentum:
-            await self._drop_momentum(reply.drop_momentum)
+        if admission.drop_momentum:
+            await self._drop_momentum(admission.drop_momentum)
         if self._corpus is None:
             self.doing = "fetching the corpus"
-            self._corpus = await joining.fetch_corpus(link, self._state, self.contract)
-        if reply.take_snapshot or held is None:
+            self._corpus = await fetch_corpus(exchange, self._state, self.contract)
+        if admission.take_snapshot or held is None:
             self.doing = "fetching a snapshot"
-            held = await joining.fetch_snapshot(link, self._state, self.contract)
+            held = await fetch_snapshot(exchange, self._state, self.contract)
         self.doing = "taking up the replica"
         await self._adopt(held)
         assert self.work is not None
-        return self.work, reply.step
+        return self.work, admission.step
 
-    def _momentum(self) -> KeptMomentumMessage | None:
-        """What the coordinator has to know of the momentum that is here."""
+    def _momentum(self) -> MomentumClaim | None:
+        """What the swarm has to know of the momentum that is here."""
         assert self._state is not None
         if self.work is not None:
             # what the gradient beside the momentum stands for is reported with the next contribution
-            return KeptMomentumMessage(trained_through=self.work.trained_through_at_extraction)
+            return MomentumClaim(self.work.trained_through_at_extraction)
         sent = self._state.sent()
         if self._kept is None or sent is None:
             return None
-        return KeptMomentumMessage(trained_through=self._kept.trained_through, sent_since=sent)
+        return MomentumClaim(self._kept.trained_through, tuple(sent))
 
     async def _drop_momentum(self, why: str) -> None:
         assert self._state is not None

@@ -12,14 +12,14 @@ import torch
 
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
-from thinwire_common.workers import Worker
-from thinwire_node.exchange.coordinator.link import Link, connect
-from thinwire_node.exchange.coordinator.session import Clocks
-from thinwire_node.runtime import SystemClock
+from thinwire_node.exchange.kinds import Surroundings, open_exchange
+from thinwire_node.exchange.port import Exchange
+from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.device import choose_apply_device, choose_device
+from thinwire_node.training.threads import Job, Threads, WorkerThread
 from thinwire_node.training.trainer import Trainer
-from thinwire_node.training.work import Threads, Work
+from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
@@ -34,8 +34,8 @@ class Machine(Protocol):
     def open_state(self) -> NodeState:
         """Raises ConfigError."""
 
-    def connect(self, traffic: Traffic) -> Link:
-        """What passes over it is counted in `traffic`."""
+    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+        """An exchange of this kind; what passes over it is counted in `traffic`. Raises ConfigError."""
 
     async def make_work(
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
@@ -63,14 +63,16 @@ class RealMachine:
     def open_state(self) -> NodeState:
         return NodeState(self._state_dir)
 
-    def connect(self, traffic: Traffic) -> Link:
-        return connect(self._address, traffic)
+    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+        return open_exchange(kind, Surroundings(self._address, self.clocks, traffic))
 
     async def make_work(
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
-        threads = Threads(Worker("compute"), Worker("saver"), Worker("journal"))
-        self._apply_device, why = await threads.compute.submit(choose_apply_device, contract.demo, self._compute_device)
+        threads = Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
+        self._apply_device, why = await threads.compute.run(
+            Job.PREPARE, choose_apply_device, contract.demo, self._compute_device
+        )
         log.info("%s", why)
         device, count = str(self._compute_device), torch.get_num_threads()
         tell(
@@ -82,7 +84,7 @@ class RealMachine:
             threads=count,
         )
         placed = self.place(replica)
-        trainer = await threads.compute.submit(Trainer, contract, corpus, placed, self._compute_device)
+        trainer = await threads.compute.run(Job.PREPARE, Trainer, contract, corpus, placed, self._compute_device)
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)
 

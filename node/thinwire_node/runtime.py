@@ -7,6 +7,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -31,6 +32,14 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(with_signals())
     else:
         uvloop.run(with_signals())
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """now: seconds on a monotonic clock. asleep_s: grows by what the machine sleeps."""
+
+    now: Callable[[], float]
+    asleep_s: Callable[[], float]
 
 
 class SystemClock:

@@ -20,14 +20,14 @@ from thinwire_common.traffic import KINDS, KINDS_OF_CALL, Traffic
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
 from thinwire_node.daemon import Node, Settings
-from thinwire_node.exchange.coordinator.record import Durations, Record
-from thinwire_node.exchange.coordinator.session import NodeOptions
 from thinwire_node.observe import status
 from thinwire_node.observe.definitions import METRICS
 from thinwire_node.observe.metrics import NodeMetrics, samples
 from thinwire_node.observe.report import Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
+from thinwire_node.options import NodeOptions
+from thinwire_node.session.record import Durations, Record
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR

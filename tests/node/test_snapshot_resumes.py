@@ -14,8 +14,11 @@ from grpc.aio import ServicerContext as Context
 
 from support.small import random_replica, small_contract
 from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.coordinator.handshake import fetch_snapshot
-from thinwire_node.exchange.coordinator.link import Link, LinkLost, Refused, connect
+from thinwire_node.exchange.coordinator.star import Star, open_star
+from thinwire_node.exchange.kinds import Surroundings
+from thinwire_node.exchange.port import LinkLost, Refused
+from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.session.join import fetch_snapshot
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
@@ -62,12 +65,13 @@ def holding(step: int, data: bytes, breaks: int = 0) -> Store:
 
 
 @asynccontextmanager
-async def served(store: Store) -> AsyncIterator[Link]:
+async def served(store: Store) -> AsyncIterator[Star]:
     server = grpc.aio.server()
     add_SwarmServicer_to_server(store, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    link = connect(f"127.0.0.1:{port}", Traffic())
+    clock = SystemClock()
+    link = open_star(Surroundings(f"127.0.0.1:{port}", Clocks(clock.now, clock.asleep_s), Traffic()))
     try:
         yield link
     finally:

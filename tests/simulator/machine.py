@@ -15,9 +15,12 @@ from simulator.stub import Calls
 from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.link import Link
-from thinwire_node.exchange.coordinator.session import Clocks
+from thinwire_node.exchange.coordinator.star import Star
+from thinwire_node.exchange.port import Exchange
+from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import KeptMomentum, NodeState
-from thinwire_node.training.work import Threads, Work
+from thinwire_node.training.threads import Job, Threads
+from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
@@ -92,7 +95,7 @@ class SimulatedMachine:
     def open_state(self) -> NodeState:
         return self._state
 
-    def connect(self, traffic: Traffic) -> Link:
+    def connect(self, kind: str, traffic: Traffic) -> Exchange:
         connection = self._network.connect(self._name)
 
         async def close() -> None:
@@ -103,7 +106,7 @@ class SimulatedMachine:
             header.round += self._network.rounds_ahead.get(self._name, 0)
             return self._name not in self._network.uploads_fail
 
-        return Link(Calls(connection, self._service, upload), close)
+        return Star(Link(Calls(connection, self._service, upload), close), self.clocks)
 
     async def make_work(
         self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
@@ -116,14 +119,13 @@ class SimulatedMachine:
     def place(self, replica: Replica) -> Replica:
         return replica if isinstance(replica, SharedReplica) else SharedReplica(self._shared, replica)
 
-    def _cost_s(self, job: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
+    def _cost_s(self, job: Job, arguments: tuple[Any, ...]) -> float:
         stalled_s = max(0.0, self.slow_until - asyncio.get_running_loop().time())
-        name = getattr(job, "__name__", "")
-        if name == "micro_batch":
+        if job is Job.MICRO_BATCH:
             return stalled_s + len(arguments[0]) / self._hardware.samples_s
-        if name == "_contribution":
+        if job is Job.EXTRACT:
             return stalled_s + self._hardware.encode_s
-        if name == "_apply":
+        if job is Job.APPLY:
             return stalled_s + self._hardware.replay_s
         return stalled_s
 

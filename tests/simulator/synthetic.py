@@ -23,8 +23,9 @@ import torch
 
 from simulator.virtual_time import Killed
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot
 from thinwire_node.training.rules import Rule
+from thinwire_node.training.threads import Job
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
@@ -175,31 +176,31 @@ class SyntheticTrainer:
 class VirtualThread:
     """Jobs take virtual time, one after the other; `cost_s` says how much."""
 
-    def __init__(self, cost_s: Callable[[Callable[..., Any], tuple[Any, ...]], float]) -> None:
+    def __init__(self, cost_s: Callable[[Job, tuple[Any, ...]], float]) -> None:
         self._cost_s = cost_s
         self._free_at = 0.0
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self.dead = False
 
-    def submit(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self.dead:
             raise Killed
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._free_at = max(loop.time(), self._free_at) + self._cost_s(job, arguments)
-        self._queue.append((future, job, arguments))
+        self._queue.append((future, work, arguments))
         loop.call_at(self._free_at, self._finish)
         return future
 
     def _finish(self) -> None:
-        future, job, arguments = self._queue.popleft()  # timers of the same moment fire in any order
+        future, work, arguments = self._queue.popleft()  # timers of the same moment fire in any order
         if self.dead:
             if not future.done():
                 future.set_exception(Killed())
                 future.exception()  # nobody may be left to look at it
             return
         try:
-            result = job(*arguments)
+            result = work(*arguments)
         except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
             if not future.cancelled():
                 future.set_exception(error)
@@ -284,5 +285,5 @@ class MemoryState(NodeState):
     def sent(self) -> list[bytes] | None:
         return list(self._sent)
 
-    def partial_snapshot(self) -> tuple[Path, int, int] | None:
+    def partial_snapshot(self) -> PartialSnapshot | None:
         return None

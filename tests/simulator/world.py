@@ -26,7 +26,7 @@ from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, sc
 from simulator.virtual_time import Killed
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_node.daemon import Node, Settings
-from thinwire_node.exchange.coordinator.session import NodeOptions
+from thinwire_node.options import NodeOptions
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Merged, merge

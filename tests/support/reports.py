@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from thinwire_node.exchange.coordinator.record import Record
 from thinwire_node.observe.report import Bytes, Clock, Device, Given, Report, RunPosition
+from thinwire_node.session.record import Record
 
 
 def small_report() -> Report:

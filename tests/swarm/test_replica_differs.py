@@ -10,7 +10,7 @@ import torch
 from chaos import Failed, check_logs
 from support.real import RealSwarm, run_text, until
 from thinwire_node.daemon import Node, Settings
-from thinwire_node.exchange.coordinator.session import NodeOptions
+from thinwire_node.options import NodeOptions
 from thinwire_node.training.trainer import Trainer
 
 

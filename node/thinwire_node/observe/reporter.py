@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
-from thinwire_node.exchange.coordinator.record import Record
-from thinwire_node.exchange.coordinator.session import SessionState
+from thinwire_node.exchange.port import AnnouncedRound, Waiting
 from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Report, RunPosition
+from thinwire_node.session.record import Record
+from thinwire_node.session.session import SessionState
 from thinwire_node.training import pacing
 from thinwire_node.training.device import memory_bytes
-from thinwire_proto.wire.service_pb2 import Announcement
 
 RATE_OVER_S = 60.0
 RATE_EVERY_S = 0.5
@@ -94,7 +94,7 @@ def _in_session(node: Node, session: SessionState) -> str:
     if announced is None:
         behind = replica is not None and replica.step < session.head_step
         words = f"catching up: step {replica.step} of {session.head_step}" if replica and behind else "waiting"
-    elif announced.state == Announcement.STATE_WAITING:
+    elif isinstance(announced, Waiting):
         words = announced.text
     elif isinstance(doing, pacing.Wait):
         words = "delivering: the receipt is out" if session.to_deliver else f"waiting: {doing.why}"
@@ -104,13 +104,13 @@ def _in_session(node: Node, session: SessionState) -> str:
 def _place(node: Node, session: SessionState | None) -> RunPosition:
     contract, replica = node.contract, node.work.replica if node.work is not None else None
     announced = session.announcement if session is not None else None
-    current = announced if announced is not None and announced.state == Announcement.STATE_ROUND else None
+    current = announced if isinstance(announced, AnnouncedRound) else None
     return RunPosition(
         step=replica.step if replica is not None else None,
         head_step=session.head_step if session is not None else None,
         steps=contract.schedule.steps if contract is not None else None,
         parameters=replica.layout.parameters if replica is not None else None,
-        round=current.round if current is not None else None,
+        round=current.number if current is not None else None,
         round_length_s=contract.round.length_s if contract is not None else None,
         round_left_s=session.round_left_s if session is not None else None,
         k=current.k if current is not None else None,

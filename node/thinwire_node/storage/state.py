@@ -20,6 +20,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -49,12 +50,19 @@ class Head:
     hash: bytes
 
 
+class PartialSnapshot(NamedTuple):
+    """A snapshot that broke off on its way: its file, its step, and how many of its bytes are there."""
+
+    path: Path
+    step: int
+    size: int
+
+
 @dataclass(frozen=True)
 class KeptMomentum:
     """What of the momentum goes on disk: its tensors by name (see `Momentum.state`), the last position trained on that
     is in it, and what is out. pending: the contribution whose receipt is. awaited: with update_topk, those whose
-    update was
-    not applied yet, the pending one perhaps among them."""
+    update was not applied yet, the pending one perhaps among them."""
 
     momentum: dict[str, Tensor]
     trained_through: int | None
@@ -207,12 +215,11 @@ class NodeState:
         except (OSError, ValueError, TypeError):
             return None
 
-    def partial_snapshot(self) -> tuple[Path, int, int] | None:
-        """A snapshot that broke off on its way: its file, its step, and how many bytes there are."""
+    def partial_snapshot(self) -> PartialSnapshot | None:
         for path in self._folder.glob("snapshot-*.part"):
             step = path.stem.removeprefix("snapshot-")
             if step.isdecimal():
-                return path, int(step), path.stat().st_size
+                return PartialSnapshot(path, int(step), path.stat().st_size)
         return None
 
 

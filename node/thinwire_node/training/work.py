@@ -1,5 +1,4 @@
-"""What a node holds while it takes part: replica, trainer and momentum, the one thread that touches them, and the
-one that writes them down.
+"""What a node holds while it takes part: replica, trainer and momentum, and the one thread that touches them.
 
 Every job runs whole on the compute thread, so an update is applied between two micro-batches and never within one.
 """
@@ -13,17 +12,17 @@ from typing import Any, Protocol, TypeVar
 
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Awaited, Pending
-from thinwire_node.exchange.coordinator.link import SealedUpdate
+from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.rules import Rule
+from thinwire_node.training.saver import Copies, Saver
+from thinwire_node.training.threads import Job, Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.limits import save_every_s
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
-from thinwire_proto.wire.service_pb2 import Announcement
 
 Result = TypeVar("Result")
 
@@ -51,52 +50,14 @@ class Computes(Protocol):
     def interrupt(self) -> None: ...
 
 
-class Thread(Protocol):
-    """Jobs run on it in order, one at a time."""
-
-    def submit(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]: ...
-    def close(self) -> None:
-        """Wait for the job that runs, drop those that are queued."""
-
-
-@dataclass(frozen=True)
-class Threads:
-    """compute: whatever touches the parameters and the momentum. saver: what takes long to write. journal: what must be
-    written before the next thing happens."""
-
-    compute: Thread
-    saver: Thread
-    journal: Thread
-
-    def close(self) -> None:
-        for thread in (self.compute, self.saver, self.journal):
-            thread.close()
-
-
 @dataclass(frozen=True)
 class Contribution:
-    """A finished cut: what it is computed on, and the payload."""
+    """What was extracted, ready to be published."""
 
     name: bytes
-    step: int
-    base_step: int
-    fingerprint: int
-    samples: int
-    dropped: int
-    loss: float
-    trained_through: int | None
-    compute_ms: int
+    claim: Claim
     payload: bytes
     components: int
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Copies of what is to be saved, and the last contribution that was sent before."""
-
-    replica: Replica
-    momentum: KeptMomentum
-    last_sent: bytes | None
 
 
 class Work:
@@ -116,7 +77,7 @@ class Work:
         self.replica: Replica | None = trainer.replica
         """None from a resync until the parameters are there again."""
         self.pending: Pending | None = None
-        """The contribution whose receipt is out."""
+        """The contribution whose outcome is not known yet."""
         self.lease = Lease()
         self._on_the_way: Pending | None = None  # the newest contribution, until an update holds it or it is put back
         self._awaited = Awaited(contract.demo.update_topk, kept.awaited if kept else ())
@@ -131,19 +92,16 @@ class Work:
         """That the newest update took on the compute thread."""
         self.jobs = 0
         """Of the compute thread: waiting, or under way."""
-        self._sent_since = state.sent() or []  # the save that is on disk
-        self._saving: asyncio.Future[None] | None = None
-        self._saved_at = now()
-        self._save_s = 0.0
+        self._saver = Saver(state, threads, now, contract.round.length_s)
         if kept is not None:
             trainer.rule.load(kept.momentum)
             self.pending = self._on_the_way = kept.pending
             self.lease.trained_through = self._trained_through_at_extraction = kept.trained_through
 
-    def run(self, job: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Queue a job for the compute thread."""
         self.jobs += 1
-        done = self._threads.compute.submit(job, *arguments)
+        done = self._threads.compute.run(job, work, *arguments)
         done.add_done_callback(self._job_done)
         return done
 
@@ -156,7 +114,7 @@ class Work:
     async def adopt(self, replica: Replica) -> None:
         """Train on this replica from now on; the momentum stays, the gradient of the one before does not."""
         self.replica = replica
-        await self.run(self._adopt, replica)
+        await self.run(Job.ADOPT, self._adopt, replica)
 
     def _adopt(self, replica: Replica) -> None:
         self.trainer.clear()
@@ -167,7 +125,7 @@ class Work:
 
     async def apply(self, sealed: SealedUpdate) -> None:
         """Check an update's row against the replica, and step. Raises ReplicaError; the replica is then untouched."""
-        await self.run(self._apply, sealed)
+        await self.run(Job.APPLY, self._apply, sealed)
         async with self._moved:
             self._moved.notify_all()
 
@@ -211,66 +169,56 @@ class Work:
     async def train(self, samples: int) -> int:
         """One micro-batch of up to so many samples of the lease; returns how many it took."""
         positions = self.lease.take(samples)
-        await self.run(self.trainer.micro_batch, positions)
+        await self.run(Job.MICRO_BATCH, self.trainer.micro_batch, positions)
         return len(positions)
 
     async def drop_gradient(self) -> None:
-        await self.run(self.trainer.clear)
+        await self.run(Job.DROP_GRADIENT, self.trainer.clear)
 
-    async def contribution(self, announcement: Announcement) -> Contribution | None:
+    async def contribution(self, round_: AnnouncedRound) -> Contribution | None:
         """Extract, and encode. None if the replica has left the round's step behind: the gradient then waits for the
-        next
-        cut. What was cut is `pending` from then on, until `settle`; it is noted on disk before this returns."""
-        done = await self.run(self._contribution, announcement, self.lease.trained_through)
+        next extraction. What was extracted is `pending` from then on, until `settle`; its name is on disk before this
+        returns."""
+        done = await self.run(Job.EXTRACT, self._extract, round_, self.lease.trained_through)
         if done is None:
             return None
-        contribution, kept = done
-        self._sent_since.append(contribution.name)
-        await self._note_sent()
-        if self._saving is not None and self._saving.done():
-            self._saving.result()
-        if kept is not None and (self._saving is None or self._saving.done()):
-            self._saving = asyncio.ensure_future(self._save_kept(kept))
+        contribution, copies = done
+        await self._saver.note_sent(contribution.name)
+        self._saver.begin(copies)
         return contribution
 
-    async def _note_sent(self) -> None:
-        await self._threads.journal.submit(self._state.save_sent, list(self._sent_since))
-
-    def _contribution(
-        self, announcement: Announcement, trained_through: int | None
-    ) -> tuple[Contribution, _Kept | None] | None:
+    def _extract(
+        self, round_: AnnouncedRound, trained_through: int | None
+    ) -> tuple[Contribution, Copies | None] | None:
         replica, trainer = self.replica, self.trainer
         assert replica is not None
-        behind = announcement.step - replica.step
-        if not 0 <= behind < len(announcement.nonces) or trainer.base_step is None:
+        behind = round_.step - replica.step
+        if not 0 <= behind < len(round_.nonces) or trainer.base_step is None:
             return None
         dropped, base_step = trainer.dropped, trainer.base_step
-        sent, samples, loss = trainer.extract(announcement.k)
+        sent, samples, loss = trainer.extract(round_.k)
         payload = encode_votes(sent.votes(), replica.layout)
-        name = contribution_hash(
-            self.contract.hash, announcement.term, announcement.round, self._state.node_id, payload
-        )
-        self.pending = self._on_the_way = Pending(name, sent, announcement.step)
+        name = contribution_hash(self.contract.hash, round_.term, round_.number, self._state.node_id, payload)
+        self.pending = self._on_the_way = Pending(name, sent, round_.step)
         self._awaited.add(self.pending)
         self._trained_through_at_extraction = trained_through
-        fingerprint = self._fingerprint(replica, announcement.nonces[behind])
+        fingerprint = self._fingerprint(replica, round_.nonces[behind])
         if self._looks_ahead:
             trainer.look_ahead(sent)
-        kept = self._keep() if self._save_is_due() else None
-        contribution = Contribution(
-            name,
-            replica.step,
-            base_step,
-            fingerprint,
-            samples,
-            dropped,
-            loss,
-            trained_through,
-            self._compute_ms(),
-            payload,
-            len(sent.components),
+        copies = self._copies() if self._saver.is_due else None
+        claim = Claim(
+            term=round_.term,
+            round=round_.number,
+            step=replica.step,
+            base_step=base_step,
+            trained_through=trained_through,
+            dropped=dropped,
+            samples=samples,
+            fingerprint=fingerprint,
+            loss=loss,
+            compute_ms=self._compute_ms(),
         )
-        return contribution, kept
+        return Contribution(name, claim, payload, len(sent.components)), copies
 
     def _compute_ms(self) -> int:
         """Spent on forward and backward since this was last asked."""
@@ -278,13 +226,13 @@ class Work:
         return round((self._told_s - told) * 1000)
 
     async def settle(self, counted: bool) -> None:
-        """The receipt is in: counted votes stay out of the momentum, others go back into it."""
-        await self.run(self._settle, counted)
+        """The outcome is known: counted votes stay out of the momentum, others go back into it."""
+        await self.run(Job.SETTLE, self._settle, counted)
         async with self._moved:
             self._moved.notify_all()
 
     async def settled(self) -> None:
-        """Wait until no receipt is out."""
+        """Wait until the outcome of what was sent is known."""
         async with self._moved:
             await self._moved.wait_for(lambda: self.pending is None)
 
@@ -298,8 +246,8 @@ class Work:
 
     async def forget(self) -> None:
         """The momentum is worth nothing any more: begin anew, with a new lease."""
-        await self.run(self._forget)
-        await self._threads.journal.submit(self._state.drop_momentum)
+        await self.run(Job.FORGET, self._forget)
+        await self._saver.drop()
 
     def _forget(self) -> None:
         self.trainer.clear()
@@ -308,7 +256,7 @@ class Work:
         self.pending = self._on_the_way = None
         self._awaited.clear()
         self.lease = Lease()
-        self._sent_since = []
+        self._saver.forget_sent()
 
     def interrupt(self) -> None:
         """We are about to leave: give up the micro-batch that runs."""
@@ -316,47 +264,27 @@ class Work:
 
     async def finish_jobs(self) -> None:
         """Wait for whatever the threads have begun: cancelling a wait does not cancel the work."""
-        await self.run(lambda: None)
-        if self._saving is not None:
-            await self._saving
+        await self.run(Job.DRAIN, lambda: None)
+        await self._saver.finish()
 
     # saving
 
-    def _save_is_due(self) -> bool:
-        return self._now() - self._saved_at > save_every_s(self.contract.round.length_s, self._save_s)
-
-    def _keep(self) -> _Kept | None:
-        """Copies, so that computing goes on while they are written."""
+    def _copies(self) -> Copies | None:
         if self.replica is None:
             return None
-        self._saved_at = self._now()
         rule, mark = self.trainer.rule, self._trained_through_at_extraction
         momentum = KeptMomentum(rule.state(), mark, self.pending, self._awaited.kept())
-        return _Kept(self.replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
-
-    async def _save_kept(self, kept: _Kept) -> None:
-        """The list of what was sent since grows shorter only when the momentum is on disk."""
-        began = self._now()
-        await self._threads.saver.submit(self._write, kept)
-        self._save_s = self._now() - began
-        known = [name for name in (kept.last_sent, kept.momentum.pending and kept.momentum.pending.hash) if name]
-        ends = [self._sent_since.index(name) + 1 for name in known if name in self._sent_since]
-        self._sent_since = self._sent_since[max(ends, default=0) :]
-        await self._note_sent()
-
-    def _write(self, kept: _Kept) -> None:
-        self._state.save_momentum(kept.momentum)
-        self._state.save_replica(kept.replica)
+        return self._saver.copies(self.replica, momentum)
 
     async def save(self) -> None:
         """Keep all of it; for a node that leaves in good order, or that is catching up."""
         await self.finish_jobs()
-        kept = await self.run(self._keep)
-        if kept is not None:
-            await self._save_kept(kept)
+        copies = await self.run(Job.COPY, self._copies)
+        if copies is not None:
+            await self._saver.save(copies)
 
     async def save_if_due(self) -> None:
-        if self._save_is_due():
+        if self._saver.is_due:
             await self.save()
 
     @property

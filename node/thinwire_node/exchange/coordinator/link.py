@@ -1,12 +1,11 @@
-"""The node's end of the wire: calls to the coordinator, in words of the node, with every size bounded."""
+"""The node's end of the wire: gRPC calls to the coordinator, with every size bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,8 @@ import grpc
 
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.traffic import CountedChannel
-from thinwire_node.storage.state import Head
+from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, Refused, SealedUpdate
+from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
 from thinwire_proto.data.corpus import corpus_of, packed_bytes_max
@@ -55,26 +55,6 @@ LOST = frozenset(
 )
 
 
-class LinkLost(RemoteError):
-    """The connection or the session is gone: connect and join again."""
-
-
-class Refused(RemoteError):
-    """The coordinator refuses this node, for a reason that trying again does not mend."""
-
-
-class BeyondTheEnd(Refused):
-    """More of a file is here than there is of it."""
-
-
-@dataclass(frozen=True)
-class SealedUpdate:
-    row: Row
-    update: Update
-    size: int  # bytes of the body
-    head_step: int  # how many steps were sealed when it was sent
-
-
 class Link:
     """One connection to the coordinator. Every call raises LinkLost or Refused where gRPC fails.
 
@@ -112,7 +92,7 @@ class Link:
         self._session = reply.session
         return reply
 
-    async def announcements(self) -> AsyncIterator[pb.Announcement]:
+    async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
         async for announcement in _stream(self._stub.Attend(pb.AttendRequest(session=self._session))):
             yield announcement
 
@@ -144,7 +124,7 @@ class Link:
         request = pb.ReceiptRequest(session=self._session, contribution=contribution)
         return await _told(self._stub.AskReceipt(request))
 
-    async def updates(self, from_step: int, replica: Replica) -> AsyncIterator[SealedUpdate]:
+    async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Updates from a step on, decoded for this replica's contract, each checked to be what its row names. Raises
         PayloadError as well."""
         layout, demo = replica.layout, replica.contract.demo
@@ -164,10 +144,10 @@ class Link:
                 yield SealedUpdate(row, update, len(body), head_step)
                 row = assembly = None
 
-    async def snapshot(self, folder: Path, contract: Contract, begun: tuple[Path, int, int] | None) -> Path:
+    async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
         """Fetch the newest snapshot into a file of `folder`, named after its step; of the one that was begun, if that
         is still the newest, only what is missing."""
-        _, step, offset = begun or (None, 0, 0)
+        step, offset = (begun.step, begun.size) if begun else (0, 0)
         size_max = 4 * TileLayout(contract.parameters).parameters + SNAPSHOT_HEAD_BYTES_MAX
         request = pb.SnapshotRequest(session=self._session, step=step, offset=offset)
         path: Path | None = None
@@ -177,7 +157,7 @@ class Link:
                     path = folder / f"snapshot-{first.step}.part"
                     goes_on = first.offset > 0 and begun is not None and first.step == step
                     if begun is not None and not goes_on:
-                        begun[0].unlink(missing_ok=True)
+                        begun.path.unlink(missing_ok=True)
                     file = opened.enter_context(path.open("ab" if goes_on else "wb"))
                 file.write(part)
         if path is None:

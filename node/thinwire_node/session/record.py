@@ -7,15 +7,14 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from thinwire_common.traffic import Traffic
+from thinwire_node.exchange.port import Outcome, Reason
 from thinwire_node.training import pacing
 from thinwire_node.training.work import Contribution
-from thinwire_proto.wire.service_pb2 import Receipt
 
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-COUNTED = "counted"
-OUTCOMES = (COUNTED, *(name.removeprefix("REASON_").lower() for name, value in Receipt.Reason.items() if value))
-"""Counted, or why not: what becomes of a contribution."""
+OUTCOMES = tuple(reason.value for reason in Reason)
+"""What becomes of a contribution: counted, or why not."""
 
 
 class Durations:
@@ -37,7 +36,7 @@ class Record:
     not_counted_why: str = ""
     """Of the newest one."""
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    """Receipts by what they said; also those for a word that there is nothing."""
+    """By what was heard of contributions, those included that only said that there is nothing."""
     tokens: int = 0
     samples: int = 0
     """Trained, whatever became of them."""
@@ -69,15 +68,12 @@ class Record:
         self.phases["compute"].add(compute_s)
 
     def encoded(self, contribution: Contribution, seconds: float) -> None:
-        """A contribution is cut and ready to leave."""
-        self.loss = contribution.loss
+        """A contribution is extracted and ready to leave."""
+        self.loss = contribution.claim.loss
         self.components = contribution.components
         self.payload_bytes = len(contribution.payload)
         self.tail.encoded(seconds)
         self.phases["encode"].add(seconds)
 
-    def heard(self, receipt: Receipt) -> None:
-        """A receipt has come."""
-        counted = receipt.outcome == Receipt.OUTCOME_COUNTED
-        name = COUNTED if counted else Receipt.Reason.Name(receipt.reason).removeprefix("REASON_").lower()
-        self.outcomes[name if name in self.outcomes else "unknown"] += 1
+    def heard(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.reason.value] += 1

@@ -1,0 +1,87 @@
+"""Between the messages of the wire and the words of the port. Protobuf appears in this package and nowhere else in the
+node."""
+
+from __future__ import annotations
+
+from thinwire_node.exchange.port import (
+    Admission,
+    AnnouncedRound,
+    Announcement,
+    Claim,
+    MomentumClaim,
+    Outcome,
+    Reason,
+    RunComplete,
+    Waiting,
+)
+from thinwire_proto.contract import parse_contract
+from thinwire_proto.wire import service_pb2 as pb
+
+
+def momentum_message(claim: MomentumClaim | None) -> pb.KeptMomentum | None:
+    if claim is None:
+        return None
+    return pb.KeptMomentum(trained_through=claim.trained_through, sent_since=claim.sent_since)
+
+
+def admission(reply: pb.JoinReply) -> Admission:
+    """Raises ContractError."""
+    return Admission(parse_contract(reply.contract), reply.step, reply.take_snapshot, reply.drop_momentum)
+
+
+def announcement(message: pb.Announcement) -> Announcement:
+    if message.state == pb.Announcement.STATE_ROUND:
+        return AnnouncedRound(
+            term=message.term,
+            number=message.round,
+            step=message.step,
+            deadline=message.clock_us / 1e6 + message.time_left_ms / 1000,
+            k=message.k,
+            nonces=tuple(message.nonces),
+            lease=tuple(range(run.start, run.start + run.count) for run in message.lease),
+        )
+    if message.state == pb.Announcement.STATE_COMPLETE:
+        return RunComplete(message.step)
+    return Waiting(message.step, message.text)
+
+
+def header(claim: Claim) -> pb.ContributionHeader:
+    return pb.ContributionHeader(
+        term=claim.term,
+        round=claim.round,
+        step=claim.step,
+        base_step=claim.base_step,
+        fingerprint=claim.fingerprint,
+        samples=claim.samples,
+        loss=claim.loss,
+        dropped=claim.dropped,
+        compute_ms=claim.compute_ms,
+        trained_through=claim.trained_through,
+    )
+
+
+def outcome(receipt: pb.Receipt) -> Outcome:
+    arrived = receipt.arrived_us / 1e6 if receipt.arrived_us else None
+    return Outcome(_reason(receipt), receipt.text, receipt.step, arrived)
+
+
+def _reason(receipt: pb.Receipt) -> Reason:
+    """UNKNOWN for a reason that only a newer coordinator knows."""
+    if receipt.outcome == pb.Receipt.OUTCOME_COUNTED:
+        return Reason.COUNTED
+    return REASONS.get(receipt.reason, Reason.UNKNOWN)
+
+
+REASONS: dict[int, Reason] = {
+    pb.Receipt.REASON_LATE: Reason.LATE,
+    pb.Receipt.REASON_FUTURE_ROUND: Reason.FUTURE_ROUND,
+    pb.Receipt.REASON_REPLICA_DIFFERS: Reason.REPLICA_DIFFERS,
+    pb.Receipt.REASON_BASE_AGE: Reason.BASE_AGE,
+    pb.Receipt.REASON_MALFORMED: Reason.MALFORMED,
+    pb.Receipt.REASON_OVER_LEASE: Reason.OVER_LEASE,
+    pb.Receipt.REASON_NO_LEASE: Reason.NO_LEASE,
+    pb.Receipt.REASON_DUPLICATE: Reason.DUPLICATE,
+    pb.Receipt.REASON_VOID: Reason.VOID,
+    pb.Receipt.REASON_NOTHING_TRAINED: Reason.NOTHING_TRAINED,
+    pb.Receipt.REASON_UNKNOWN: Reason.UNKNOWN,
+}

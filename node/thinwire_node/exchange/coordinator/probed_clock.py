@@ -1,0 +1,78 @@
+"""The coordinator's clock, kept by probes over the link (see `clock` for what a probe shows)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from thinwire_common.logs import tell
+from thinwire_node.exchange.coordinator.clock import CoordinatorClock, Probe
+from thinwire_node.exchange.coordinator.link import Link
+from thinwire_node.exchange.port import ClockReading
+from thinwire_node.runtime import Clocks
+from thinwire_proto.limits import SUSPENDED_S
+
+log = logging.getLogger("thinwire.node")
+
+FIRST_PROBES = 3
+
+
+class ProbedClock:
+    """See `thinwire_node.exchange.port.ExchangeClock`."""
+
+    def __init__(self, link: Link, clocks: Clocks, every_s: float) -> None:
+        self._link = link
+        self._clocks = clocks
+        self._every_s = every_s
+        self._clock = CoordinatorClock()
+        self._asleep_s = clocks.asleep_s()
+        self._probe_now = asyncio.Event()
+
+    async def begin(self, probed: Callable[[bool], None]) -> None:
+        for _ in range(FIRST_PROBES):
+            await self._probe(probed)
+
+    async def keep(self, probed: Callable[[bool], None]) -> None:
+        while True:
+            self._probe_now.clear()
+            timer = asyncio.get_running_loop().call_later(self._every_s, self._probe_now.set)
+            try:
+                await self._probe_now.wait()
+            finally:
+                timer.cancel()
+            await self._probe(probed)
+
+    def check(self) -> None:
+        if self._slept() or not self._clock:
+            self._probe_now.set()
+
+    def reading(self) -> ClockReading | None:
+        if not self._clock:
+            return None
+        now = self._clocks.now()
+        return ClockReading(self._clock.offset(now), self._clock.error(now))
+
+    async def _probe(self, probed: Callable[[bool], None]) -> None:
+        self._slept()
+        sent = self._clocks.now()
+        reply = await self._link.probe()
+        if self._slept():
+            return
+        probe = Probe(sent, reply.received_us / 1e6, reply.answered_us / 1e6, self._clocks.now())
+        odd = self._clock.add(probe, reply.term)
+        if odd:
+            tell(log, logging.WARNING, "node.clock_jump", odd, reason=odd)
+        probed(odd is not None)
+
+    def _slept(self) -> bool:
+        """Whether the machine has slept since this was asked last; the offset is then forgotten."""
+        before, self._asleep_s = self._asleep_s, self._clocks.asleep_s()
+        if abs(self._asleep_s - before) <= SUSPENDED_S:
+            return False
+        slept_s = self._asleep_s - before
+        text = f"this machine slept for {slept_s:.0f} s; asking for the time anew"
+        tell(log, logging.INFO, "node.slept", text, slept_s=slept_s)
+        self._clock.forget()
+        self._probe_now.set()
+        return True

@@ -1,0 +1,102 @@
+"""The star: every node is linked to one coordinator, over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
+from thinwire_node.exchange.coordinator.link import Link, connect
+from thinwire_node.exchange.coordinator.probed_clock import ProbedClock
+from thinwire_node.exchange.kinds import STAR, Surroundings, register
+from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
+from thinwire_node.runtime import Clocks
+from thinwire_node.storage.state import PartialSnapshot
+from thinwire_proto.contract import Contract
+from thinwire_proto.errors import LocalError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.limits import probe_every_s
+
+
+class Star:
+    """See `thinwire_node.exchange.port.Exchange`."""
+
+    def __init__(self, link: Link, clocks: Clocks) -> None:
+        self._link = link
+        self._clocks = clocks
+        self._clock: ProbedClock | None = None
+        self._head_step = 0
+        self._catching_up = True
+
+    @property
+    def clock(self) -> ProbedClock:
+        assert self._clock is not None
+        return self._clock
+
+    async def join(self, applicant: Applicant) -> Admission:
+        momentum = messages.momentum_message(applicant.momentum)
+        reply = await self._link.join(
+            applicant.contract,
+            applicant.node_id,
+            applicant.name,
+            applicant.head,
+            applicant.replica_step,
+            momentum,
+        )
+        admission = messages.admission(reply)
+        self._head_step = admission.step
+        self._clock = ProbedClock(self._link, self._clocks, probe_every_s(admission.contract.round.length_s))
+        return admission
+
+    async def corpus(self, contract: Contract) -> bytes:
+        return await self._link.corpus(contract)
+
+    async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
+        return await self._link.snapshot(folder, contract, begun)
+
+    async def rounds(self) -> AsyncGenerator[Announcement, None]:
+        async with aclosing(self._link.announcements()) as announcements:
+            async for message in announcements:
+                self._catching_up = False
+                yield messages.announcement(message)
+
+    async def publish(self, claim: Claim, payload: bytes) -> Outcome:
+        return messages.outcome(await self._link.contribute(messages.header(claim), payload))
+
+    async def outcome(self, contribution: bytes) -> Outcome:
+        return messages.outcome(await self._link.ask_receipt(contribution))
+
+    async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+        """While the replica is behind, it is watched whether it gets nearer: whoever takes an update comes back for the
+        next one when it has replayed it."""
+        now = self._clocks.now
+        keeping_up = KeepingUp(replica.step, self._head_step, now())
+        asked_at = now()
+        async with aclosing(self._link.updates(replica.step, replica)) as updates:
+            async for sealed in updates:
+                came_at = now()
+                yield sealed
+                step = sealed.row.step + 1
+                if step < self._head_step:
+                    fetch_s, replay_s = came_at - asked_at, now() - came_at
+                    cannot = keeping_up.applied(sealed.size, fetch_s, replay_s, step, sealed.head_step, now())
+                    if cannot:
+                        raise LocalError(cannot)
+                    if self._catching_up:
+                        self._head_step = sealed.head_step  # the swarm moves on meanwhile
+                asked_at = now()
+
+    async def leave(self, trained_through: int | None) -> None:
+        await self._link.leave(trained_through)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+def open_star(surroundings: Surroundings) -> Star:
+    return Star(connect(surroundings.address, surroundings.traffic), surroundings.clocks)
+
+
+register(STAR, open_star)

@@ -1,0 +1,103 @@
+"""One session with the swarm: catch up, follow updates and take part in rounds, until something ends it.
+
+Five tasks run side by side. Two follow the swarm (`follow`): updates are applied as they are sealed, and the newest
+announcement is kept. One keeps the exchange's clock. `TrainingLoop` trains and extracts, and `Delivery` sends what was
+extracted and takes its outcome, while the training goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from thinwire_node.exchange.port import Announcement, Exchange, LinkLost
+from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.deliver import Delivery
+from thinwire_node.session.follow import follow_rounds, follow_updates
+from thinwire_node.session.record import Record
+from thinwire_node.session.situation import Situation
+from thinwire_node.session.train import TrainingLoop
+from thinwire_node.training import pacing
+from thinwire_node.training.work import Work
+
+log = logging.getLogger("thinwire.node")
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """Where a session stands at a moment, for whoever watches. doing: what the training decided last."""
+
+    announcement: Announcement | None
+    head_step: int
+    round_left_s: float | None
+    clock_offset_s: float | None
+    clock_error_s: float | None
+    doing: pacing.Decision | None
+    to_deliver: int
+
+
+class Session:
+    """`head_step`: how many steps were sealed when the node joined."""
+
+    def __init__(
+        self, exchange: Exchange, work: Work, record: Record, options: NodeOptions, clocks: Clocks, head_step: int
+    ) -> None:
+        self._exchange = exchange
+        self._work = work
+        self._record = record
+        self._clocks = clocks
+        self._situation = Situation(head_step)
+        self._delivery = Delivery(exchange, work, record, clocks, self._situation)
+        self._training = TrainingLoop(exchange, work, record, options, clocks, self._situation, self._delivery)
+
+    async def run(self) -> None:
+        """Follow and take part, until the run is complete or enough rounds are done. Raises LinkLost, Refused,
+        LocalError if this machine cannot keep up, or ReplicaError if the parameters are not the swarm's."""
+        exchange, work, situation = self._exchange, self._work, self._situation
+        await exchange.clock.begin(self._probed)
+        train = asyncio.ensure_future(self._training.run())
+        others = (
+            follow_updates(exchange, work, self._record, situation),
+            follow_rounds(exchange, work, situation),
+            exchange.clock.keep(self._probed),
+            self._delivery.run(),
+        )
+        tasks = [train, *(asyncio.ensure_future(task) for task in others)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:  # in this order, so that what is told does not depend on chance
+                if task.done():
+                    task.result()
+            if not train.done():
+                raise LinkLost("the coordinator ended the session")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await work.finish_jobs()
+
+    def leave(self) -> None:
+        """Train no more; `run` is over when the outcome that is awaited has come."""
+        self._situation.leaving = True
+        self._situation.changed.set()
+
+    def state(self) -> SessionState:
+        situation, reading, now = self._situation, self._exchange.clock.reading(), self._clocks.now()
+        newest = situation.newest
+        step = max(situation.head_step, newest.step if newest is not None else 0)
+        view = self._training.view() if self._work.replica is not None else None
+        return SessionState(
+            announcement=newest,
+            head_step=step,
+            round_left_s=max(0.0, view.round.deadline - now) if view and view.round else None,
+            clock_offset_s=reading.offset if reading else None,
+            clock_error_s=reading.error if reading else None,
+            doing=situation.doing,
+            to_deliver=self._delivery.unsettled,
+        )
+
+    def _probed(self, jumped: bool) -> None:
+        self._record.clock_jumps += jumped
+        self._situation.changed.set()

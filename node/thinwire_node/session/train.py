@@ -1,0 +1,156 @@
+"""The training loop of a session: train, extract, drop or wait, as `pacing` decides."""
+
+from __future__ import annotations
+
+import logging
+
+from thinwire_common.logs import tell
+from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, RunComplete, Waiting
+from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.deliver import Delivery, Outgoing
+from thinwire_node.session.record import Record
+from thinwire_node.session.situation import Situation, set_or_after
+from thinwire_node.training import pacing
+from thinwire_node.training.trainer import Interrupted
+from thinwire_node.training.work import Work
+from thinwire_proto.limits import LOOK_AGAIN_S
+
+log = logging.getLogger("thinwire.node")
+
+
+class TrainingLoop:
+    def __init__(
+        self,
+        exchange: Exchange,
+        work: Work,
+        record: Record,
+        options: NodeOptions,
+        clocks: Clocks,
+        situation: Situation,
+        delivery: Delivery,
+    ) -> None:
+        self._exchange = exchange
+        self._work = work
+        self._record = record
+        self._options = options
+        self._clocks = clocks
+        self._situation = situation
+        self._delivery = delivery
+        self._spec = work.contract.round
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until the run is complete, enough rounds are done, or the node leaves."""
+        work, situation = self._work, self._situation
+        if work.pending is not None:  # a lost session, or the life before, left its outcome open
+            await self._delivery.settle(await self._exchange.outcome(work.pending.hash), tokens=0)
+        while not self._done():
+            if situation.leaving:
+                await work.settled()
+                return
+            situation.changed.clear()
+            self._exchange.clock.check()
+            decision = situation.doing = pacing.decide(self.view(), self._spec)
+            await self._do(decision, situation.round)
+
+    async def _do(self, decision: pacing.Decision, round_: AnnouncedRound | None) -> None:
+        if isinstance(decision, pacing.Train):
+            await self._train(decision.samples)
+        elif isinstance(decision, pacing.Extract):
+            assert round_ is not None
+            await self._extract(round_, decision.why)
+        elif isinstance(decision, pacing.SayNothing):
+            assert round_ is not None
+            await self._say_nothing(round_)
+        elif isinstance(decision, pacing.Drop):
+            await self._drop(decision.why)
+        else:
+            await self._wait(decision.why)
+
+    def _done(self) -> bool:
+        if self._options.rounds is not None and self._record.counted >= self._options.rounds:
+            return True
+        newest, work = self._situation.newest, self._work
+        if not isinstance(newest, RunComplete) or work.pending is not None:
+            return False
+        if work.replica is None or work.replica.step < newest.step:
+            return False
+        tell(log, logging.INFO, "node.run_complete", "the run is complete", step=newest.step)
+        return True
+
+    def view(self) -> pacing.View:
+        work, situation, now = self._work, self._situation, self._clocks.now()
+        assert work.replica is not None
+        announced, reading = situation.round, self._exchange.clock.reading()
+        current = None
+        if announced is not None and reading is not None:
+            current = pacing.RoundView(announced.step, reading.here(announced.deadline), reading.error)
+        return pacing.View(
+            now=now,
+            round=current,
+            contributed=situation.has_contributed,
+            out=work.pending is not None or self._delivery.waiting,
+            hurry=situation.hurry,
+            replica_step=work.replica.step,
+            base_step=work.trainer.base_step,
+            samples=work.trainer.samples,
+            leased=work.lease.left,
+            sample_s=self._record.speed.sample_s,
+            tail_s=self._record.tail.seconds(self._spec.length_s),
+            micro_batch=work.contract.rule.micro_batch_max(self._options.micro_batch),
+        )
+
+    async def _train(self, samples: int) -> None:
+        work = self._work
+        began, computed_s = self._clocks.now(), work.trainer.compute_s
+        try:
+            trained = await work.train(samples)
+        except Interrupted:
+            return
+        self._record.trained(trained, self._clocks.now() - began, work.trainer.compute_s - computed_s)
+
+    async def _wait(self, why: str) -> None:
+        """Until something changes; a round that is over by our clock is looked at again soon, at the latest."""
+        newest = self._situation.newest
+        if isinstance(newest, Waiting) and newest.text != self._said:
+            self._said = newest.text
+            tell(log, logging.INFO, "node.waiting", newest.text, reason=newest.text)
+        log.debug("waiting: %s", why)
+        began = self._clocks.now()
+        await set_or_after(self._situation.changed, LOOK_AGAIN_S)
+        self._record.phases["wait"].add(self._clocks.now() - began)
+
+    async def _drop(self, why: str) -> None:
+        self._situation.hurry = True
+        self._record.too_old += 1
+        tell(log, logging.INFO, "node.gradient_dropped", f"gradient dropped: {why}", reason=why)
+        await self._work.drop_gradient()
+
+    async def _extract(self, round_: AnnouncedRound, why: str) -> None:
+        began = self._clocks.now()
+        contribution = await self._work.contribution(round_)
+        if contribution is None:
+            return  # an update came in between; look again
+        self._record.encoded(contribution, self._clocks.now() - began)
+        self._situation.contributed = (round_.term, round_.number)
+        log.debug("round %d: extracted, since %s", round_.number, why)
+        self._tell_dropped(contribution.claim.dropped)
+        await self._delivery.send(Outgoing(round_, contribution.claim, contribution))
+
+    async def _say_nothing(self, round_: AnnouncedRound) -> None:
+        """Nothing was trained: say so, that nobody waits, and that the lease is filled up again."""
+        work = self._work
+        self._situation.contributed = (round_.term, round_.number)
+        dropped = work.trainer.dropped
+        self._tell_dropped(dropped)
+        await work.drop_gradient()
+        through = work.lease.trained_through
+        claim = Claim(round_.term, round_.number, round_.step, round_.step, through, dropped)
+        await self._delivery.send(Outgoing(round_, claim, None))
+
+    def _tell_dropped(self, dropped: int) -> None:
+        self._record.dropped += dropped
+        if dropped:
+            text = f"{dropped} micro-batches dropped: loss or gradient was not finite"
+            tell(log, logging.WARNING, "node.micro_batches_dropped", text, micro_batches=dropped)

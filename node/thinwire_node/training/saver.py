@@ -1,0 +1,90 @@
+"""Writes down what a node holds: its momentum and replica now and then, and at once the names of what it sends.
+
+The momentum on disk still holds what was sent since. So a name is on disk before its contribution leaves, and the list
+of names grows shorter only when a newer momentum is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.training.threads import Job, Threads
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.limits import save_every_s
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Of what is to be saved, so that computing goes on meanwhile. last_sent: the last contribution sent before."""
+
+    replica: Replica
+    momentum: KeptMomentum
+    last_sent: bytes | None
+
+
+class Saver:
+    """`now`: seconds on a monotonic clock. `round_s`: the length of a round."""
+
+    def __init__(self, state: NodeState, threads: Threads, now: Callable[[], float], round_s: float) -> None:
+        self._state = state
+        self._threads = threads
+        self._now = now
+        self._round_s = round_s
+        self._sent_since = state.sent() or []  # the save that is on disk
+        self._saving: asyncio.Future[None] | None = None
+        self._saved_at = now()
+        self._save_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return self._now() - self._saved_at > save_every_s(self._round_s, self._save_s)
+
+    def copies(self, replica: Replica, momentum: KeptMomentum) -> Copies:
+        """Called on the compute thread; begins the time until the next save."""
+        self._saved_at = self._now()
+        return Copies(replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
+
+    async def note_sent(self, contribution: bytes) -> None:
+        """On disk when this returns, so that the contribution may leave."""
+        self._sent_since.append(contribution)
+        await self._write_sent()
+
+    def begin(self, copies: Copies | None) -> None:
+        """Save in the background, unless a save is under way. Raises OSError if the last one failed."""
+        if self._saving is not None and self._saving.done():
+            self._saving.result()
+        if copies is not None and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.ensure_future(self.save(copies))
+
+    async def save(self, copies: Copies) -> None:
+        began = self._now()
+        await self._threads.saver.run(Job.SAVE, self._write, copies)
+        self._save_s = self._now() - began
+        pending = copies.momentum.pending
+        known = [name for name in (copies.last_sent, pending and pending.hash) if name]
+        ends = [self._sent_since.index(name) + 1 for name in known if name in self._sent_since]
+        self._sent_since = self._sent_since[max(ends, default=0) :]
+        await self._write_sent()
+
+    async def finish(self) -> None:
+        """Wait for a save that is under way."""
+        if self._saving is not None:
+            await self._saving
+
+    def forget_sent(self) -> None:
+        """The momentum is forgotten, and with it what was sent of it."""
+        self._sent_since = []
+
+    async def drop(self) -> None:
+        """Remove the momentum that is on disk."""
+        await self._threads.journal.run(Job.NOTE, self._state.drop_momentum)
+
+    async def _write_sent(self) -> None:
+        await self._threads.journal.run(Job.NOTE, self._state.save_sent, list(self._sent_since))
+
+    def _write(self, copies: Copies) -> None:
+        self._state.save_momentum(copies.momentum)
+        self._state.save_replica(copies.replica)
