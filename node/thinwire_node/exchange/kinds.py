@@ -1,24 +1,28 @@
 """Kinds of exchange, by the name that a contract has for them (`exchange.kind`).
 
-An implementation registers itself in its own file: `register("star", connect)`.
+Each kind is a package or file of its own, which registers itself when it is imported: `register("star", open_star)`. No
+list names the kinds. What is asked for and not known yet is looked for in the packages beside this file, and in modules
+that installed packages name in the entry-point group `thinwire.kinds`.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from thinwire_common.traffic import Traffic
+from thinwire_node import exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 
+ENTRY_POINTS = "thinwire.kinds"
 STAR = "star"
 """Everybody is linked to the coordinator. It is how a node learns the contract, before it knows the kind."""
-BUILT_IN = {STAR: "thinwire_node.exchange.coordinator.star"}
-"""Which module registers a kind; it is imported when it is needed."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,23 @@ def register(kind: str, open_: Open) -> None:
 
 def kind_of(contract: Contract | None) -> str:
     """Of the run, or of a run that the node knows nothing of yet."""
-    exchange = getattr(contract, "exchange", None)
-    return exchange.kind if exchange is not None else STAR
+    section = getattr(contract, "exchange", None)
+    return section.kind if section is not None else STAR
 
 
 def open_exchange(kind: str, surroundings: Surroundings) -> Exchange:
     """Raises ConfigError if this version has no such kind."""
-    if kind not in _kinds and kind in BUILT_IN:
-        import_module(BUILT_IN[kind])
     if kind not in _kinds:
-        known = ", ".join(sorted({*BUILT_IN, *_kinds}))
+        _import_all()
+    if kind not in _kinds:
+        known = ", ".join(sorted(_kinds))
         raise ConfigError(f"exchange.kind: this version has {known}, not {kind!r}; install a newer version")
     return _kinds[kind](surroundings)
+
+
+def _import_all() -> None:
+    for module in pkgutil.iter_modules(exchange.__path__):
+        if module.ispkg:
+            import_module(f"{exchange.__name__}.{module.name}")
+    for entry in entry_points(group=ENTRY_POINTS):
+        entry.load()

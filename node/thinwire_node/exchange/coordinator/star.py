@@ -10,7 +10,7 @@ from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
 from thinwire_node.exchange.coordinator.link import Link, connect
 from thinwire_node.exchange.coordinator.probed_clock import ProbedClock
-from thinwire_node.exchange.kinds import STAR, Surroundings, register
+from thinwire_node.exchange.kinds import Surroundings
 from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import PartialSnapshot
@@ -97,6 +97,3 @@ class Star:
 
 def open_star(surroundings: Surroundings) -> Star:
     return Star(connect(surroundings.address, surroundings.traffic), surroundings.clocks)
-
-
-register(STAR, open_star)

@@ -1,0 +1,189 @@
+"""A new kind of exchange is one file: it registers itself, and a real node takes part in a run through it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from support.small import random_replica, small_contract, small_corpus
+from thinwire_common.traffic import Traffic
+from thinwire_node.daemon import Node, Settings
+from thinwire_node.exchange.kinds import Surroundings, open_exchange, register
+from thinwire_node.exchange.port import (
+    Admission,
+    AnnouncedRound,
+    Announcement,
+    Applicant,
+    Claim,
+    ClockReading,
+    Exchange,
+    LinkLost,
+    Outcome,
+    Reason,
+    RunComplete,
+    SealedUpdate,
+)
+from thinwire_node.machine import RealMachine
+from thinwire_node.options import NodeOptions
+from thinwire_node.storage.state import PartialSnapshot
+from thinwire_proto.contract import Contract
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import merge
+from thinwire_proto.wire.codec import decode_votes
+from thinwire_proto.wire.rows import Counted, Row, contribution_hash
+
+K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7
+CONTRACT = small_contract(
+    demo={"k": K, "k_policy": "fixed", "magnitude": "sign"},
+    round={"samples": SAMPLES, "pace": "barrier"},
+    schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
+)
+
+
+class OwnClock:
+    """Deadlines are on the node's own clock."""
+
+    async def begin(self, probed: Callable[[bool], None]) -> None:
+        probed(False)
+
+    async def keep(self, probed: Callable[[bool], None]) -> None:
+        await asyncio.Event().wait()
+
+    def check(self) -> None:
+        pass
+
+    def reading(self) -> ClockReading | None:
+        return ClockReading(offset=0.0, error=0.0)
+
+
+class Alone:
+    """What the node contributes is the update."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.clock = OwnClock()
+        self._now = surroundings.clocks.now
+        self._changed = asyncio.Event()
+
+    async def join(self, applicant: Applicant) -> Admission:
+        self._node_id = applicant.node_id
+        return Admission(CONTRACT, SWARM.step, take_snapshot=applicant.replica_step != SWARM.step)
+
+    async def corpus(self, contract: Contract) -> bytes:
+        return small_corpus().pack()
+
+    async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
+        path = folder / f"snapshot-{SWARM.step}.part"
+        SWARM.replica.save(path)
+        return path
+
+    async def rounds(self) -> AsyncGenerator[Announcement, None]:
+        while True:
+            number, step = SWARM.round, SWARM.step
+            if step == STEPS:
+                yield RunComplete(step)
+            else:
+                lease = range(number * SAMPLES, (number + 1) * SAMPLES)
+                yield AnnouncedRound(1, number, step, self._now() + 60, K, (NONCE,), (lease,))
+            while number == SWARM.round:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def publish(self, claim: Claim, payload: bytes) -> Outcome:
+        if SWARM.loses_connection:
+            SWARM.loses_connection = False
+            raise LinkLost("the cable was pulled")
+        outcome = SWARM.seal(self._node_id, claim, payload, self._now())
+        self._changed.set()
+        return outcome
+
+    async def outcome(self, contribution: bytes) -> Outcome:
+        return Outcome(Reason.UNKNOWN, "it never came")
+
+    async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
+        for step in range(replica.step, STEPS):
+            while step >= SWARM.step:
+                self._changed.clear()
+                await self._changed.wait()
+            yield SWARM.sealed[step]
+        await asyncio.Event().wait()
+
+    async def leave(self, trained_through: int | None) -> None:
+        SWARM.left += 1
+
+    async def close(self) -> None:
+        pass
+
+
+class SwarmOfOne:
+    """`loses_connection`: before the next contribution arrives."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.replica = random_replica(CONTRACT)
+        self.sealed: list[SealedUpdate] = []
+        self.loses_connection = True
+        self.left = 0
+
+    @property
+    def step(self) -> int:
+        return len(self.sealed)
+
+    def seal(self, node_id: str, claim: Claim, payload: bytes, now: float) -> Outcome:
+        replica, step = self.replica, self.step
+        self.round += 1
+        if not claim.samples:
+            return Outcome(Reason.NOTHING_TRAINED, "nothing was trained")
+        if (claim.step, claim.fingerprint) != (step, replica.fingerprint(NONCE)):
+            return Outcome(Reason.REPLICA_DIFFERS, "other parameters")
+        merged = merge([(decode_votes(payload, replica.layout, K), 1)], replica.layout.components)
+        update = Update(step, learning_rate(CONTRACT.schedule, step), decay(CONTRACT.schedule, step), merged)
+        name = contribution_hash(CONTRACT.hash, claim.term, claim.round, node_id, payload)
+        counted = (Counted(node_id, name, 1, claim.samples),)
+        body_hash = hashlib.sha256(payload).digest()
+        row = Row(step, claim.round, 1, NONCE, claim.fingerprint, body_hash, len(payload), counted, replica.head)
+        replica.apply(update, row.hash)
+        self.sealed.append(SealedUpdate(row, update, len(payload), step + 1))
+        return Outcome(Reason.COUNTED, step=step, arrived=now)
+
+
+SWARM = SwarmOfOne()
+register("alone", Alone)
+
+
+class MachineInARunOfItsOwn(RealMachine):
+    """As if the contract named the kind."""
+
+    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+        return super().connect("alone", traffic)
+
+
+async def test_a_node_takes_part_in_a_run_through_a_kind_of_exchange_that_the_test_defines(tmp_path: Path) -> None:
+    settings = Settings("nowhere:1", tmp_path / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
+    node = Node(settings, MachineInARunOfItsOwn(settings.address, settings.state_dir, settings.device))
+    await node.run(asyncio.Event())
+    record = node.record
+    assert (record.counted, record.sessions, record.sessions_lost) == (STEPS, 2, 1)
+    # the pulled cable took a contribution along, whose gradient went back into the momentum; its lease was used up
+    assert {name: count for name, count in record.outcomes.items() if count} == {
+        "counted": STEPS,
+        "unknown": 1,
+        "nothing_trained": 1,
+    }
+    assert record.samples == (STEPS + 1) * SAMPLES
+    assert node.work is not None
+    assert node.work.replica is not None
+    assert node.work.replica.state_hash() == SWARM.replica.state_hash()
+    assert SWARM.left == 1
+
+
+def test_a_kind_that_this_version_lacks_is_named(tmp_path: Path) -> None:
+    machine = RealMachine("nowhere:1", tmp_path, "cpu")
+    with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
+        open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))

@@ -1,0 +1,58 @@
+"""Between protobuf and the port: nothing of a message is lost on the way."""
+
+from __future__ import annotations
+
+from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.port import AnnouncedRound, Claim, Reason, RunComplete, Waiting
+from thinwire_proto.wire import service_pb2 as pb
+
+
+def test_each_reason_of_the_wire_has_one_of_the_node() -> None:
+    named = {number: name.removeprefix("REASON_").lower() for name, number in pb.Receipt.Reason.items() if number}
+    assert {number: reason.value for number, reason in messages.REASONS.items()} == named
+    assert {reason.value for reason in Reason} == {"counted", *named.values()}
+
+
+def test_an_outcome() -> None:
+    counted = messages.outcome(pb.Receipt(outcome=pb.Receipt.OUTCOME_COUNTED, step=7, arrived_us=1_500_000))
+    assert (counted.reason, counted.counted, counted.step, counted.arrived) == (Reason.COUNTED, True, 7, 1.5)
+    late = messages.outcome(
+        pb.Receipt(outcome=pb.Receipt.OUTCOME_NOT_COUNTED, reason=pb.Receipt.REASON_LATE, text="too late")
+    )
+    assert (late.reason, late.counted, late.text, late.arrived) == (Reason.LATE, False, "too late", None)
+
+
+def test_a_reason_that_only_a_newer_coordinator_knows() -> None:
+    receipt = pb.Receipt.FromString(
+        pb.Receipt(outcome=pb.Receipt.OUTCOME_NOT_COUNTED).SerializeToString() + b"\x10\x63"
+    )
+    assert messages.outcome(receipt).reason is Reason.UNKNOWN
+
+
+def test_announcements() -> None:
+    lease = [pb.SampleRange(start=4, count=2), pb.SampleRange(start=9, count=1)]
+    opened = pb.Announcement(
+        state=pb.Announcement.STATE_ROUND,
+        term=1,
+        round=2,
+        step=3,
+        k=8,
+        nonces=[5, 6],
+        clock_us=10_000_000,
+        time_left_ms=500,
+        lease=lease,
+    )
+    assert messages.announcement(opened) == AnnouncedRound(1, 2, 3, 10.5, 8, (5, 6), (range(4, 6), range(9, 10)))
+    waiting = pb.Announcement(state=pb.Announcement.STATE_WAITING, step=3, text="for one more node")
+    assert messages.announcement(waiting) == Waiting(3, "for one more node")
+    assert messages.announcement(pb.Announcement(state=pb.Announcement.STATE_COMPLETE, step=9)) == RunComplete(9)
+
+
+def test_a_claim_keeps_the_difference_between_position_0_and_none() -> None:
+    claim = Claim(1, 2, 3, 2, 0, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
+    header = messages.header(claim)
+    told = (header.term, header.round, header.step, header.base_step, header.dropped, header.samples)
+    assert told == (1, 2, 3, 2, 1, 4)
+    assert (header.fingerprint, header.loss, header.compute_ms) == (2**63, 2.5, 70)
+    assert header.HasField("trained_through")
+    assert not messages.header(Claim(1, 2, 3, 3, None)).HasField("trained_through")
