@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -20,7 +21,6 @@ from thinwire_node.exchange.port import (
     Applicant,
     Claim,
     ClockReading,
-    Exchange,
     LinkLost,
     Outcome,
     Reason,
@@ -29,8 +29,9 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
-from thinwire_node.storage.state import PartialSnapshot
+from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.contract import Contract
+from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -40,7 +41,15 @@ from thinwire_proto.wire.codec import decode_votes
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
 
 K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7
+
+
+@EXCHANGES.register(since="0.2.0")
+class AloneSpec(ExchangeSpec):
+    kind: Literal["alone"] = "alone"
+
+
 CONTRACT = small_contract(
+    exchange={"kind": "alone"},
     demo={"k": K, "k_policy": "fixed", "magnitude": "sign"},
     round={"samples": SAMPLES, "pace": "barrier"},
     schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
@@ -157,16 +166,12 @@ SWARM = SwarmOfOne()
 register("alone", Alone)
 
 
-class MachineInARunOfItsOwn(RealMachine):
-    """As if the contract named the kind."""
-
-    def connect(self, kind: str, traffic: Traffic) -> Exchange:
-        return super().connect("alone", traffic)
-
-
 async def test_a_node_takes_part_in_a_run_through_a_kind_of_exchange_that_the_test_defines(tmp_path: Path) -> None:
     settings = Settings("nowhere:1", tmp_path / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
-    node = Node(settings, MachineInARunOfItsOwn(settings.address, settings.state_dir, settings.device))
+    kept = NodeState(settings.state_dir)
+    kept.write("contract.json", CONTRACT.written)
+    kept.close()
+    node = Node(settings)
     await node.run(asyncio.Event())
     record = node.record
     assert (record.counted, record.sessions, record.sessions_lost) == (STEPS, 2, 1)

@@ -1,8 +1,9 @@
 """Kinds of exchange, by the name that a contract has for them (`exchange.kind`).
 
-Each kind is a package or file of its own, which registers itself when it is imported: `register("star", open_star)`. No
-list names the kinds. What is asked for and not known yet is looked for in the packages beside this file, and in modules
-that installed packages name in the entry-point group `thinwire.kinds`.
+Each kind is a package of its own, which registers itself when it is imported: `register("star", open_star)`. No list
+names the kinds. A kind that is not known yet is looked for in the packages beside this file, and in the modules that
+installed packages name in the entry-point group `thinwire.kinds`. The kind's section of the contract is registered in
+`thinwire_proto.contract.exchanges`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from thinwire_node import exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks
 from thinwire_proto.contract import Contract
+from thinwire_proto.contract.unions import ENTRY_POINTS
 from thinwire_proto.errors import ConfigError
 
-ENTRY_POINTS = "thinwire.kinds"
 STAR = "star"
 """Everybody is linked to the coordinator. It is how a node learns the contract, before it knows the kind."""
 
@@ -44,8 +45,7 @@ def register(kind: str, open_: Open) -> None:
 
 def kind_of(contract: Contract | None) -> str:
     """Of the run, or of a run that the node knows nothing of yet."""
-    section = getattr(contract, "exchange", None)
-    return section.kind if section is not None else STAR
+    return contract.exchange.kind if contract is not None else STAR
 
 
 def open_exchange(kind: str, surroundings: Surroundings) -> Exchange:
