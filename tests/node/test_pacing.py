@@ -1,4 +1,4 @@
-"""Train, cut or wait: every rule, under synthetic time."""
+"""Train, extract or wait: every rule, under synthetic time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from thinwire_node.training.pacing import (
     Train,
     View,
     Wait,
-    cut_at,
     decide,
+    extract_at,
 )
 from thinwire_proto.contract import RoundSpec
 
@@ -54,7 +54,7 @@ def kind(rules: RoundSpec, **changes: Any) -> type:
 
 
 def test_the_cut_leaves_time_for_all_that_comes_after_it() -> None:
-    assert cut_at(VIEW, ROUND, spec()) == pytest.approx(T - 0.1 - 1.0 - 0.25)
+    assert extract_at(VIEW, ROUND, spec()) == pytest.approx(T - 0.1 - 1.0 - 0.25)
     assert kind(spec(), now=8.6) is Train
     assert kind(spec(), now=8.65) is Extract
     assert kind(spec(), now=T) is Extract  # at the very deadline it may still be counted
@@ -140,7 +140,7 @@ def test_without_a_round_there_is_nothing_to_do() -> None:
         ({"leased": 3}, 3),
         ({"sample_s": 1.0}, 2),  # a quarter of a round
         ({"sample_s": 30.0}, 1),  # and one, however slow the machine is
-        ({"now": 8.0, "sample_s": 0.2}, 3),  # what is left before the cut
+        ({"now": 8.0, "sample_s": 0.2}, 3),  # what is left before the extraction
     ],
 )
 def test_micro_batches_are_no_larger_than_fits(changes: dict[str, Any], samples: int) -> None:

@@ -53,7 +53,7 @@ class DriftingClock:
 
 @dataclass(frozen=True)
 class Hardware:
-    """samples_s: samples that it trains on in a second. encode_s, replay_s: a cut and its payload, one update."""
+    """samples_s: trained in a second. encode_s: for an extraction and its payload. replay_s: for one update."""
 
     samples_s: float = 8.0
     micro_batch: int = 8

@@ -4,7 +4,7 @@ node_id                   made once
 contract.json, corpus.zst of the run that it takes part in
 head.json                 the newest sealed row that it has seen
 replica.safetensors       its parameters, now and then
-momentum.safetensors      its momentum as it was after a cut, with the contribution that this cut took out of it
+momentum.safetensors      its momentum after an extraction, with the contribution that this took out of it
 sent.json                 contributions sent since: the momentum still holds what is in them, so that it is worth
                           nothing if one of them was counted
 snapshot-STEP.part        a snapshot that is on its way
@@ -187,8 +187,8 @@ class NodeState:
             if "pending" in about:
                 pending = Pending(bytes.fromhex(about["pending"]), _sent_of(tensors, PENDING, 0))
             while (key := f"{AWAITED}{len(awaited)}") in about:
-                name, step, cut = about[key].split()
-                awaited.append(Pending(bytes.fromhex(name), _sent_of(tensors, key + ".", int(cut)), int(step)))
+                name, step, extraction = about[key].split()
+                awaited.append(Pending(bytes.fromhex(name), _sent_of(tensors, key + ".", int(extraction)), int(step)))
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
         fits = {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict(shapes) and all(

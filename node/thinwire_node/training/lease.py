@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Lease:
-    """`trained_through`: the last position taken, or None. The coordinator hears of it with the next contribution."""
+    """`trained_through`: the last position taken, or None. The swarm is told with the next contribution."""
 
     def __init__(self, trained_through: int | None = None) -> None:
         self.trained_through = trained_through
@@ -17,8 +17,8 @@ class Lease:
         return sum(len(run) for run in self._runs)
 
     def renew(self, runs: Iterable[range]) -> None:
-        """An announcement tells the whole lease, as of what the coordinator had heard: what was taken since is still
-        in it, at its beginning."""
+        """Take over the lease of an announcement. It begins with the positions that were taken since the swarm was last
+        told; they are left out."""
         self._runs = list(runs)
         for number, run in enumerate(self._runs):
             if self.trained_through is not None and self.trained_through in run:

@@ -1,8 +1,8 @@
-"""Train, cut, or wait? A pure function of what the node knows at a moment; the answer comes with its reason.
+"""Decides whether to train, extract a contribution, or wait: a pure function of what the node knows, with its reason.
 
-Waiting for the update before training on is simple, and leaves a thin link's machine idle for most of its time. Never
-waiting would train on parameters that the swarm has left behind. So the node goes on as long as what it trains can
-still be in a round that takes a base of that age, and drops what cannot (docs/time.md).
+A node that waits for each update before it trains on leaves the machine behind a thin link idle for most of its time. A
+node that never waits trains on parameters that the swarm has left behind. So the node trains on while a round can still
+accept a base of that age, and drops a gradient that no round can accept any more (docs/time.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCHES_A_ROUND = 4
 
 
 class Tail:
-    """How long a contribution takes from the cut until it has arrived, by the last ones."""
+    """Time from the start of an extraction to the arrival of its payload, estimated from the last ones."""
 
     def __init__(self) -> None:
         self._encode_s: deque[float] = deque(maxlen=MEASURED_KEPT)
@@ -30,14 +30,14 @@ class Tail:
         self._encode_s.append(seconds)
 
     def arrived(self, payload_bytes: int, seconds: float) -> None:
-        """A payload took so long from its first byte out to its last byte in."""
+        """A payload took `seconds` from its first byte sent to its last byte received."""
         if payload_bytes > 0:
             self._bytes = payload_bytes
             self._seconds_a_byte.append(max(0.0, seconds) / payload_bytes)
 
     @property
     def bytes_s(self) -> float | None:
-        """What the link has carried in a second, on average over the last ones; None before the first."""
+        """Bytes a second that the link carried, averaged over the last payloads; None before the first."""
         mean = sum(self._seconds_a_byte) / len(self._seconds_a_byte) if self._seconds_a_byte else 0.0
         return 1 / mean if mean else None
 
@@ -49,7 +49,7 @@ class Tail:
 
 
 class Speed:
-    """Seconds a sample, by the last micro-batches."""
+    """Seconds a sample, averaged over the last micro-batches."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=MEASURED_KEPT)
@@ -79,10 +79,10 @@ class View:
     now: float
     round: RoundView | None
     contributed: bool  # to that round; or it has said that it has nothing
-    out: bool  # a contribution is out whose receipt is not in
-    hurry: bool  # a round has passed without us: say what there is before this one does, too
+    out: bool  # the outcome of a contribution is not known yet
+    hurry: bool  # a round went on without this node, so contribute early
     replica_step: int
-    base_step: int | None  # of the gradient since the last cut
+    base_step: int | None  # of the gradient since the last extraction
     samples: int  # in that gradient
     leased: int  # positions that may still be trained on
     sample_s: float
@@ -136,20 +136,20 @@ def decide(view: View, spec: RoundSpec) -> Decision:
     return _train_or_wait(view, view.round, spec)
 
 
-def cut_at(view: View, current: RoundView, spec: RoundSpec) -> float:
-    """When to stop adding to the contribution, so that it arrives in time."""
+def extract_at(view: View, current: RoundView, spec: RoundSpec) -> float:
+    """When to stop training on a contribution, so that it arrives in time."""
     return current.deadline - current.error - view.tail_s - margin_s(spec.length_s)
 
 
 def _due(view: View, current: RoundView, spec: RoundSpec) -> str:
-    """Why to cut now; empty if there is time for more."""
+    """Why to extract now; empty if there is time for more."""
     if _share_is_trained(view, spec):
         return "the share is trained"
     if not view.leased:
         return "the lease is used up"
     if view.hurry:
         return "the round before passed without us"
-    if view.now + view.sample_s > cut_at(view, current, spec):
+    if view.now + view.sample_s > extract_at(view, current, spec):
         return "time is up"
     return ""
 
@@ -167,9 +167,8 @@ def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
 
 
 def _share_is_trained(view: View, spec: RoundSpec) -> bool:
-    """At pace barrier, all that anybody waits for. Whoever waits for a round to open goes on as long as its lease
-    lasts:
-    one node's packets that are sent again would otherwise leave all machines idle."""
+    """Whether the node has trained the samples that the others wait for; only at pace barrier. A node that waits for
+    the next round trains on while its lease lasts. Otherwise one node's lost packets would leave all machines idle."""
     return spec.pace == "barrier" and view.samples >= spec.samples
 
 
@@ -180,7 +179,7 @@ def _size(view: View, current: RoundView, spec: RoundSpec) -> int:
         size = min(size, spec.samples - view.samples)
     if view.sample_s > 0:
         size = min(size, int(spec.length_s / BATCHES_A_ROUND / view.sample_s))
-        left = cut_at(view, current, spec) - view.now
+        left = extract_at(view, current, spec) - view.now
         if not view.contributed and not view.out and left > 0:
             size = min(size, int(left / view.sample_s))
     return max(1, size)
