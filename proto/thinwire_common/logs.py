@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from datetime import datetime, timezone
 
 FORMATS = ("text", "json")
@@ -36,3 +37,20 @@ class JsonFormatter(logging.Formatter):
 def formatter(name: str) -> logging.Formatter:
     """One of FORMATS."""
     return JsonFormatter() if name == "json" else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+
+
+def log_to_stderr(level: str, name: str = "text") -> None:
+    """`name`: one of FORMATS."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(name))
+    log_to(handler, level)
+
+
+def log_to(handler: logging.Handler, level: str) -> None:
+    """Replaces what was set up before."""
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def logs_json() -> bool:
+    """Whether the log is one of JSON lines."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)

@@ -77,7 +77,7 @@ def faulty(swarm: Swarm, fault: str) -> str:
     script = f"{HERE}/faulty_node.py:/faulty_node.py:ro"
     command = ("python", "/faulty_node.py", fault, "start", "coordinator:7700")
     options = ("--no-deps", "--use-aliases", "--volume", script, "-d")
-    places = ("--places=/state", "--metrics=0.0.0.0:7702")
+    places = ("--state-slots=/state", "--metrics=0.0.0.0:7702")
     return swarm.compose("run", *options, "node", *command, *places).split()[-1]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thinwire_coordinator.cli.address import check_address
+from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.ledger.stdlib_corpus import MANUAL, make_corpus
 from thinwire_coordinator.swarm import feed as feed_module
@@ -69,8 +69,8 @@ def test_a_run_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["", "7700", "localhost", "localhost:", ":7700", "a:b", "a:70000"])
 def test_addresses_that_are_none_are_said(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not HOST:PORT"):
-        check_address(address)
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        host_and_port(address)
 
 
 def test_the_embedded_corpus_is_real_and_always_the_same() -> None:

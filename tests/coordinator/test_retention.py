@@ -15,7 +15,7 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_common.units import human_bytes
-from thinwire_coordinator.__main__ import _replica
+from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, foretell, in_words, measure
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
@@ -101,8 +101,8 @@ def test_bodies_go_a_turn_after_their_snapshot(state: State) -> None:
     assert "replayed 2 updates from the snapshot of step 8, the oldest that is kept" in text
     assert "of the 8 updates before step 8 only the rows are checked" in text
     with pytest.raises(ConfigError, match="step 7 is not kept any more: the oldest snapshot is that of step 8"):
-        _replica(state.folder, 7)
-    assert _replica(state.folder, 9).step == 9
+        replica_at(state.folder, 7)
+    assert replica_at(state.folder, 9).step == 9
     Retention(state, 2).sweep()  # after a restart nobody reads yet
     assert state.bodies.names() == names(state, 8, 9)
     assert state.ledger.step == STEPS

@@ -32,8 +32,6 @@ log = logging.getLogger("thinwire.coordinator")
 SNAPSHOTS_KEPT = 3
 """Newest snapshots that are kept beside the first state if no number is given: one to serve, and two behind it should
 that one be torn."""
-KEEP_MIN = 2
-"""One to go on from, and one to fall back on."""
 
 
 class NotKept(LedgerError):

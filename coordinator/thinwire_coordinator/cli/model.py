@@ -1,0 +1,39 @@
+"""`thinwire-coordinator export` and `sample`: the model that a state directory holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thinwire_coordinator.evaluation import sample
+from thinwire_coordinator.ledger.state_directory import open_state, replay, replica_at_head
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica
+
+
+def export(folder: Path, step: int | None, out: Path) -> None:
+    replica = replica_at(folder, step)
+    try:
+        replica.save(out)
+    except OSError as error:
+        raise ConfigError(str(error)) from None
+    print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {out}")
+
+
+def print_sample(folder: Path, prompt: str, length: int, temperature: float, seed: int) -> None:
+    print(prompt + sample(replica_at(folder, None), prompt, length, temperature, seed))
+
+
+def replica_at(folder: Path, step: int | None) -> Replica:
+    """The replica of a step (the head, if None), replayed from the newest snapshot before it."""
+    state = open_state(folder)
+    if step is None:
+        return replica_at_head(state)
+    if not 0 <= step <= state.ledger.step:
+        raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
+    snapshots = state.snapshot_steps()
+    if step < snapshots[0]:
+        raise ConfigError(f"step {step} is not kept any more: the oldest snapshot is that of step {snapshots[0]}")
+    replica = state.load_snapshot(max(snapshot for snapshot in snapshots if snapshot <= step))
+    for _ in replay(state, replica, step):
+        pass
+    return replica

@@ -1,0 +1,91 @@
+"""The command line of `thinwire-coordinator`. A command loads what it needs when it runs: torch takes seconds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from thinwire_common.options import add_options, add_version, read_options
+from thinwire_coordinator.cli.options import CommonOptions, ServeOptions, StateOptions, StatusOptions
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its arguments have a `command`, to be called with them."""
+    parser = argparse.ArgumentParser("thinwire-coordinator", description="The command `thinwire-coordinator`.")
+    add_version(parser)
+    add_options(parser, CommonOptions)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the swarm")
+    add_options(serve, ServeOptions, *(name for name in ServeOptions.model_fields if name != "log_level"))
+    serve.set_defaults(command=_serve)
+
+    ask = commands.add_parser("status", help="how a running swarm is doing")
+    add_options(ask, StatusOptions, "coordinator")
+    ask.set_defaults(command=_status)
+
+    check = commands.add_parser("verify", help="replay the ledger and check every hash and fingerprint")
+    check.set_defaults(command=_verify)
+
+    export = commands.add_parser("export", help="write the parameters of a step as safetensors")
+    export.add_argument("--step", type=int, metavar="S", help="default: the newest")
+    export.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    export.set_defaults(command=_export)
+
+    write = commands.add_parser("sample", help="what the model writes by now")
+    write.add_argument("--prompt", default="def ", metavar="TEXT")
+    write.add_argument("--length", type=_positive, default=300, metavar="BYTES")
+    write.add_argument("--temperature", type=float, default=0.8)
+    write.add_argument("--seed", type=int, default=1)
+    write.set_defaults(command=_sample)
+
+    for command in (check, export, write):
+        add_options(command, StateOptions, "state_dir")
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    options = read_options(ServeOptions, arguments)
+
+    from thinwire_coordinator.cli.serve import serve  # noqa: PLC0415
+
+    serve(options)
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    options = read_options(StatusOptions, arguments)
+
+    from thinwire_coordinator.cli.status import print_status  # noqa: PLC0415
+
+    print_status(options.coordinator)
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    options = read_options(StateOptions, arguments)
+
+    from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
+
+    verify(options.state_dir, print)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    options = read_options(StateOptions, arguments)
+
+    from thinwire_coordinator.cli.model import export  # noqa: PLC0415
+
+    export(options.state_dir, arguments.step, arguments.out)
+
+
+def _sample(arguments: argparse.Namespace) -> None:
+    options, given = read_options(StateOptions, arguments), arguments
+
+    from thinwire_coordinator.cli.model import print_sample  # noqa: PLC0415
+
+    print_sample(options.state_dir, given.prompt, given.length, given.temperature, given.seed)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number

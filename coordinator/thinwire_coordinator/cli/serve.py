@@ -1,0 +1,38 @@
+"""`thinwire-coordinator serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from thinwire_common.logs import log_to_stderr
+from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.coordinator import Coordinator, Settings
+
+
+def serve(options: ServeOptions) -> None:
+    """Until SIGINT or SIGTERM. Raises ThinwireError."""
+    log_to_stderr(options.log_level, options.log_format)
+    settings = Settings(
+        state_dir=options.state_dir,
+        listen=options.listen,
+        run=read_run(options.run) if options.run else None,
+        wait_for=options.wait_for,
+        evaluate_every=options.evaluate_every,
+        bodies=options.bodies,
+        keep=options.keep,
+        http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
+        http_may_move=options.http is None,
+        ready_file=options.ready_file,
+    )
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await Coordinator(settings).run(stop)
+
+    import uvloop  # noqa: PLC0415 - not there on Windows, where the other commands work
+
+    uvloop.run(run())

@@ -1,0 +1,13 @@
+"""`thinwire-coordinator status`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from thinwire_coordinator.cli.status_client import ask_status
+from thinwire_coordinator.cli.status_table import table
+
+
+def print_status(address: str) -> None:
+    """Raises RemoteError if no coordinator answers there."""
+    Console().print(table(ask_status(address)))

@@ -1,0 +1,64 @@
+"""`thinwire-node start`."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from thinwire_common.logs import formatter, log_to, log_to_stderr
+from thinwire_common.options import host_and_port
+from thinwire_node import runtime
+from thinwire_node.cli.options import METRICS_HOST, StartOptions
+from thinwire_node.daemon import Node, Settings
+from thinwire_node.observe.monitor import Monitor
+from thinwire_node.observe.terminal import Terminal, can_show
+from thinwire_node.options import NodeOptions
+from thinwire_node.storage.state_slots import free_state_slot
+
+
+def start(options: StartOptions) -> None:
+    """Until the node leaves. Raises ThinwireError."""
+    metrics = None if options.metrics is None else host_and_port(options.metrics, METRICS_HOST)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    with _logging(options) as terminal, _home(options) as (state_dir, name):
+        settings = Settings(
+            address=options.coordinator,
+            state_dir=state_dir,
+            device=options.device,
+            options=NodeOptions(options.name or name, options.micro_batch, options.rounds),
+            give_up_after_s=options.give_up_after,
+        )
+        runtime.run(Monitor(Node(settings), terminal, metrics, options.ready_file).run)
+
+
+@contextmanager
+def _home(options: StartOptions) -> Iterator[tuple[Path, str]]:
+    """The node's state directory, and its name if it was given none."""
+    if options.state_slots is None:
+        yield options.state_dir, platform.node() or "node"
+        return
+    with free_state_slot(options.state_slots) as slot:
+        yield slot.folder, f"node-{slot.number}"
+
+
+@contextmanager
+def _logging(options: StartOptions) -> Iterator[Terminal | None]:
+    """Log lines go to stderr; if that is a terminal, above the live view, which is returned."""
+    if options.log_format != "text" or not can_show(sys.stderr):
+        log_to_stderr(options.log_level, options.log_format)
+        yield None
+        return
+    terminal = Terminal(sys.stderr)
+    terminal.setFormatter(formatter("text"))
+    log_to(terminal, options.log_level)
+    try:
+        terminal.open()
+        yield terminal
+    finally:
+        terminal.close()

@@ -1,0 +1,134 @@
+"""Options, environment variables and defaults of both programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+
+from thinwire_common.options import Options, flag, read_options, variable
+from thinwire_coordinator.cli import parser as coordinator
+from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
+from thinwire_node.cli import parser as node
+from thinwire_node.cli.options import DEFAULT_STATE_DIR, StartOptions
+from thinwire_proto.errors import ConfigError
+
+SERVE = coordinator.parser(), "serve", ServeOptions
+STATUS = coordinator.parser(), "status", StatusOptions
+START = node.parser(), "start", StartOptions
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in (ServeOptions, StatusOptions, StartOptions):
+        for name in options.model_fields:
+            monkeypatch.delenv(variable(name), raising=False)
+
+
+def start(*given: str) -> StartOptions:
+    return read_options(StartOptions, node.parser().parse_args(["start", *given]))
+
+
+def serve(*given: str) -> ServeOptions:
+    return read_options(ServeOptions, coordinator.parser().parse_args(["serve", *given]))
+
+
+def test_an_option_wins_over_its_variable_and_the_variable_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start("a:1").micro_batch == 8
+    monkeypatch.setenv("THINWIRE_MICRO_BATCH", "3")
+    monkeypatch.setenv("THINWIRE_COORDINATOR", "b:2")
+    monkeypatch.setenv("THINWIRE_NAME", "")  # counts as not set
+    assert (start().micro_batch, start().coordinator, start().name) == (3, "b:2", None)
+    assert (start("a:1", "--micro-batch", "5").micro_batch, start("a:1").coordinator) == (5, "a:1")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_bad_value_is_an_error_that_names_where_it_came_from(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=f"^--wait-for: .*not '{value}'$"):
+        serve("--state-dir", "x", f"--wait-for={value}")
+    monkeypatch.setenv("THINWIRE_WAIT_FOR", value)
+    with pytest.raises(ConfigError, match=f"^THINWIRE_WAIT_FOR: .*not '{value}'$"):
+        serve("--state-dir", "x")
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:0", ":7700", "a:70000"])
+def test_a_bad_address_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=f"^HOST:PORT: '{address}' is not HOST:PORT, as in"):
+        start(address)
+    monkeypatch.setenv("THINWIRE_COORDINATOR", address)
+    with pytest.raises(ConfigError, match=f"^THINWIRE_COORDINATOR: '{address}' is not HOST:PORT"):
+        start()
+
+
+def test_what_must_be_given_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^--state-dir is missing; or set THINWIRE_STATE_DIR$"):
+        serve()
+    with pytest.raises(ConfigError, match=r"^HOST:PORT is missing; or set THINWIRE_COORDINATOR$"):
+        start()
+
+
+def test_a_log_format_that_does_not_exist_is_an_error_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THINWIRE_LOG_FORMAT", "xml")
+    with pytest.raises(ConfigError, match=r"^THINWIRE_LOG_FORMAT: .*'text' or 'json'"):
+        start("a:1")
+
+
+def chosen(arguments: list[str]) -> tuple[Path, Path | None]:
+    """The state directory and the state slots that `start` would use."""
+    given = node.parser().parse_args(["start", "a:1", *arguments])
+    options = node.start_options(given)
+    return options.state_dir, options.state_slots
+
+
+def test_state_slots_and_a_state_directory_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen([]) == (DEFAULT_STATE_DIR, None)
+    assert chosen(["--state-slots", "s"]) == chosen(["--places", "s"]) == (DEFAULT_STATE_DIR, Path("s"))
+    with pytest.raises(SystemExit):
+        chosen(["--state-slots", "s", "--state-dir", "d"])
+    monkeypatch.setenv("THINWIRE_STATE_SLOTS", "e")
+    assert chosen([]) == (DEFAULT_STATE_DIR, Path("e"))
+    assert chosen(["--state-dir", "d"]) == (Path("d"), None)
+    monkeypatch.setenv("THINWIRE_STATE_DIR", "f")
+    assert chosen(["--state-slots", "s"])[1] == Path("s")
+    with pytest.raises(ConfigError, match="THINWIRE_STATE_DIR and THINWIRE_STATE_SLOTS are both set"):
+        chosen([])
+
+
+@pytest.mark.parametrize(("parser", "command", "options"), [SERVE, STATUS, START])
+def test_help_names_every_variable(
+    parser: ArgumentParser, command: str, options: type[Options], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    with pytest.raises(SystemExit):
+        parser.parse_args([command, "--help"])
+    shown = "".join(capsys.readouterr().out.split())
+    for name in options.model_fields:
+        assert variable(name) in shown
+        assert "".join(flag(options, name).split()) in shown
+
+
+@pytest.mark.parametrize("program", ["thinwire_coordinator", "thinwire_node"])
+@pytest.mark.parametrize("given", ["--version", "--help", "status"])
+def test_what_needs_no_torch_does_not_load_it(program: str, given: str, tmp_path: Path) -> None:
+    where = {"thinwire_coordinator": ["127.0.0.1:9"], "thinwire_node": ["--state-dir", str(tmp_path)]}[program]
+    script = (
+        "import sys\n"
+        f"from {program}.__main__ import main\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        "print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", script, given, *(where if given == "status" else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    if given == "--version":
+        assert done.stdout.split()[1].count(".") == 2
+
+
+def test_arguments_that_are_no_options_are_left_alone() -> None:
+    found = read_options(StatusOptions, Namespace(coordinator="a:1", command=None, json=True))
+    assert found == StatusOptions(coordinator="a:1")

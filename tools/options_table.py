@@ -1,0 +1,56 @@
+"""Write the tables of options into docs/operating.md, or check that they are up to date (`--check`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from thinwire_common.options import Options, default_of, flag, metavar_of, variable
+from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
+from thinwire_node.cli.options import StartOptions
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "operating.md"
+BEGIN = "<!-- options: begin; made by python -m tools.options_table -->\n"
+END = "<!-- options: end -->\n"
+TABLES: tuple[tuple[str, type[Options], tuple[str, ...]], ...] = (
+    ("thinwire-coordinator", ServeOptions, tuple(ServeOptions.model_fields)),
+    ("thinwire-coordinator status", StatusOptions, ("coordinator",)),
+    ("thinwire-node", StartOptions, tuple(StartOptions.model_fields)),
+)
+
+
+def tables() -> str:
+    return "\n".join(_table(*table) for table in TABLES)
+
+
+def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
+    lines = [f"| `{title}` | variable | default | what it is |", "|---|---|---|---|"]
+    for name in names:
+        field = options.model_fields[name]
+        stands, written = metavar_of(field), flag(options, name)
+        written = written if written == stands else f"{written} {stands}"
+        words = str(field.description)
+        cell = written.replace("|", "\\|")
+        lines.append(f"| `{cell}` | `{variable(name)}` | {default_of(field)} | {words} |")
+    return "\n".join([*lines, ""])
+
+
+def page() -> str:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise SystemExit(f"docs/operating.md has no place for the tables: {BEGIN.strip()} … {END.strip()}")
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+
+
+def main() -> None:
+    if sys.argv[1:] != ["--check"]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        raise SystemExit("stale: docs/operating.md; run `python -m tools.options_table` and commit")
+    else:
+        print("the tables of options are up to date")
+
+
+if __name__ == "__main__":
+    main()
