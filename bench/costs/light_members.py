@@ -28,7 +28,8 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import PROTOCOL, decode_update, encode_votes
+from thinwire_proto.wire.codec import decode_update, encode_votes
+from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.wire.rows import parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub

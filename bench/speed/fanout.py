@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, encoded_update
-from thinwire_proto.wire.codec import PROTOCOL
+from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
 

@@ -32,7 +32,7 @@ from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm import events
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.workers import Workers
-from thinwire_proto.wire.codec import PROTOCOL
+from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub

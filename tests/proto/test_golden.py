@@ -54,7 +54,7 @@ def test_golden_trajectory(transform: str, magnitude: str, expected: int) -> Non
 
 
 def test_the_hash_of_a_row_is_known() -> None:
-    row = Row(3, 4, 1, 5, 17, b"b" * 32, 99, (Counted("n" * 32, b"c" * 32, 8, 8),), b"p" * 32)
+    row = Row(3, 4, 1, 5, 17, b"b" * 32, 99, (Counted("n" * 32, b"c" * 32, 8, 8),), b"p" * 32, version=1)
     assert row.hash.hex() == "79557b8881d6303ea3f69d127d88154f2ae70390157e3b6008c66b8b47a144bc"
 
 

@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.wire.rows import Counted, Row, contribution_hash, genesis, parse_row
+from thinwire_proto.wire.rows import EXTRAS_DEPTH_MAX, EXTRAS_MAX, Counted, Row, contribution_hash, genesis, parse_row
 
-ROW = Row(3, 4, 1, 2**64 - 1, 17, b"b" * 32, 99, (Counted("n" * 32, b"c" * 32, 8, 8),), b"p" * 32)
+COUNTED = (Counted("n" * 32, b"c" * 32, 8, 8),)
+EXTRAS = {"b": [1, {"z": b"x", "a": None}], "a": "text"}
+ROW = Row(3, 4, 1, 2**64 - 1, 17, b"b" * 32, 99, COUNTED, b"p" * 32, extras=EXTRAS)
+OLD = replace(ROW, version=1, extras={})
+BOTH = pytest.mark.parametrize("row", [OLD, ROW, replace(ROW, extras={})], ids=["1", "2 with more", "2"])
 
 
-def test_a_row_comes_back() -> None:
-    assert parse_row(ROW.canonical()) == ROW
-    assert parse_row(ROW.canonical()).hash == ROW.hash
+@BOTH
+def test_a_row_comes_back(row: Row) -> None:
+    assert parse_row(row.canonical()) == row
+    assert parse_row(row.canonical()).hash == row.hash
 
 
 @pytest.mark.parametrize("field", ["step", "round", "term", "nonce", "fingerprint", "body_bytes"])
@@ -39,13 +44,13 @@ def test_random_bytes_are_no_row(data: bytes) -> None:
         parse_row(data)
 
 
-@given(st.data())
-def test_a_damaged_row_is_refused_or_has_another_hash(data: st.DataObject) -> None:
-    damaged = bytearray(ROW.canonical())
+@given(st.data(), st.sampled_from([OLD, ROW]))
+def test_a_damaged_row_is_refused_or_has_another_hash(data: st.DataObject, row: Row) -> None:
+    damaged = bytearray(row.canonical())
     place = data.draw(st.integers(0, len(damaged) - 1))
     damaged[place] ^= data.draw(st.integers(1, 255))
     with contextlib.suppress(PayloadError):
-        assert parse_row(bytes(damaged)).hash != ROW.hash
+        assert parse_row(bytes(damaged)).hash != row.hash
 
 
 def test_names_hang_on_all_that_they_name() -> None:
@@ -65,15 +70,55 @@ def test_names_hang_on_all_that_they_name() -> None:
     "entry", [["n" * 32, b"c" * 32, -3, 8], ["n" * 32, b"c" * 32, "8", 8], [7, b"c" * 32, 8, 8], [[1], b"c" * 32, 8, 8]]
 )
 def test_who_counted_is_checked_by_type(entry: list[object]) -> None:
-    fields = msgpack.unpackb(ROW.canonical())
+    fields = msgpack.unpackb(OLD.canonical())
     fields[7] = [entry]
     with pytest.raises(PayloadError, match="not a row"):
         parse_row(msgpack.packb(fields))
 
 
-def test_a_row_has_one_way_of_being_written() -> None:
+@BOTH
+def test_a_row_has_one_way_of_being_written(row: Row) -> None:
     """Its hash is of the bytes that travel: step 3 in three bytes would be the same row under another hash."""
-    longer = ROW.canonical().replace(b"\x99\x03", b"\x99\xcd\x00\x03", 1)
-    assert msgpack.unpackb(longer) == msgpack.unpackb(ROW.canonical())
+    longer = row.canonical().replace(b"\x99\x03", b"\x99\xcd\x00\x03", 1)
+    assert msgpack.unpackb(longer) == msgpack.unpackb(row.canonical())
     with pytest.raises(PayloadError, match="not a row as it is written"):
         parse_row(longer)
+
+
+def test_optional_fields_are_hashed_and_kept_whatever_they_are() -> None:
+    """A field of a later version: this one does not know it, and hands it on under the same hash."""
+    plain = replace(ROW, extras={})
+    later = replace(ROW, extras={"signature": b"s" * 64, "about": {"region": "north", "areas": [1, 2]}})
+    again = parse_row(later.canonical())
+    assert again.extras == later.extras
+    assert again.canonical() == later.canonical()
+    assert len({plain.hash, later.hash, replace(later, extras={"signature": b"t" * 64}).hash}) == 3
+    assert replace(later, extras=dict(reversed(list(later.extras.items())))).canonical() == later.canonical()
+
+
+MANY = {f"{number:02}": number for number in range(EXTRAS_MAX + 1)}
+NESTED: object = "deep"
+for _ in range(EXTRAS_DEPTH_MAX + 1):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [{"a": NESTED}, {b"a": 1}, {"a": {1: 2}}, [], {"a": msgpack.Timestamp(1)}, MANY],
+)
+def test_optional_fields_are_bounded_and_plain(extras: object) -> None:
+    _, fields, _ = msgpack.unpackb(ROW.canonical())
+    with pytest.raises(PayloadError, match="not a row"):
+        parse_row(msgpack.packb([2, fields, extras]))
+
+
+def test_optional_fields_that_are_not_sorted_are_refused() -> None:
+    _, fields, _ = msgpack.unpackb(ROW.canonical())
+    with pytest.raises(PayloadError, match="not a row as it is written"):
+        parse_row(msgpack.packb([2, fields, {"b": 1, "a": 2}]))
+
+
+def test_a_row_of_a_later_version_says_so() -> None:
+    _, fields, _ = msgpack.unpackb(ROW.canonical())
+    with pytest.raises(PayloadError, match="it has version 3, and this thinwire knows versions 1 and 2"):
+        parse_row(msgpack.packb([3, fields, {}]))

@@ -18,7 +18,10 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.exact.votes import Merger
 from thinwire_proto.wire.rows import Counted, genesis
 
-COLUMNS = ("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash")
+COLUMNS = (
+    *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
+    *("version", "extras"),
+)
 
 
 def make_state(folder: Path, contract: Contract | None = None) -> State:

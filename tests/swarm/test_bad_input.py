@@ -16,7 +16,8 @@ from support.small import random_sized_votes, random_votes
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import PROTOCOL, contribution_bytes_max, encode_votes
+from thinwire_proto.wire.codec import contribution_bytes_max, encode_votes
+from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -125,10 +126,14 @@ def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, 
         return error.value.code(), error.value.details() or ""
 
     stub = raw.stub
-    for protocol, older in ((PROTOCOL - 1, "node"), (PROTOCOL + 1, "coordinator")):
+    for protocol, said in (
+        (OLDEST_SERVED - 1, "the node is the older one, so update the node"),
+        (OLDEST_SERVED, "this run's contract has format 2, which needs protocol 3"),
+        (PROTOCOL + 1, "the coordinator is the older one"),
+    ):
         refused, text = code(stub.Join, pb.JoinRequest(protocol=protocol))
         assert refused == grpc.StatusCode.FAILED_PRECONDITION
-        assert f"the {older} is the older one, so update the {older}" in text
+        assert said in text
     assert code(stub.Join, pb.JoinRequest(protocol=PROTOCOL, node_id="../x"))[0] == grpc.StatusCode.INVALID_ARGUMENT
     assert code(stub.Attend, pb.AttendRequest(session="?"))[0] == grpc.StatusCode.NOT_FOUND
     assert code(stub.Contribute, iter([]))[0] == grpc.StatusCode.NOT_FOUND

@@ -25,7 +25,7 @@ def print_sample(folder: Path, prompt: str, length: int, temperature: float, see
 
 def replica_at(folder: Path, step: int | None) -> Replica:
     """The replica of a step (the head, if None), replayed from the newest snapshot before it."""
-    state = open_state(folder)
+    state = open_state(folder, read_only=True)
     if step is None:
         return replica_at_head(state)
     if not 0 <= step <= state.ledger.step:

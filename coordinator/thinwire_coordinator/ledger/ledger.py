@@ -12,29 +12,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgpack
 
+from thinwire_coordinator.ledger import schema
 from thinwire_coordinator.round.leases import Leases
 from thinwire_proto import limits
 from thinwire_proto.errors import Damaged, LedgerError
-from thinwire_proto.wire.rows import Counted, Row
+from thinwire_proto.wire.rows import Counted, Row, pack_extras, unpack_extras
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS rows (
-    step INTEGER PRIMARY KEY, round INTEGER NOT NULL, term INTEGER NOT NULL, nonce BLOB NOT NULL,
-    fingerprint BLOB NOT NULL, body_hash BLOB NOT NULL, body_bytes INTEGER NOT NULL, counted BLOB NOT NULL,
-    previous BLOB NOT NULL, hash BLOB NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS contributions (hash BLOB PRIMARY KEY, step INTEGER NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS voids (
-    first_round INTEGER NOT NULL, last_round INTEGER NOT NULL, term INTEGER NOT NULL, reason TEXT NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS terms (term INTEGER PRIMARY KEY, first_round INTEGER NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS losses (step INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS names (node TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT;
-"""
+COLUMNS = (
+    *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
+    *("version", "extras"),
+)
+"""Of the table `rows`."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +47,14 @@ class Recorded:
 
 
 class Ledger:
-    """Opens or creates the database at `path`. Raises LedgerError if it is none of ours, or broken."""
+    """Opens or creates the database at `path`. Raises LedgerError if it is no ledger, broken, or too new.
 
-    def __init__(self, path: Path) -> None:
+    read_only: leave a ledger of an older schema as it is, and read an upgraded copy.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
+        self._is_copy = False
         self._turn = threading.RLock()
         """Held while one of the sibling connections writes. SQLite's own lock gives up after LEDGER_BUSY_S, and a disk
         may stall for longer than that."""
@@ -69,7 +65,11 @@ class Ledger:
             )
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(SCHEMA)
+            if read_only and schema.is_old(self._db):
+                self._db = schema.upgraded_copy(self._db, str(path))
+                self._is_copy = True
+            else:
+                schema.prepare(self._db, str(path))
         except sqlite3.DatabaseError as error:
             raise _failure(f"{path} cannot be opened as a ledger", error) from None
 
@@ -82,7 +82,9 @@ class Ledger:
             raise _failure(f"{self._path} cannot be read or written", error) from None
 
     def sibling(self) -> Ledger:
-        """Another connection to the same file, for another thread."""
+        """Another connection to the same file, for another thread. A copy is for one thread, and has none."""
+        if self._is_copy:
+            return self
         sibling = Ledger(self._path)
         sibling._turn = self._turn
         return sibling
@@ -96,7 +98,7 @@ class Ledger:
             "SELECT max(coalesce((SELECT max(round) FROM rows), -1), coalesce((SELECT max(last_round) FROM voids), -1))"
         ).fetchone()
         (term,) = self._execute("SELECT coalesce(max(term), 0) + 1 FROM terms").fetchone()
-        self._execute("INSERT INTO terms VALUES (?, ?)", (term, last + 1))
+        self._execute("INSERT INTO terms (term, first_round) VALUES (?, ?)", (term, last + 1))
         return Term(term, last + 1)
 
     def append(self, row: Row, leases: bytes | None = None) -> None:
@@ -113,18 +115,21 @@ class Ledger:
             msgpack.packb([[c.node, c.contribution, c.weight, c.samples] for c in row.counted], use_bin_type=True),
             row.previous,
             row.hash,
+            row.version,
+            pack_extras(row.extras),
         )
         with self._transaction():
-            self._execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", fields)
+            places = ", ".join("?" * len(COLUMNS))
+            self._execute(f"INSERT INTO rows ({', '.join(COLUMNS)}) VALUES ({places})", fields)
             for entry in row.counted:
-                self._execute("INSERT INTO contributions VALUES (?, ?)", (entry.contribution, row.step))
+                self._execute("INSERT INTO contributions (hash, step) VALUES (?, ?)", (entry.contribution, row.step))
             if leases is not None:
                 self.record_leases(leases)
 
     def record_leases(self, packed: bytes) -> None:
         """What `Leases.packed` gives: what is granted must be on disk before it is announced."""
         with self._turn:
-            self._execute("INSERT OR REPLACE INTO leases VALUES (0, ?)", (packed,))
+            self._execute("INSERT OR REPLACE INTO leases (only, packed) VALUES (0, ?)", (packed,))
 
     def record_void(self, term: int, round_number: int, reason: str) -> None:
         """Voids in a row share one record; it keeps the newest reason."""
@@ -134,11 +139,12 @@ class Ledger:
                 (round_number, reason, term, round_number - 1),
             )
             if longer.rowcount == 0:
-                self._execute("INSERT INTO voids VALUES (?, ?, ?, ?)", (round_number, round_number, term, reason))
+                insert = "INSERT INTO voids (first_round, last_round, term, reason) VALUES (?, ?, ?, ?)"
+                self._execute(insert, (round_number, round_number, term, reason))
 
     def record_loss(self, step: int, loss: float) -> None:
         with self._turn:
-            self._execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (step, loss))
+            self._execute("INSERT OR REPLACE INTO losses (step, loss) VALUES (?, ?)", (step, loss))
 
     @property
     def step(self) -> int:
@@ -179,7 +185,7 @@ class Ledger:
         """What nodes call themselves, by node id: for people to read."""
         with self._transaction():
             for pair in names.items():
-                self._execute("INSERT OR REPLACE INTO names VALUES (?, ?)", pair)
+                self._execute("INSERT OR REPLACE INTO names (node, name) VALUES (?, ?)", pair)
 
     def names(self, limit: int) -> dict[str, str]:
         """Those recorded last, oldest first."""
@@ -217,10 +223,10 @@ class Ledger:
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         """Rows in order, each checked against its own hash; the chain between them is the caller's to check."""
-        query = "SELECT * FROM rows WHERE step >= ? AND step < ? ORDER BY step"
+        query = f"SELECT {', '.join(COLUMNS)} FROM rows WHERE step >= ? AND step < ? ORDER BY step"
         try:
             for fields in self._execute(query, (start, stop if stop is not None else 1 << 62)):
-                yield _row(fields)
+                yield _row(dict(zip(COLUMNS, fields, strict=True)))
         except sqlite3.DatabaseError as error:
             raise _failure(f"{self._path} cannot be read", error) from None
 
@@ -244,23 +250,26 @@ def _failure(what: str, error: sqlite3.Error) -> LedgerError:
     return LedgerError(f"{what}: {error}")
 
 
-def _row(fields: tuple[int, int, int, bytes, bytes, bytes, int, bytes, bytes, bytes]) -> Row:
-    step, round_number, term, nonce, fingerprint, body_hash, body_bytes, packed, previous, sealed_hash = fields
+def _row(columns: dict[str, Any]) -> Row:
+    """A row by its columns. Raises LedgerError if it does not have the hash that was sealed."""
+    step = columns["step"]
     try:
         row = Row(
             step=step,
-            round=round_number,
-            term=term,
-            nonce=int.from_bytes(nonce, "big"),
-            fingerprint=int.from_bytes(fingerprint, "big"),
-            body_hash=body_hash,
-            body_bytes=body_bytes,
-            counted=tuple(Counted(*entry) for entry in msgpack.unpackb(packed, raw=False)),
-            previous=previous,
+            round=columns["round"],
+            term=columns["term"],
+            nonce=int.from_bytes(columns["nonce"], "big"),
+            fingerprint=int.from_bytes(columns["fingerprint"], "big"),
+            body_hash=columns["body_hash"],
+            body_bytes=columns["body_bytes"],
+            counted=tuple(Counted(*entry) for entry in msgpack.unpackb(columns["counted"], raw=False)),
+            previous=columns["previous"],
+            version=columns["version"],
+            extras=unpack_extras(columns["extras"]),
         )
         found = row.hash
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Damaged(f"step {step}: its row cannot be read: {error}", step) from None
-    if found != sealed_hash:
+    if found != columns["hash"]:
         raise Damaged(f"step {step}: its row does not have the hash that was sealed", step)
     return row

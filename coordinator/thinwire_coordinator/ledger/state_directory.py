@@ -27,7 +27,7 @@ from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
 from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
-from thinwire_proto.errors import ConfigError, Damaged, LedgerError, PayloadError, ReplicaError
+from thinwire_proto.errors import ConfigError, ContractError, Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
@@ -185,10 +185,10 @@ def is_state(folder: Path) -> bool:
     return (folder / "contract.json").exists()
 
 
-def open_state(folder: Path) -> State:
-    """Open what `create_state` made. Raises ConfigError or LedgerError."""
+def open_state(folder: Path, *, read_only: bool = False) -> State:
+    """Open what `create_state` made. Raises ConfigError or LedgerError. read_only: do not upgrade its ledger."""
     try:
-        contract = parse_contract((folder / "contract.json").read_bytes())
+        contract = _read_contract(folder / "contract.json")
         check_manifest(contract)
         corpus = unpack_corpus((folder / "corpus.zst").read_bytes(), corpus_of(contract.data))
     except FileNotFoundError as error:
@@ -198,8 +198,15 @@ def open_state(folder: Path) -> State:
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
     if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
         raise Damaged(f"{path} is missing", restore="it")
-    ledger = Ledger(path)
+    ledger = Ledger(path, read_only=read_only)
     return State(folder, contract, corpus, ledger, ledger.sibling(), ledger.sibling(), Bodies(url))
+
+
+def _read_contract(path: Path) -> Contract:
+    try:
+        return parse_contract(path.read_bytes())
+    except ContractError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def read_bodies_url(folder: Path) -> str:

@@ -16,7 +16,7 @@ PROGRESS_STEPS = 1000
 def verify(folder: Path, say: Callable[[str], None]) -> None:
     """Replays from the first state, or from the oldest snapshot if retention left none before it, and says which. Says
     what was checked, and raises LedgerError at the first thing that fails."""
-    state = open_state(folder)
+    state = open_state(folder, read_only=True)
     began_with = min(state.snapshot_steps(), default=0)
     try:
         _verify(state, say)

@@ -21,7 +21,7 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import PROTOCOL
+from thinwire_proto.wire.negotiation import choose
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
@@ -48,10 +48,10 @@ class Service(SwarmServicer):
         self._swarm = swarm
 
     async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
-        if request.protocol != PROTOCOL:
-            older = "node" if request.protocol < PROTOCOL else "coordinator"
-            spoken = f"this coordinator speaks protocol {PROTOCOL}, the node {request.protocol}"
-            await _refuse(context, f"{spoken}: the {older} is the older one, so update the {older}")
+        try:
+            protocol = choose(request.protocol, request.protocol_oldest, self._swarm.view.contract)
+        except ContractError as error:
+            await _refuse(context, str(error))
         if not NODE_ID.fullmatch(request.node_id):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
         await self._compare_contracts(request, context)
@@ -60,7 +60,9 @@ class Service(SwarmServicer):
         if member is None:
             limit = self._swarm.members.nodes_max
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
-        return await self._swarm.join(request, member)
+        reply = await self._swarm.join(request, member)
+        reply.protocol = protocol
+        return reply
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self._member(request.session, context)
@@ -189,19 +191,20 @@ class Service(SwarmServicer):
         return member
 
     async def _compare_contracts(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
-        if not request.contract:
+        ours = self._swarm.view.contract
+        if request.contract in (b"", ours.written):
             return
         try:
             theirs = parse_contract(request.contract)
         except ContractError as error:
             await _refuse(context, str(error))
-        found = differences(self._swarm.view.contract, theirs)
-        if found:
-            await _refuse(
-                context,
-                f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
-                "start the node with another --state-dir to take part in this run",
-            )
+        names = f"the hash: {ours.hash.hex()[:16]} here, {theirs.hash.hex()[:16]} there"
+        found = differences(ours, theirs) or [names]  # all they say is equal, and they are two runs
+        await _refuse(
+            context,
+            f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
+            "start the node with another --state-dir to take part in this run",
+        )
 
     async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
         """A node that saw a row which this ledger does not have finds out a coordinator that lost something."""

@@ -17,7 +17,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
-from thinwire_proto.wire.rows import Counted, Row
+from thinwire_proto.wire.rows import Counted, Row, version_for
 from thinwire_proto.wire.sign_form import encode_smaller
 
 
@@ -107,6 +107,7 @@ class Sealer:
             body_bytes=len(encoded),
             counted=counted,
             previous=self._head,
+            version=version_for(self._state.contract),
         )
         self._state.ledger.append(row, leases)
         return row, encoded_update(row.step, row.canonical(), encoded)

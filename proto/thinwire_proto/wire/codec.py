@@ -44,8 +44,6 @@ from thinwire_proto.wire.packing import (
 )
 
 VERSION = 2
-PROTOCOL = 2
-"""What the two ends compare when a node joins: the calls, and what is in their payloads. It goes up with `VERSION`."""
 ENVELOPE_BYTES_MAX = 128
 """Upper bound on msgpack heads, frame heads and numbers."""
 WIDTHS = (1, 2, 4, 8)

@@ -2,19 +2,30 @@
 
 Rows form a hash chain. The row of step s names the body of the update that leads from θ_s to θ_{s+1}, who counted with
 what weight, and the fingerprint of θ_s (the state before it, so that nothing waits for a decode).
+
+A run's contract says which version its rows have (`version_for`). Rows of version 1 are an array of nine fields. Those
+of version 2 are `[2, the nine fields, a map of optional fields]`. The hash covers the optional fields. A reader that
+does not know one keeps it and writes it again, so a later version may add fields without a break.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import msgpack
 
+from thinwire_proto.contract import Contract
 from thinwire_proto.errors import PayloadError
 
 ROW_BYTES_MAX = 1 << 20
+EXTRAS_MAX = 64
+"""Optional fields of a row."""
+EXTRAS_DEPTH_MAX = 8
+"""Arrays and maps in each other, in an optional field."""
 HASH_BYTES = 32
 _GENESIS = b"thinwire genesis 1"
 
@@ -40,12 +51,19 @@ class Row:
     body_bytes: int
     counted: tuple[Counted, ...]
     previous: bytes  # 32, hash of the row before
+    version: int = 2
+    extras: Mapping[str, Any] = field(default_factory=dict, hash=False)  # optional fields; version 2 and later
 
     def canonical(self) -> bytes:
-        """The one way to write this row down (a msgpack array)."""
+        """The one way to write this row down, in msgpack."""
         counted = [[entry.node, entry.contribution, entry.weight, entry.samples] for entry in self.counted]
         fields = [self.step, self.round, self.term, self.nonce, self.fingerprint, self.body_hash, self.body_bytes]
-        return bytes(msgpack.packb([*fields, counted, self.previous], use_bin_type=True))
+        fields += [counted, self.previous]
+        if self.version == 1 and self.extras:
+            raise ValueError("rows of version 1 have no optional fields")
+        if self.version == 1:
+            return bytes(msgpack.packb(fields, use_bin_type=True))
+        return bytes(msgpack.packb([self.version, fields, _sorted(self.extras)], use_bin_type=True))
 
     @cached_property
     def hash(self) -> bytes:
@@ -56,6 +74,11 @@ class Row:
     def contributions(self) -> frozenset[bytes]:
         """The hashes of those that are in the update."""
         return frozenset(entry.contribution for entry in self.counted)
+
+
+def version_for(contract: Contract) -> int:
+    """The version of the rows of a run: old nodes, which know version 1, can follow a run with an old contract."""
+    return min(contract.version, 2)
 
 
 def genesis(contract_hash: bytes, first_state_hash: bytes) -> bytes:
@@ -75,11 +98,12 @@ def parse_row(data: bytes) -> Row:
     if len(data) > ROW_BYTES_MAX:
         raise PayloadError(f"a row has at most {ROW_BYTES_MAX} bytes; this has {len(data)}")
     try:
-        step, round_number, term, nonce, fingerprint, body_hash, body_bytes, counted, previous = msgpack.unpackb(
-            data, raw=False
-        )
+        version, fields, extras = _envelope(msgpack.unpackb(data, raw=False))
+        step, round_number, term, nonce, fingerprint, body_hash, body_bytes, counted, previous = fields
         entries = tuple(Counted(*entry) for entry in counted)
-        row = Row(step, round_number, term, nonce, fingerprint, body_hash, body_bytes, entries, previous)
+        row = Row(
+            step, round_number, term, nonce, fingerprint, body_hash, body_bytes, entries, previous, version, extras
+        )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"this is not a row: {error or type(error).__name__}") from None
     numbers = [row.step, row.round, row.term, row.nonce, row.fingerprint, row.body_bytes]
@@ -94,3 +118,55 @@ def parse_row(data: bytes) -> Row:
     if row.canonical() != data:
         raise PayloadError("this is not a row as it is written: its hash would be another one")
     return row
+
+
+def pack_extras(extras: Mapping[str, Any]) -> bytes:
+    return bytes(msgpack.packb(_sorted(extras), use_bin_type=True))
+
+
+def unpack_extras(data: bytes) -> dict[str, Any]:
+    """Raises ValueError."""
+    return _checked_extras(msgpack.unpackb(data, raw=False))
+
+
+def _envelope(found: object) -> tuple[int, list[Any], dict[str, Any]]:
+    """Version, required fields and optional fields. Raises ValueError."""
+    if not isinstance(found, list):
+        raise ValueError("it is no array")
+    if len(found) == 9:
+        return 1, found, {}
+    if not (len(found) == 3 and type(found[0]) is int and isinstance(found[1], list)):
+        raise ValueError("it is an array of neither version 1 nor version 2")
+    if found[0] != 2:
+        raise ValueError(f"it has version {found[0]}, and this thinwire knows versions 1 and 2: update thinwire")
+    return 2, found[1], _checked_extras(found[2])
+
+
+def _checked_extras(found: object) -> dict[str, Any]:
+    if not isinstance(found, dict) or len(found) > EXTRAS_MAX:
+        raise ValueError(f"its optional fields are no map of at most {EXTRAS_MAX}")
+    _check_plain(found, EXTRAS_DEPTH_MAX)
+    return found
+
+
+def _check_plain(value: object, depth: int) -> None:
+    """Raise ValueError unless it is made of maps by strings, arrays, numbers, strings and bytes."""
+    if depth < 0:
+        raise ValueError("an optional field is nested too deeply")
+    if isinstance(value, dict):
+        if not all(type(key) is str for key in value):
+            raise ValueError("the keys of optional fields are strings")
+        for inner in value.values():
+            _check_plain(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_plain(inner, depth - 1)
+    elif not (value is None or type(value) in (bool, int, float, str, bytes)):
+        raise ValueError(f"an optional field holds a {type(value).__name__}")
+
+
+def _sorted(value: Any) -> Any:
+    """Every map in the order of its keys."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(inner) for inner in value] if isinstance(value, list) else value

@@ -33,9 +33,11 @@ class JoinRequest(_message.Message):
     HEAD_HASH_FIELD_NUMBER: _builtins.int
     REPLICA_STEP_FIELD_NUMBER: _builtins.int
     MOMENTUM_FIELD_NUMBER: _builtins.int
+    PROTOCOL_OLDEST_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
+    """The newest version of the protocol that the node speaks."""
     contract: _builtins.bytes
-    """The canonical contract that the node kept from before; empty if it has none."""
+    """The contract that the node kept from before, as it was written; empty if it has none."""
     node_id: _builtins.str
     """Random, made once and kept in the node's state directory."""
     name: _builtins.str
@@ -45,6 +47,8 @@ class JoinRequest(_message.Message):
     head_hash: _builtins.bytes
     replica_step: _builtins.int
     """The step of the replica that the node holds on disk or in memory, if it holds one."""
+    protocol_oldest: _builtins.int
+    """The oldest version of the protocol that the node speaks. 0: only the newest."""
     @_builtins.property
     def momentum(self) -> Global___KeptMomentum:
         """The momentum that the node has, if it has one."""
@@ -60,10 +64,11 @@ class JoinRequest(_message.Message):
         head_hash: _builtins.bytes = ...,
         replica_step: _builtins.int | None = ...,
         momentum: Global___KeptMomentum | None = ...,
+        protocol_oldest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "momentum", b"momentum", "replica_step", b"replica_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "replica_step", b"replica_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "replica_step", b"replica_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_step: _TypeAlias = _typing.Literal["replica_step"]  # noqa: Y015
     _WhichOneofArgType__replica_step: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step"]  # noqa: Y015
@@ -112,6 +117,7 @@ class JoinReply(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     TAKE_SNAPSHOT_FIELD_NUMBER: _builtins.int
     DROP_MOMENTUM_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     contract: _builtins.bytes
     session: _builtins.str
     """Names this node in the other calls, until either side restarts."""
@@ -120,6 +126,8 @@ class JoinReply(_message.Message):
     """The node is to take the newest snapshot: it has no replica, or the updates since weigh more than the snapshot does."""
     drop_momentum: _builtins.str
     """The node is to drop its momentum and forget its lease; why, in words. Empty: it goes on with what it has."""
+    protocol: _builtins.int
+    """The version of the protocol that the coordinator chose; 0 from a coordinator of protocol 2."""
     def __init__(
         self,
         *,
@@ -128,10 +136,11 @@ class JoinReply(_message.Message):
         step: _builtins.int = ...,
         take_snapshot: _builtins.bool = ...,
         drop_momentum: _builtins.str = ...,
+        protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "drop_momentum", b"drop_momentum", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "drop_momentum", b"drop_momentum", "protocol", b"protocol", "session", b"session", "step", b"step", "take_snapshot", b"take_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,13 +19,14 @@ from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
 from thinwire_proto.data.corpus import corpus_of, packed_bytes_max
-from thinwire_proto.errors import RemoteError, ReplicaError
+from thinwire_proto.errors import ContractError, RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.codec import PROTOCOL, decode_update, update_bytes_max
+from thinwire_proto.wire.codec import decode_update, update_bytes_max
+from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -80,6 +81,7 @@ class Link:
         """The handshake; the session is kept."""
         request = pb.JoinRequest(
             protocol=PROTOCOL,
+            protocol_oldest=OLDEST_SPOKEN,
             contract=contract.written if contract else b"",
             node_id=node_id,
             name=name,
@@ -89,6 +91,10 @@ class Link:
             momentum=momentum,
         )
         reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
+        try:
+            check_chosen(reply.protocol)
+        except ContractError as error:
+            raise Refused(str(error)) from None
         self._session = reply.session
         return reply
 

@@ -1,0 +1,133 @@
+"""The ledger's schema: an old one is brought to the newest, whole or not at all; a newer one is refused."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from thinwire_coordinator.ledger import schema
+from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_proto.errors import LedgerError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "demo" / "coordinator" / "ledger.sqlite"
+DIES_AT = """
+import os, signal, sqlite3, sys
+from thinwire_coordinator.ledger import schema
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA journal_mode=WAL")
+seen = []
+def count(statement):
+    seen.append(statement)
+    if len(seen) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+db.set_trace_callback(count)
+schema.prepare(db, "ledger")
+print(len(seen))
+"""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A ledger that thinwire 0.1.0 made."""
+    return Path(shutil.copy(GOLDEN, tmp_path / "ledger.sqlite"))
+
+
+def connect(path: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(path, isolation_level=None))
+
+
+def shape(db: sqlite3.Connection) -> dict[str, list[tuple[object, ...]]]:
+    """Each table's columns: name, type, not null, default, place in the primary key."""
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {name: [column[1:] for column in db.execute(f"PRAGMA table_info({name})")] for name in sorted(names)}
+
+
+def test_an_old_ledger_has_the_shape_of_a_new_one_after_its_migrations(old: Path, tmp_path: Path) -> None:
+    with connect(old) as db, connect(tmp_path / "new.sqlite") as new:
+        assert schema.is_old(db)
+        assert shape(db) != shape(new)
+        schema.prepare(db, "old")
+        schema.prepare(new, "new")
+        assert shape(db) == shape(new)
+        assert schema.version_of(db) == schema.version_of(new) == len(schema.MIGRATIONS)
+
+
+def test_an_old_ledger_keeps_all_that_it_holds(old: Path) -> None:
+    with connect(old) as db:
+        before = db.execute("SELECT * FROM rows").fetchall()
+        voids, terms = db.execute("SELECT * FROM voids").fetchall(), db.execute("SELECT * FROM epochs").fetchall()
+    ledger = Ledger(old)
+    assert [row.hash for row in ledger.rows()] == [fields[-1] for fields in before]
+    assert {row.version for row in ledger.rows()} == {1}
+    assert ledger.begin_term().number == len(terms) + 1
+    ledger.close()
+    with connect(old) as db:
+        assert db.execute("SELECT * FROM voids").fetchall() == voids
+        assert db.execute("SELECT term, first_round FROM terms").fetchall()[:-1] == terms
+
+
+def test_a_ledger_that_0_1_0_had_only_begun_to_make_is_finished(tmp_path: Path) -> None:
+    with connect(tmp_path / "l.sqlite") as db:
+        db.execute(schema.SCHEMA_0[0])
+        schema.prepare(db, "l")
+        fresh = sqlite3.connect(":memory:", isolation_level=None)
+        schema.prepare(fresh, "fresh")
+        assert shape(db) == shape(fresh)
+
+
+def test_a_migration_survives_kill_9_at_each_of_its_statements(old: Path, tmp_path: Path) -> None:
+    """The real process, killed: what is left is the old schema whole, and the next start migrates it."""
+
+    def run(path: Path, dies_at: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", DIES_AT, str(path), str(dies_at)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    whole = run(Path(shutil.copy(old, tmp_path / "whole.sqlite")), 0)
+    assert whole.returncode == 0, whole.stderr
+    statements = int(whole.stdout)
+    assert statements > 15
+    for dies_at in (4, statements // 2, statements - 3, statements - 1):
+        path = Path(shutil.copy(old, tmp_path / f"{dies_at}.sqlite"))
+        assert run(path, dies_at).returncode == -signal.SIGKILL
+        with connect(path) as db:
+            assert schema.version_of(db) == 0
+            assert db.execute("SELECT max(epoch) FROM epochs").fetchone() == (2,)
+        ledger = Ledger(path)
+        assert ledger.step == 14
+        ledger.close()
+
+
+def test_whoever_only_reads_leaves_an_old_ledger_as_it_is(old: Path) -> None:
+    """A coordinator of 0.1.0 may be running on it."""
+    ledger = Ledger(old, read_only=True)
+    assert len(list(ledger.sibling().rows())) == ledger.step == 14
+    ledger.close()
+    with connect(old) as db:
+        assert schema.is_old(db)
+
+
+def test_a_newer_ledger_is_refused_with_what_it_needs(old: Path) -> None:
+    Ledger(old).close()
+    with connect(old) as db:
+        db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+        db.execute("UPDATE about SET value = '0.9.0' WHERE key = 'requires'")
+    for read_only in (False, True):
+        with pytest.raises(LedgerError, match=r"version 2; it needs thinwire 0\.9\.0, and this is thinwire"):
+            Ledger(old, read_only=read_only)
+
+
+def test_two_processes_migrate_once(old: Path) -> None:
+    """Both saw the old version; the second one finds it migrated when it has the lock."""
+    with connect(old) as one, connect(old) as other:
+        one.execute("BEGIN IMMEDIATE")
+        schema._migrate(one)
+        one.execute("COMMIT")
+        schema._migrate(other)
+        assert schema.version_of(other) == len(schema.MIGRATIONS)
