@@ -35,29 +35,36 @@ def page(study: Study, results: Sequence[Result], summaries: Sequence[ArmSummary
 
 def _head(study: Study, results: Sequence[Result]) -> str:
     left = len(runs_at_least(study, results))
-    missing = f"\nAt least {left} runs are missing; the same command continues the study.\n" if left else ""
+    missing = f"\nAt least {left} runs are still to be made. The same command continues with them.\n" if left else ""
     size, spec = study.size, study.size.spec
     made = ""
     if results:
         one = results[0]
-        made = f" Text: the Python standard library, {one.corpus[:16]}…; torch {one.torch}."
-        made += f" {one.parameters:,} parameters."
+        made = f"| text | the Python standard library, {one.corpus[:16]}… |\n| torch | {one.torch} |\n"
+        made += f"| parameters | {one.parameters:,} |\n"
     return f"""# Convergence
 
-Written by `make science`. Preset `{size.preset}`. A local step of all nodes together has {size.samples} samples of
-{spec.context} tokens. Every arm trains on {study.tokens:,} tokens in total, one token a byte, with a warm-up and a
-cosine down to a tenth of the learning rate.{made}
+`make science` writes this page.
 
-The loss is in nats a byte, on {size.held_out} samples of held-out files. Bytes are those that one node sends and
-receives. The last column compares them with a float32 all-reduce in every step, 8 bytes a parameter. The all-reduce
-arms are charged one all-reduce a round, thinwire the output of its codec, and the reference its published format.
-Each arm's learning rate is the best of its sweep, below.
+| setting | value |
+|---|---|
+| preset | `{size.preset}` |
+| local step of all nodes together | {size.samples} samples of {spec.context} tokens |
+| tokens of each arm | {study.tokens:,}, one byte each |
+| schedule | warm-up, then cosine to a tenth |
+{made}
+* *Loss* is in nats per byte, on {size.held_out} samples of files that no node trained on.
+* *MB per node* is what one node sends and receives. *Times fewer bytes* compares it with a float32 all-reduce in every
+  step, 8 bytes per parameter.
+* Dense arms are charged exactly that, once a round. Arms of thinwire are charged what the codec wrote. The reference
+  is charged its published format.
+* The learning rate of each arm is the best of its sweep, below.
 {missing}"""
 
 
 def _table(summaries: Sequence[ArmSummary]) -> str:
     adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
-    rows = ["| arm | nodes | rate | seeds | loss | spread | against AdamW | MB a node | times fewer bytes |"]
+    rows = ["| arm | nodes | rate | seeds | loss | spread | relative to AdamW | MB per node | times fewer bytes |"]
     rows += ["|---|---|---|---|---|---|---|---|---|"]
     for summary in summaries:
         against = f"{summary.loss / adamw.loss - 1:+.2%}" if adamw else ""
@@ -71,33 +78,29 @@ def _table(summaries: Sequence[ArmSummary]) -> str:
 
 
 def _verdict(summaries: Sequence[ArmSummary]) -> str:
-    """The results compared with the goals, in entries."""
-    by = {(summary.arm, summary.nodes): summary for summary in summaries}
+    """The default beside the reference and beside AdamW, with the targets of the work on convergence."""
+    by = {(summary.arm, line.nodes): summary for summary in summaries}
     adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
-    sentences = []
+    rows = ["| nodes | thinwire | compared with | loss | relative loss | bytes |", "|---|---|---|---|---|---|"]
     for nodes in sorted({summary.nodes for summary in summaries}):
         ours, theirs = by.get((DEFAULT, nodes)), by.get((REFERENCE, nodes))
         if ours and theirs:
-            sentences.append(
-                f"* {_nodes(nodes)}: thinwire's default {ours.loss:.4f} and the reference {theirs.loss:.4f} at equal "
-                f"tokens ({ours.loss / theirs.loss - 1:+.2%}), with {theirs.bytes / ours.bytes:.1f} times fewer bytes "
-                "than the reference."
+            rows.append(
+                f"| {nodes} | {ours.loss:.4f} | the reference | {theirs.loss:.4f} | {ours.loss / theirs.loss - 1:+.2%} "
+                f"| {theirs.bytes / ours.bytes:.1f} times fewer |"
             )
         if ours and adamw:
-            sentences.append(
-                f"* {_nodes(nodes)}: {ours.loss / adamw.loss - 1:+.2%} against AdamW (wanted: at most +0.50%), with "
-                f"{ours.all_reduce_bytes / ours.bytes:.0f} times fewer bytes (wanted: at least 150)."
+            rows.append(
+                f"| {nodes} | {ours.loss:.4f} | AdamW | {adamw.loss:.4f} | {ours.loss / adamw.loss - 1:+.2%} "
+                "(target: at most +0.50%) "
+                f"| {ours.all_reduce_bytes / ours.bytes:.0f} times fewer (target: at least 150) |"
             )
-    return "\n".join(sentences) + "\n"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+    return "\n".join(["The default, at equal tokens:\n", *rows]) + "\n"
 
 
 def _sweeps(study: Study, results: Sequence[Result]) -> str:
     rows = [f"{study.sweep_tokens:,} tokens, {study.nodes} nodes, seed {study.seeds[0]}.\n"]
-    rows += ["| arm | best | rate: loss |", "|---|---|---|"]
+    rows += ["| arm | best rate | rate: loss |", "|---|---|---|"]
     for arm in study.arms:
         sweep = sweep_of(study, arm, results)
         losses = {r.run.rate: r.loss for r in results if r.run == study.sweep_run(arm, r.run.rate)}
@@ -110,5 +113,5 @@ def _sweeps(study: Study, results: Sequence[Result]) -> str:
 
 def _arms(study: Study) -> str:
     return (
-        "\n".join(["| arm | what |", "|---|---|", *(f"| {name} | {ARMS[name].what} |" for name in study.arms)]) + "\n"
+        "\n".join(["| arm | method |", "|---|---|", *(f"| {name} | {ARMS[name].what} |" for name in study.arms)]) + "\n"
     )

@@ -44,27 +44,33 @@ def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str) -> st
     """The page, in Markdown."""
     parts = [_head(how), _verdict(outcomes), "## Speed\n", _speed(outcomes, skipped)]
     if outcomes:
-        parts += [f"![tokens a second in every cell]({PLOT})\n"]
-    parts += ["## On the wire\n", _wire(outcomes), "## What the computing got\n", _computing(outcomes)]
+        parts += [f"![tokens per second in every cell]({PLOT})\n"]
+    parts += ["## On the wire\n", _wire(outcomes), "## What the computing gets\n", _computing(outcomes)]
     return "\n".join(parts)
 
 
 def _head(how: str) -> str:
     return f"""# Over slow links
 
-Written by `make bench-wan`: {NODES} nodes of {THREADS} thread, preset `{PRESET}`, micro-batches of {MICRO_BATCH}
-samples. {how}
+`make bench-wan` writes this page. {NODES} nodes of {THREADS} thread each, preset `{PRESET}`, micro-batches of
+{MICRO_BATCH} samples. {how}
 
-The baseline is PyTorch DistributedDataParallel over gloo with `no_sync`, on the same links and model, with equal
-tokens per exchange. T is the time of a round's computation without an exchange, and X the time of an all-reduce of all
-gradients in float32. So 1 + X/T is the largest possible gain. Any two hosts are one round trip and one loss apart. The
-rate is that of a node's own line, in each direction.
+The baseline is PyTorch DistributedDataParallel over gloo with `no_sync`, on the same links and the same model, with as
+many tokens per exchange.
 
-The nodes share the cores of one machine, so each node has a fraction of a core, which no real node has. Cells in which
-a node has more cores use dilated time: by the machine's clock, links are slower and longer, and rounds have more
-samples, all by the same factor. So a node with two cores computes four times as fast as a node with half a core; this
-assumes that two threads really compute twice as fast. TCP's own timers do not stretch, which favours dilated cells
-with losses. Times and rates use the clock of the emulated world.
+| symbol | meaning |
+| --- | --- |
+| T | the time that the computing of a round takes without any exchange |
+| X | the time that an all-reduce of all gradients in float32 takes |
+| 1 + X/T | the largest gain that is possible |
+
+Any two hosts are one round trip and one loss rate apart. The bandwidth is that of a node's own line, in each direction.
+
+The nodes share the cores of this machine, so each node has a fraction of one. Cells with more cores per node use
+dilated time: links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor.
+A node with two cores is therefore emulated as a machine that computes four times as fast as half a core. Whether two
+threads would be that fast is not shown. TCP's own timers do not stretch, which favours dilated cells with losses. Times
+and rates are by the clock of the emulated world.
 """
 
 
@@ -72,21 +78,27 @@ def _verdict(outcomes: list[CellResult]) -> str:
     deciding = [outcome for outcome in outcomes if outcome.decides]
     if not deciding:
         return f"No cell at 10 Mbit/s and 100 ms with X ≥ {X_OVER_T_WANTED:g}·T was measured.\n"
-    lines = [
-        f"* {_name(outcome)}, X/T {outcome.x_over_t:.1f}: **{outcome.gain_share:.0%}** of the largest possible gain, "
-        f"and **{outcome.swarm_compute_share:.0%}** of the available wall time in forward and backward passes: "
-        f"{'reached' if outcome.reached else 'not reached'}."
+    titles = ["link", "X/T", "share of the possible gain", "share of wall time in forward and backward", "target"]
+    rows = [
+        [
+            _name(outcome),
+            f"{outcome.x_over_t:.1f}",
+            f"{outcome.gain_share:.0%}",
+            f"{outcome.swarm_compute_share:.0%}",
+            "met" if outcome.reached else "missed",
+        ]
         for outcome in deciding
     ]
-    wanted = (
-        f"The goal at 10 Mbit/s and 100 ms with X ≥ {X_OVER_T_WANTED:g}·T is at least {GAIN_SHARE_WANTED:.0%} of the "
-        f"gain, and at least {COMPUTE_SHARE_WANTED:.0%} of the wall time in forward and backward passes:\n"
+    target = (
+        f"Target, at 10 Mbit/s and 100 ms with X ≥ {X_OVER_T_WANTED:g}·T: at least {GAIN_SHARE_WANTED:.0%} of the "
+        f"possible gain,\nand at least {COMPUTE_SHARE_WANTED:.0%} of the wall time that the cores leave in forward and "
+        "backward.\n"
     )
-    return "\n".join([wanted, *lines, ""])
+    return f"{target}\n{_table(titles, rows)}"
 
 
 def _speed(outcomes: list[CellResult], skipped: list[SkippedCell]) -> str:
-    titles = ["link", "T, s", "X, s", "swarm, tokens/s", "DDP, tokens/s", "gain", "1 + X/T", "of the most"]
+    titles = ["link", "T, s", "X, s", "swarm, tokens/s", "DDP, tokens/s", "gain", "1 + X/T", "share"]
     rows = [
         [
             _name(one),
@@ -104,7 +116,7 @@ def _speed(outcomes: list[CellResult], skipped: list[SkippedCell]) -> str:
 
 
 def _wire(outcomes: list[CellResult]) -> str:
-    titles = ["link", "system", "sent", "received", "sent a token", "tokens each"]
+    titles = ["link", "system", "sent", "received", "sent per token", "tokens per node"]
     rows = [
         [
             _name(outcome),
@@ -116,15 +128,12 @@ def _wire(outcomes: list[CellResult]) -> str:
         for outcome in outcomes
         for system, measured in (("swarm", outcome.swarm), ("DDP", outcome.ddp))
     ]
-    note = (
-        "Bytes of one node in one exchange, counted by the kernel on its device. IP headers, acknowledgements and\n"
-        "retransmissions are included.\n"
-    )
+    note = "Per node and exchange, as the kernel counted them, with IP headers, acknowledgements and repeats.\n"
     return f"{note}\n{_table(titles, rows)}"
 
 
 def _computing(outcomes: list[CellResult]) -> str:
-    titles = ["link", "control, tokens/s", "control", "swarm", "DDP", "swarm, of the control's tokens"]
+    titles = ["link", "control, tokens/s", "control", "swarm", "DDP", "swarm tokens / control tokens"]
     titles += ["line's cores, swarm", "line's cores, DDP"]
     rows = [
         [
@@ -137,9 +146,9 @@ def _computing(outcomes: list[CellResult]) -> str:
         for one in outcomes
     ]
     note = (
-        "Share of wall time spent on forward and backward passes. The control is the same computation on all nodes at\n"
-        "once without an exchange, which is what the cores allow. A line emulated in Python takes processor time from\n"
-        "the nodes on these cores; the processor time of netem is not visible.\n"
+        "Share of wall time spent on forward and backward. The control is the same computing, side by side, without\n"
+        "an exchange: the most that the cores allow. A line in Python takes its processor time from the nodes on\n"
+        "these cores; netem's processor time is not visible.\n"
     )
     return f"{note}\n{_table(titles, rows)}"
 
@@ -151,7 +160,7 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 def _name(outcome: CellResult) -> str:
     cores = outcome.cores_each
-    return f"{_link(outcome.link)}, {cores:g} {'core' if cores <= 1 else 'cores'} a node"
+    return f"{_link(outcome.link)}, {cores:g} {'core' if cores <= 1 else 'cores'} per node"
 
 
 def _link(link: LinkSpec) -> str:
@@ -183,7 +192,7 @@ def plot(outcomes: list[CellResult], path: Path) -> None:
     )
     axes.bar_label(bars, [f"{outcome.gain:.1f}×" for outcome in outcomes], label_type="center", color="white")
     axes.set_xticks(positions, [_name(outcome).replace(", ", "\n") for outcome in outcomes])
-    axes.set_ylabel("tokens a second, all nodes")
+    axes.set_ylabel("tokens per second, all nodes")
     axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.12), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

@@ -63,7 +63,7 @@ def test_dilation_gives_nodes_more_cores_and_keeps_shares() -> None:
     one = dataclasses.replace(cell_result(), dilation=2)
     assert (one.cores_each, cell_result().cores_each) == (1, 0.5)
     assert one.gain_share == cell_result().gain_share
-    assert "| 10 Mbit/s, 100 ms, 1%, 1 core a node | 0.25 | 2.75 | 30,400 | 2,720 |" in page([one], [], "")
+    assert "| 10 Mbit/s, 100 ms, 1%, 1 core per node | 0.25 | 2.75 | 30,400 | 2,720 |" in page([one], [], "")
     assert LinkSpec(10, 100, 0.01).dilated(2) == LinkSpec(5, 200, 0.01)
 
 
@@ -73,8 +73,8 @@ def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_pa
     read = read_cells(tmp_path / "cells.json")
     assert read == ([cell_result()], skipped, "some machine.")
     text = page(*read)
-    assert "| 10 Mbit/s, 100 ms, 1%, 0.5 core a node | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
-    assert "**94%** of the available wall time in forward and backward passes: reached" in text
+    assert "| 10 Mbit/s, 100 ms, 1%, 0.5 core per node | 0.50 | 5.50 | 15,200 | 1,360 | 11.2× | 12.0× | 93% |" in text
+    assert "| 11.0 | 93% | 94% | met |" in text
     assert "* 1000 Mbit/s, 20 ms, 0%: skipped: for a reason" in text
     assert json.loads((tmp_path / "cells.json").read_text())["cells"][0]["derived"]["gain_share"] == pytest.approx(
         cell_result().gain_share
