@@ -1,7 +1,7 @@
 """How components may be written: the forms of the codec beside what else there is. `python -m bench.speed.codecs`
 
 Rice coding in plain numpy, and constriction's range coder with a table of gaps. Uniform components, the worst case;
-bits a component without its sign.
+bits per component without its sign.
 """
 
 from __future__ import annotations

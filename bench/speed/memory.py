@@ -93,5 +93,5 @@ def rows(full: bool = False) -> Iterator[Row]:
     of = f"{counts[0] / 1e6:.0f}M to {counts[1] / 1e6:.0f}M"
     yield Row(TOPIC, f"a node, {of}", slope(node), slope(adamw), "B/param", "torch AdamW alone")
     yield Row(TOPIC, f"the coordinator, {of}", slope(coordinator), SERVER_BYTES, "B/param", "fp32 parameters and sum")
-    merged = "the merge, beside its payloads"
+    merged = "the merge, payloads not included"
     yield Row(TOPIC, merged, slope(merge), SUM_BYTES, "B/param", "fp32 sum", wanted=MERGE_WANTED)

@@ -26,10 +26,10 @@ BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
 SUMMARY_NAME = "README.md"
 SUMMARY_ROWS = (
-    ("bits a component", "k = 32"),
+    ("bits per component", "k = 32"),
     (BYTES_BY_DEFAULT, "4 nodes"),
-    ("components a second, one core", "encode, k = 32"),
-    ("components a second, one core", "decode, k = 32"),
+    ("components per second, one core", "encode, k = 32"),
+    ("components per second, one core", "decode, k = 32"),
     ("a matrix of 2048 × 4096, 1 thread", "both, by default"),
     ("fan-out", "200 subscribers"),
     ("peak memory", "the merge"),
@@ -182,7 +182,7 @@ def _bits(axes: Any, rows: Sequence[Row]) -> None:
             axes.axhline(row.baseline, color="gray", linewidth=0.8)
             axes.annotate(row.baseline_name, (curve[-1].x, row.baseline), ha="right", va="bottom", fontsize=8)
     axes.set_ylim(0, 22)
-    axes.set(xscale="log", xlabel="k, components kept of a tile", ylabel="bits a component")
+    axes.set(xscale="log", xlabel="k, components kept per tile", ylabel="bits per component")
     _ticks(axes.xaxis, [row.x for row in curve])
     axes.legend(fontsize=8, loc="lower left")
     axes.grid(alpha=0.3)
@@ -194,7 +194,7 @@ def _bytes(axes: Any, rows: Sequence[Row]) -> None:
         axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label=series.partition(", ")[2])
     ring = {row.x: row.baseline for row in rows if row.baseline}
     axes.plot(list(ring), list(ring.values()), "k:", label=rows[0].baseline_name)
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="bytes a parameter and round, up and down")
+    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="bytes per parameter and round, up and down")
     _ticks(axes.xaxis, sorted({row.x for row in rows if row.x is not None}))
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)

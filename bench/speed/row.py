@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-BITS = "bits a component"
+BITS = "bits per component"
 """The topic that has a panel of its own in the plot."""
 BYTES_BY_DEFAULT = "bytes of a round, by default"
 Better = Literal["less", "more"]

@@ -22,7 +22,7 @@ K = 32
 NODES = 4
 CODED_WANTED, MERGED_WANTED = 20.0, 50.0  # million components a second
 MILLION = 1e6
-TOPIC = "components a second, one core"
+TOPIC = "components per second, one core"
 
 
 def pack_plainly(votes: Votes) -> tuple[bytes, bytes]:
