@@ -1,4 +1,4 @@
-# A stand-in for prom/prometheus, for machines that reach no container registry: Debian's package, laid out likewise.
+# Replaces prom/prometheus on machines that cannot reach a container registry: Debian's package, in the same layout.
 FROM python:3.11-slim-bookworm
 RUN apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq prometheus \
