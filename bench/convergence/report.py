@@ -79,7 +79,7 @@ def _table(summaries: Sequence[ArmSummary]) -> str:
 
 def _verdict(summaries: Sequence[ArmSummary]) -> str:
     """The default beside the reference and beside AdamW, with the targets of the work on convergence."""
-    by = {(summary.arm, line.nodes): summary for summary in summaries}
+    by = {(summary.arm, summary.nodes): summary for summary in summaries}
     adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
     rows = ["| nodes | thinwire | compared with | loss | relative loss | bytes |", "|---|---|---|---|---|---|"]
     for nodes in sorted({summary.nodes for summary in summaries}):
