@@ -23,9 +23,9 @@ import grpc
 
 from bench.wide_area.programs import cpu_s
 from deploy.local_swarm.processes import Processes
-from thinwire_common.traffic import Traffic
 from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.swarm import events
+from thinwire_coordinator.swarm.counts import Counts
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -127,14 +127,15 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _round_cpu_s(nodes: int) -> float:
     """What a round's events and messages cost."""
-    metrics, traffic = Metrics(), Traffic()
+    metrics, counts = Metrics(), Counts(1_000_000)
     told = _round_events(nodes)
 
     def watch() -> None:
         for event in told:
+            counts.watch(event)
             metrics.watch(event)
         for _ in range(nodes * MESSAGES_A_NODE):
-            traffic.sent.add("update", 1000)
+            counts.traffic.sent.add("update", 1000)
 
     return _timed(watch)
 

@@ -129,7 +129,6 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     cache_bytes_max: see `feed.CACHE_BYTES_MAX`."""
     # all that needs torch: other processes start sooner without
     from bench.speed.small_run import make_small_run  # noqa: PLC0415
-    from thinwire_common.traffic import Traffic  # noqa: PLC0415
     from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
     from thinwire_coordinator.swarm.assembly import assemble  # noqa: PLC0415
@@ -147,7 +146,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         swarm = assemble(
             state, replica_at_head(state), workers, nobody_trains, read_update=again, cache_bytes_max=cache_bytes_max
         )
-        feed, server = swarm.feed, Server(swarm, Traffic())
+        feed, server = swarm.feed, Server(swarm)
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encoded_update(0, row, b""))  # so that subscribers can tell that they are there
         while True:

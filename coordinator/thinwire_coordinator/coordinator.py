@@ -194,7 +194,7 @@ class Coordinator:
     async def _listen(self, swarm: Swarm) -> None:
         listen = self._settings.listen
         host, _, _ = listen.rpartition(":")
-        self._server = Server(swarm, self._exposition.traffic)
+        self._server = Server(swarm)
         bound = await self._server.start(listen)
         self._exposition.listening(bound)
         if self._on_listening is not None:

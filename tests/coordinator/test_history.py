@@ -12,11 +12,11 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
 from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, read_past
 from thinwire_coordinator.observe.series import Bucket, Series
-from thinwire_coordinator.swarm.events import ContributionTaken, LossMeasured, RoundSealed, RoundVoid
-from thinwire_coordinator.swarm.registry import Tally
+from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
+from thinwire_coordinator.swarm.counts import Counts
+from thinwire_coordinator.swarm.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
 from thinwire_coordinator.web import status
 from thinwire_proto.wire.rows import Counted
 
@@ -96,21 +96,33 @@ def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
     )  # fmt: skip
 
 
+class Watched:
+    """Counts and a history, told of the same events in the order of a swarm's watchers."""
+
+    def __init__(self, parameters: int = 1000, step: int = 0) -> None:
+        self.counts = Counts(parameters)
+        self.history = History(self.counts, step, 100.0)
+
+    def tell(self, event: Event) -> None:
+        self.counts.watch(event)
+        self.history.watch(event)
+
+
 def test_a_hundred_thousand_rounds_stay_small() -> None:
-    tally = Tally()
-    history = History(10**9, 32, tally, 0, 100.0)
+    watched = Watched(10**9)
+    counts, history = watched.counts, watched.history
     for step in range(100_000):
-        tally.bytes_up += 123_456_789
-        tally.bytes_down += 987_654_321
-        history.watch(sealed(step, loss=10 / (step + 1)))
+        counts.traffic.received.add("contribution", 123_456_789)
+        counts.traffic.sent.add("update", 987_654_321)
+        watched.tell(sealed(step, loss=10 / (step + 1)))
         if step % 20 == 0:
-            history.watch(LossMeasured(step, 10 / (step + 1)))
+            watched.tell(LossMeasured(step, 10 / (step + 1)))
     answer = status.series(history, 400)
     encoded = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
     assert len(encoded) < ANSWER_BYTES_MAX
     assert answer["steps"]["step"][-1] == 100_000
     assert answer["steps"]["tokens"][-1] == 100_000 * 2 * 8 * 32
-    assert answer["steps"]["bytes_up"][-1] == tally.bytes_up
+    assert answer["steps"]["bytes_up"][-1] == counts.bytes_up
     assert answer["steps"]["dense_bytes"][-1] == 100_000 * ring_bytes(2, 10**9)
     assert all(
         later >= earlier
@@ -120,11 +132,11 @@ def test_a_hundred_thousand_rounds_stay_small() -> None:
 
 
 def test_a_loss_that_is_no_number_is_left_out() -> None:
-    history = History(1000, 32, Tally(), 0, 100.0)
-    history.watch(sealed(0, loss=float("nan")))
-    history.watch(LossMeasured(1, float("inf")))
+    watched = Watched()
+    history = watched.history
+    watched.tell(sealed(0, loss=float("nan")))
+    watched.tell(LossMeasured(1, float("inf")))
     json.dumps(status.series(history, 16), allow_nan=False)
-    assert history.loss_training is None
     assert history.loss_newest is None
 
 
@@ -134,30 +146,33 @@ def test_dense_is_a_ring() -> None:
 
 
 def test_the_rate_is_over_the_last_half_minute_until_now() -> None:
-    history = History(1000, 32, Tally(), 0, 100.0)
+    watched = Watched()
+    history = watched.history
     for step in range(101):
-        history.watch(sealed(step))  # one a second
+        watched.tell(sealed(step))  # one a second
     assert history.tokens_per_s(200.0) == pytest.approx(512, rel=0.1)
     assert history.tokens_per_s(215.0) == pytest.approx(256, rel=0.2)  # and none since
 
 
 def test_who_gave_what_and_how() -> None:
-    history = History(1000, 32, Tally(), 0, 100.0)
+    watched = Watched()
+    history = watched.history
     node = f"{1:032x}"
-    history.watch(ContributionTaken(node, 0, 99, 60, 2.0, -0.01, 0.5))
-    history.watch(sealed(0))
-    assert (history.shares[node].rounds, history.shares[node].tokens) == (1, 8 * 32)
+    watched.tell(ContributionTaken(node, 0, 99, 60, 2.0, -0.01, 0.5))
+    watched.tell(sealed(0))
+    assert (history.share(node).rounds, history.share(node).tokens) == (1, 8 * 32)
     assert (history.manners[node].early_s, history.manners[node].weight) == (-0.01, 4)
 
 
 def test_void_rounds_in_a_row_are_one_entry() -> None:
-    history = History(1000, 32, Tally(), 0, 100.0)
+    watched = Watched()
+    history = watched.history
     for number, why in ((1, "a"), (2, "a"), (3, "b"), (5, "b")):
-        history.watch(RoundVoid(number, why, 100.0 + number))
+        watched.tell(RoundVoid(number, why, 100.0 + number))
     assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(1, 2, "a"), (3, 3, "b"), (5, 5, "b")]
     past = Past(voids=[(number, number, "old") for number in range(VOIDS_MAX)], rounds_void=VOIDS_MAX)
     history.begin_with(past)
-    assert history.rounds_void == 4 + VOIDS_MAX
+    assert history.rounds_void_before + watched.counts.rounds_void.total() == 4 + VOIDS_MAX
     assert len(history.voids) == VOIDS_MAX
     assert [entry.first for entry in list(history.voids)[-3:]] == [1, 3, 5]
     assert history.voids[-4].first == VOIDS_MAX - 1  # the newest of the old ones
@@ -178,9 +193,10 @@ async def test_what_the_ledger_knows(tmp_path: Path) -> None:
     past = await read_past(state.reading_ledger, state.ledger.begin_term().number, 3, 32, at_once)
     rows = list(state.ledger.rows())
     state.close()
-    history = History(1000, 32, Tally(), 3, 100.0)
+    watched = Watched(step=3)
+    history = watched.history
     assert not history.complete
-    history.watch(sealed(3))
+    watched.tell(sealed(3))
     history.begin_with(past)
     assert history.complete
     points = history.series.points(100)
@@ -188,8 +204,8 @@ async def test_what_the_ledger_knows(tmp_path: Path) -> None:
     assert [bucket.update_bytes for bucket in points] == [*(row.body_bytes for row in rows), 50]
     assert list(accumulate(bucket.tokens for bucket in points)) == [2 * 8 * 32 * n for n in range(1, 5)]
     assert history.tokens_before == 3 * 2 * 8 * 32
-    assert history.shares[f"{3:032x}"].rounds == 1
-    assert history.shares[f"{1:032x}"].rounds == 2  # before, and since
+    assert history.share(f"{3:032x}").rounds == 1
+    assert history.share(f"{1:032x}").rounds == 2  # before, and since
     assert history.names[f"{3:032x}"] == "Ada"
     assert history.loss_first == (2, 4.5)
     assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(3, 3, "nobody came")]

@@ -105,7 +105,7 @@ async def test_one_that_comes_after_a_void_round_is_late_and_its_replica_does_no
     gate.set()  # soon enough that it is still read
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_LATE
-    assert bench.swarm.registry.tally.fingerprints_different == 0
+    assert bench.swarm.registry.counts.fingerprints_different == 0
     await bench.close()
 
 

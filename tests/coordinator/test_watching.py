@@ -22,7 +22,7 @@ from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
-from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
+from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.metrics import Metrics
@@ -30,7 +30,9 @@ from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm import events
+from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.rows import Counted
@@ -52,7 +54,7 @@ class Served:
         self.swarm = assemble(state, replica, self.workers)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
-        self.server = Server(self.swarm, self.exposition.traffic)
+        self.server = Server(self.swarm)
 
     async def start(self) -> str:
         self.exposition.begin(self.swarm, None, [], (0, 5.5))
@@ -138,8 +140,9 @@ def sealed(**changes: object) -> events.RoundSealed:
 
 
 def test_events_become_figures() -> None:
-    metrics = Metrics()
-    metrics.begin(1000, None)
+    metrics, counts = Metrics(), Counts(1000)
+    metrics.registry.register(Counters(counts))
+    metrics.begin(None)
     told: list[events.Event] = [
         sealed(),
         sealed(why="nobody is left to wait for", loss=2.0, codec="bits"),
@@ -156,6 +159,7 @@ def test_events_become_figures() -> None:
         events.RoundOpened(9, 6, 3, 3.0, 5.0),
     ]
     for event in told:
+        counts.watch(event)
         metrics.watch(event)
     of = parsed(generate_latest(metrics.registry).decode())
 

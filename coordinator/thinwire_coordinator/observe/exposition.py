@@ -19,13 +19,14 @@ from starlette.routing import Route
 
 from thinwire_common.http import SAFETY
 from thinwire_common.metrics import CONTENT_TYPE
-from thinwire_common.traffic import Traffic
 from thinwire_coordinator.ledger.disk_forecast import Need, measure
 from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.gauges import Gauges
 from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.errors import LedgerError
@@ -42,12 +43,13 @@ class Exposition:
     """There from the start of the process; `begin` when the ledger is replayed, `listening` when nodes can join."""
 
     def __init__(self, readiness: Readiness, workers: Workers) -> None:
-        self.traffic = Traffic()
         self.metrics = Metrics()
         self.route = Route("/metrics", self.answer)
         self._workers = workers
-        self._standing = Gauges(readiness, workers, self.traffic, self.metrics)
-        self.metrics.registry.register(self._standing)
+        self._counters = Counters(Counts(0))
+        self._gauges = Gauges(readiness, workers)
+        for collector in (self._counters, self._gauges):
+            self.metrics.registry.register(collector)
         self._look_at_wire = CpuBudget(WIRE_EVERY_S)
         self._look_at_disks = CpuBudget(DISKS_EVERY_S)
         self._measuring: asyncio.Task[None] | None = None
@@ -58,12 +60,13 @@ class Exposition:
         """From now on the swarm is watched. keep: see `retention`. needs: of the disks, as just measured. loss: the
         newest held-out one, with its step."""
         self._state, self._keep = swarm.state, keep
-        self._standing.needs = needs
-        self.metrics.begin(swarm.view.layout.parameters, loss)
+        self._gauges.needs = needs
+        self.metrics.begin(loss)
+        self._counters.counts = swarm.view.counts
         swarm.events.watchers.append(self.metrics.watch)
 
     def listening(self, port: int) -> None:
-        self.traffic.listening_at(port)
+        self._counters.counts.traffic.listening_at(port)
 
     async def answer(self, request: Request) -> Response:
         await self._look()
@@ -71,7 +74,7 @@ class Exposition:
 
     async def _look(self) -> None:
         now = time.monotonic()
-        connections = self.traffic.connections
+        connections = self._counters.counts.traffic.connections
         if connections is not None and self._look_at_wire.due(now):
             cpu_s = 0.0
             try:
@@ -92,7 +95,7 @@ class Exposition:
         except (OSError, LedgerError) as error:
             log.warning("the disks cannot be measured: %s", error)
         finally:
-            self._standing.needs = needs
+            self._gauges.needs = needs
             self._look_at_disks.took(now, cpu_s)
 
 

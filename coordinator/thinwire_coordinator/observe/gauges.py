@@ -9,10 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
-from thinwire_common.traffic import Traffic
 from thinwire_coordinator.ledger.disk_forecast import Need
 from thinwire_coordinator.observe import definitions
-from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Workers
@@ -27,11 +25,9 @@ VERSION = version("thinwire")  # once: it is looked up on the disk
 class Gauges(Collector):
     """needs: of each disk, as last measured."""
 
-    def __init__(self, readiness: Readiness, workers: Workers, traffic: Traffic, metrics: Metrics) -> None:
+    def __init__(self, readiness: Readiness, workers: Workers) -> None:
         self._readiness = readiness
         self._workers = workers
-        self._traffic = traffic
-        self._metrics = metrics
         self.needs: list[Need] = []
 
     def collect(self) -> Iterable[Metric]:
@@ -39,7 +35,6 @@ class Gauges(Collector):
         yield _one(definitions.READY, self._readiness.ready)
         yield _each(definitions.STATE, dict.fromkeys(STATES, 0) | {self._state(): 1})
         yield _each(definitions.QUEUE_DEPTH, self._workers.depths())
-        yield from self._bytes()
         for of, values in (
             (definitions.DISK_FREE_BYTES, [need.free_bytes for need in self.needs]),
             (definitions.DISK_NEEDED_BYTES, [max(0, need.total_bytes - need.there_bytes) for need in self.needs]),
@@ -52,27 +47,6 @@ class Gauges(Collector):
         if self._readiness.swarm is None:
             return "starting"
         return "failed" if self._readiness.failed else self._readiness.swarm.stage
-
-    def _bytes(self) -> Iterable[Metric]:
-        sent, received = self._traffic.sent, self._traffic.received
-        payload_bytes, messages = definitions.PAYLOAD_BYTES.counter(), definitions.MESSAGES.counter()
-        for direction, payload in (("sent", sent), ("received", received)):
-            for kind, count in payload.bytes.items():
-                payload_bytes.add_metric((direction, kind), count)
-            for kind, count in payload.messages.items():
-                messages.add_metric((direction, kind), count)
-        yield payload_bytes
-        yield messages
-        in_rounds = received.bytes["contribution"] + sent.bytes["update"]
-        if in_rounds:
-            yield _one(definitions.COMPRESSION_RATIO, 2 * self._metrics.dense_bytes / in_rounds)
-        connections = self._traffic.connections
-        if connections is not None and connections.can_look:
-            wire = definitions.WIRE_BYTES.counter()
-            wire.add_metric(("sent",), connections.wire.sent)
-            wire.add_metric(("received",), connections.wire.received)
-            yield wire
-            yield _one(definitions.CONNECTIONS, len(connections))
 
 
 def _of_swarm(swarm: SwarmView) -> Iterable[Metric]:

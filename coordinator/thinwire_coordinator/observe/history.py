@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.observe.allreduce_baseline import ring_bytes
 from thinwire_coordinator.observe.series import Bucket, Series, add_loss, with_loss
+from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import (
     ContributionRefused,
     ContributionTaken,
@@ -24,7 +24,6 @@ from thinwire_coordinator.swarm.events import (
     RoundVoid,
     Sampled,
 )
-from thinwire_coordinator.swarm.view import TallyView
 
 VOIDS_MAX = 50
 """Runs of void rounds that are remembered."""
@@ -81,14 +80,13 @@ class Past:
 
 
 class History:
-    """tokens_a_sample, parameters: of the contract. tally: what bytes are read from. started: when this life began,
-    after `step` steps, by the clock that events' times are of."""
+    """counts: of this life, and told of each event before this is. started: when this life began, after `step` steps,
+    by the clock that events' times are of."""
 
-    def __init__(self, parameters: int, tokens_a_sample: int, tally: TallyView, step: int, started: float) -> None:
-        self._parameters = parameters
-        self._tokens_a_sample = tokens_a_sample
-        self._tally = tally
-        self._bytes_before = (0, 0)  # up and down, when the step before was sealed
+    def __init__(self, counts: Counts, step: int, started: float) -> None:
+        self._counts = counts
+        self._bytes_before = (0, 0, 0)  # up, down and dense, when the step before was sealed
+        self._shares_before: dict[str, Share] = {}
         self._sealed: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS_MAX)  # when, and tokens since the start
         self.since_step = step
         self.started = started
@@ -98,20 +96,14 @@ class History:
         self.held_out = Series()
         self.loss_first: tuple[int, float] | None = None
         self.loss_newest: tuple[int, float] | None = None
-        self.loss_training: float | None = None
-        self.learning_rate: float | None = None
-        self.tokens = 0
-        """In this life."""
         self.tokens_before = 0
-        self.dense_bytes = 0
-        """What dense exchange would have sent in this life, and received again."""
+        """Before this life, like the next."""
+        self.rounds_void_before = 0
         self.sample: Sampled | None = None
-        self.shares: dict[str, Share] = {}
         self.names: dict[str, str] = {}
         """Of nodes that this life may not have seen."""
         self.manners: dict[str, Manner] = {}
         self.voids: deque[Voids] = deque(maxlen=VOIDS_MAX)
-        self.rounds_void = 0
 
     def watch(self, event: Event) -> None:
         if isinstance(event, ContributionTaken):
@@ -137,6 +129,18 @@ class History:
         then, before = self._sealed[0]
         return (self._sealed[-1][1] - before) / max(now - then, 1e-3)
 
+    def share(self, node: str) -> Share:
+        """What a node has given, in this life and before."""
+        before, since = self._shares_before.get(node, Share()), self._counts.nodes.get(node)
+        if since is None:
+            return before
+        return Share(before.rounds + since.counted, before.tokens + since.tokens)
+
+    def shares(self) -> dict[str, Share]:
+        """Of all nodes that have given something."""
+        gave = [node for node, counts in self._counts.nodes.items() if counts.counted]
+        return {node: self.share(node) for node in {*self._shares_before, *gave}}
+
     def know_name(self, node: str, name: str) -> None:
         self.names[node] = name
         if len(self.names) > NAMES_MAX:
@@ -153,51 +157,35 @@ class History:
         if past.held_out:
             self.loss_first = past.held_out[0]
             self.loss_newest = self.loss_newest or past.held_out[-1]
-        for node, share in past.shares.items():
-            self._give(node, share.rounds, share.tokens)
-            self.tokens_before += share.tokens
+        by_tokens = sorted(past.shares.items(), key=lambda item: item[1].tokens, reverse=True)
+        self._shares_before = dict(by_tokens[:SHARES_MAX])
+        self.tokens_before = sum(share.tokens for share in past.shares.values())
         for node, name in (past.names | self.names).items():
             self.know_name(node, name)
         room = VOIDS_MAX - len(self.voids)
         self.voids.extendleft(Voids(*entry) for entry in past.voids[::-1][:room])
-        self.rounds_void += past.rounds_void
+        self.rounds_void_before = past.rounds_void
         self.complete = True
 
     def _seal(self, event: RoundSealed) -> None:
-        up, down = self._tally.bytes_up, self._tally.bytes_down
-        before_up, before_down = self._bytes_before
-        self._bytes_before = (up, down)
-        dense = ring_bytes(len(event.counted), self._parameters)
+        up, down, dense = self._counts.bytes_up, self._counts.bytes_down, self._counts.dense_bytes
+        before_up, before_down, before_dense = self._bytes_before
+        self._bytes_before = (up, down, dense)
         bucket = Bucket(
             step=event.step + 1,
             tokens=event.tokens,
             update_bytes=event.update_bytes,
             bytes_up=up - before_up,
             bytes_down=down - before_down,
-            dense_bytes=dense,
+            dense_bytes=dense - before_dense,
             nodes=len(event.counted),
             at_s=event.at - self.started,
         )
         add_loss(bucket, event.loss)
         self.series.add(bucket)
-        self.tokens += event.tokens
-        self.dense_bytes += dense
-        self.loss_training = event.loss if math.isfinite(event.loss) else None
-        self.learning_rate = event.learning_rate
-        self._sealed.append((event.at, self.tokens))
+        self._sealed.append((event.at, self._counts.tokens))
         for entry in event.counted:
-            self._give(entry.node, 1, entry.samples * self._tokens_a_sample)
             self._manner(entry.node).weight = entry.weight
-
-    def _give(self, node: str, rounds: int, tokens: int) -> None:
-        share = self.shares.get(node)
-        if share is None:
-            if len(self.shares) >= 2 * SHARES_MAX:
-                by_tokens = sorted(self.shares.items(), key=lambda item: item[1].tokens, reverse=True)
-                self.shares = dict(by_tokens[:SHARES_MAX])
-            share = self.shares[node] = Share()
-        share.rounds += rounds
-        share.tokens += tokens
 
     def _manner(self, node: str) -> Manner:
         if node not in self.manners:
@@ -207,7 +195,6 @@ class History:
         return self.manners[node]
 
     def _void(self, event: RoundVoid) -> None:
-        self.rounds_void += 1
         newest = self.voids[-1] if self.voids else None
         if newest is not None and (newest.last, newest.why) == (event.round - 1, event.why):
             newest.last, newest.at = event.round, event.at

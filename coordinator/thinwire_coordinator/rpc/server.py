@@ -8,7 +8,6 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from thinwire_common.traffic import Traffic
 from thinwire_coordinator.rpc.service import Service, add_service
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -32,11 +31,11 @@ OPTIONS = (
 class Server:
     """Serves from `start` to `stop`; who asks for its health in between is told that it serves, and after that not."""
 
-    def __init__(self, swarm: Swarm, traffic: Traffic) -> None:
+    def __init__(self, swarm: Swarm) -> None:
         self._server = grpc.aio.server(
             options=OPTIONS,
             maximum_concurrent_rpcs=CALLS_A_NODE * swarm.view.contract.round.nodes_max,
-            interceptors=[CountMessages(traffic, swarm.registry.tally)],
+            interceptors=[CountMessages(swarm.view.counts.traffic)],
         )
         self._health = health.aio.HealthServicer()
         add_service(Service(swarm), self._server)

@@ -13,6 +13,7 @@ from grpc.aio import ServicerContext as Context
 
 from thinwire_coordinator.ledger.retention import NotKept
 from thinwire_coordinator.rpc.traffic import SERVICE
+from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.events import Fetched, UpdateSent
 from thinwire_coordinator.swarm.members import NODE_ID, Member
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -87,8 +88,9 @@ class Service(SwarmServicer):
         parts = aiter(request_iterator)
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(first.header.session, context)
-        member.bytes_up += first.ByteSize()  # also if it is refused at the door, and no other part is taken in
-        return await self._swarm.contribute(member, first.header, _counted_up(member, first, parts))
+        counts = self._counts(member)
+        counts.bytes_up += first.ByteSize()  # also if it is refused at the door, and no other part is taken in
+        return await self._swarm.contribute(member, first.header, _counted_up(counts, first, parts))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
         await self._member(request.session, context)
@@ -110,7 +112,7 @@ class Service(SwarmServicer):
                 except NotKept as error:
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # join again: a snapshot leads past it
                 for part in update.parts(self._swarm.feed.step):
-                    member.bytes_down += len(part)
+                    self._counts(member).bytes_down += len(part)
                     yield part
                 del update, part  # or who waits for the next one would keep it
                 step += 1
@@ -148,7 +150,7 @@ class Service(SwarmServicer):
             data = await asyncio.to_thread(file.read, PART_BYTES_MAX)
             part = pb.FilePart(size=size, data=data, step=step, offset=offset)
             while True:
-                member.bytes_fetched += part.ByteSize()
+                self._counts(member).bytes_fetched += part.ByteSize()
                 yield part
                 if not (data := await asyncio.to_thread(file.read, PART_BYTES_MAX)):
                     return
@@ -156,7 +158,7 @@ class Service(SwarmServicer):
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
         swarm, view = self._swarm, self._swarm.view
-        tally = view.tally
+        counts = view.counts
         step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (view.step, None)
         recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.reading_ledger.recorded)
         first, newest = recorded.first_loss, recorded.newest_loss
@@ -170,19 +172,22 @@ class Service(SwarmServicer):
             loss_first=first[1] if first else None,
             loss_newest=newest[1] if newest else None,
             loss_newest_step=newest[0] if newest else 0,
-            loss_training=tally.loss_training,
-            tokens=tally.tokens,
+            loss_training=counts.loss_training,
+            tokens=counts.tokens,
             measured_step=view.measured_step,
-            bytes_up=tally.bytes_up,
-            bytes_down=tally.bytes_down,
-            bytes_fetched=tally.bytes_fetched,
+            bytes_up=counts.bytes_up,
+            bytes_down=counts.bytes_down,
+            bytes_fetched=counts.bytes_fetched,
             fingerprint=fingerprint,
-            fingerprints_compared=tally.fingerprints_compared,
-            fingerprints_different=tally.fingerprints_different,
+            fingerprints_compared=counts.fingerprints_compared,
+            fingerprints_different=counts.fingerprints_different,
             parameters=view.layout.parameters,
         )
-        reply.nodes.extend(_node_status(member) for member in view.members.values())
+        reply.nodes.extend(_node_status(member, counts.of(member.node_id)) for member in view.members.values())
         return reply
+
+    def _counts(self, member: Member) -> NodeCounts:
+        return self._swarm.view.counts.of(member.node_id)
 
     async def _member(self, session: str, context: Context[Any, Any]) -> Member:
         member = self._swarm.members.of_session(session)
@@ -232,12 +237,12 @@ class Service(SwarmServicer):
 
 
 async def _counted_up(
-    member: Member, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
+    counts: NodeCounts, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
 ) -> AsyncIterator[pb.ContributionPart]:
     """All parts; those behind the first one are counted as they are taken in."""
     yield first
     async for part in parts:
-        member.bytes_up += part.ByteSize()
+        counts.bytes_up += part.ByteSize()
         yield part
 
 
@@ -258,19 +263,19 @@ async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
 
 
-def _node_status(member: MemberView) -> pb.NodeStatus:
+def _node_status(member: MemberView, counts: NodeCounts) -> pb.NodeStatus:
     return pb.NodeStatus(
         node_id=member.node_id,
         name=member.name,
         active=member.active,
-        counted=member.counted,
-        not_counted=member.not_counted,
-        dropped=member.dropped,
-        tokens=member.tokens,
-        compute_s=member.compute_s,
-        lost=member.lost,
-        bytes_up=member.bytes_up,
-        bytes_down=member.bytes_down,
-        bytes_fetched=member.bytes_fetched,
-        replica_equal=member.replica_equal,
+        counted=counts.counted,
+        not_counted=counts.not_counted,
+        dropped=counts.dropped,
+        tokens=counts.tokens,
+        compute_s=counts.compute_s,
+        lost=counts.lost,
+        bytes_up=counts.bytes_up,
+        bytes_down=counts.bytes_down,
+        bytes_fetched=counts.bytes_fetched,
+        replica_equal=counts.replica_equal,
     )

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import grpc
 
 from thinwire_common.traffic import Traffic, kinds_of
-from thinwire_coordinator.swarm.registry import Tally
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 
 SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
@@ -20,11 +19,10 @@ Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]
 
 
 class CountMessages(grpc.aio.ServerInterceptor):
-    """Counts every message of every call, and keeps the tally of those that make up the rounds."""
+    """Counts every message of every call."""
 
-    def __init__(self, traffic: Traffic, tally: Tally) -> None:
+    def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._tally = tally
         self._counted: dict[str, Handler] = {}  # by method; there are only those that are served
 
     async def intercept_service(self, continuation: Find, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -41,13 +39,15 @@ class CountMessages(grpc.aio.ServerInterceptor):
         assert parse is not None
         assert serialize is not None
 
+        sent, received = self._traffic.sent, self._traffic.received
+
         def counted_parse(data: bytes) -> Any:
-            self._came(asked, len(data))
+            received.add(asked, len(data))
             return parse(data)
 
         def counted_serialize(message: Any) -> bytes:
             data = serialize(message)
-            self._went(answered, len(data))
+            sent.add(answered, len(data))
             return data
 
         makers: dict[tuple[bool, bool], tuple[Callable[..., Any], Any]] = {
@@ -59,15 +59,3 @@ class CountMessages(grpc.aio.ServerInterceptor):
         make, behavior = makers[handler.request_streaming, handler.response_streaming]
         counted: Handler = make(behavior, counted_parse, counted_serialize)
         return counted
-
-    def _came(self, kind: str, size: int) -> None:
-        self._traffic.received.add(kind, size)
-        if kind == "contribution":
-            self._tally.bytes_up += size
-
-    def _went(self, kind: str, size: int) -> None:
-        self._traffic.sent.add(kind, size)
-        if kind == "update":
-            self._tally.bytes_down += size
-        elif kind in ("snapshot", "corpus"):
-            self._tally.bytes_fetched += size

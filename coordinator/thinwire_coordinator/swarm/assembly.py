@@ -12,11 +12,13 @@ from thinwire_coordinator.ledger.state_directory import State
 from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.round.machine import RoundMachine
 from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.counts import Counts
+from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, Feed, encoded_update
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.members import Members
-from thinwire_coordinator.swarm.registry import Registry, Tally
+from thinwire_coordinator.swarm.registry import Registry
 from thinwire_coordinator.swarm.rounds import Rounds
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -49,11 +51,13 @@ def assemble(
     """
     contract, drawn = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
+    counts = Counts(replica.layout.parameters)
     registry = Registry(
         Members(contract.round.nodes_max, drawn),
         state.ledger.leases(),
         KnownFingerprints(contract.round.base_age_max),
-        Tally(),
+        counts,
+        Events([counts.watch]),
         sealed_at=now(),
     )
     read = read_update or (lambda step: read_encoded(state, step))

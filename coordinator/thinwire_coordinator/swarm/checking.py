@@ -77,10 +77,6 @@ class Checker:
                 self._room.release()
 
     async def _replica_is_equal(self, member: Member, header: ContributionHeader, base: KnownFingerprint) -> bool:
-        tally = self._registry.tally
         equal = header.fingerprint == await asyncio.shield(base.fingerprint)
-        member.replica_equal = equal
-        tally.fingerprints_compared += 1
-        tally.fingerprints_different += not equal
         self._registry.events.tell(FingerprintCompared(member.node_id, equal))
         return equal

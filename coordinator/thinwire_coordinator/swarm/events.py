@@ -30,6 +30,16 @@ class RoundOpened:
 
 
 @dataclass(frozen=True)
+class ContributionOffered:
+    """A node begins to send one, and says what came of its micro-batches: how many it dropped, and how long it
+    computed."""
+
+    node_id: str
+    dropped: int
+    compute_s: float
+
+
+@dataclass(frozen=True)
 class ContributionTaken:
     """It is in the round; whether it counts is known when the round is over.
 
@@ -145,6 +155,7 @@ class Fetched:
 
 Event = (
     RoundOpened
+    | ContributionOffered
     | ContributionTaken
     | ContributionRefused
     | FingerprintCompared

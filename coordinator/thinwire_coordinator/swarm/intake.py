@@ -11,7 +11,7 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.round import admission
 from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.swarm.checking import Checker
-from thinwire_coordinator.swarm.events import ContributionRefused, ContributionTaken
+from thinwire_coordinator.swarm.events import ContributionOffered, ContributionRefused, ContributionTaken
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.shared import Shared
@@ -58,8 +58,7 @@ class Intake:
         self, member: Member, header: ContributionHeader, parts: AsyncIterator[ContributionPart]
     ) -> Receipt:
         """Take a contribution in and return its receipt, when its round is over."""
-        member.dropped += header.dropped
-        member.compute_s += header.compute_ms / 1000
+        self._registry.events.tell(ContributionOffered(member.node_id, header.dropped, header.compute_ms / 1000))
         current = self._current
         refusal = self._at_the_door(member, header, current)
         if refusal is not None or current is None:
@@ -199,7 +198,6 @@ class Intake:
         return receipt
 
     def _not_counted(self, member: Member, refusal: admission.Refusal) -> Receipt:
-        member.not_counted += 1
         self._registry.events.tell(ContributionRefused(member.node_id, refusal.reason))
         node, name, reason = member.node_id, member.name, refusal.text
         text = f"{name}: not counted: {reason}"

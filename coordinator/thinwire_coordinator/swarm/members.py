@@ -42,17 +42,7 @@ class Member:
     session: str
     announcements: NewestAnnouncement | None = None  # while it attends
     calls: set[str] = field(default_factory=set)  # of this session that are open: one of each kind
-    counted: int = 0
-    not_counted: int = 0
-    dropped: int = 0
-    tokens: int = 0
-    compute_s: float = 0.0
-    lost: int = 0
     leaving: bool = False  # it has said so
-    bytes_up: int = 0
-    bytes_down: int = 0
-    bytes_fetched: int = 0
-    replica_equal: bool | None = None
     heard: int = 0  # when it last made a call: larger is later
 
     @property

@@ -35,5 +35,4 @@ class Presence:
         """It joins anew, or its moment is over: if it was gone without a word, it was lost."""
         if (timer := self._silent.pop(member.node_id, None)) is not None:
             timer.cancel()
-            member.lost += 1
             self._events.tell(NodeWent(member.node_id, lost=True))

@@ -3,26 +3,13 @@ on, and what was counted; and who is told of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from thinwire_coordinator.round.leases import Leases
+from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
 from thinwire_coordinator.swarm.members import Members
-
-
-@dataclass
-class Tally:
-    """Counts since this process started. Bytes are told by `traffic`: contributions in, updates out, and snapshots and
-    corpus out."""
-
-    tokens: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    bytes_fetched: int = 0
-    fingerprints_compared: int = 0
-    fingerprints_different: int = 0
-    loss_training: float | None = None
 
 
 @dataclass
@@ -30,8 +17,8 @@ class Registry:
     members: Members
     leases: Leases
     fingerprints: KnownFingerprints
-    tally: Tally
-    events: Events = field(default_factory=Events)
+    counts: Counts
+    events: Events
     sealed_at: float = 0.0
     """When the newest step was sealed, by the coordinator's clock; before the first, when this began."""
     measured_step: int = 0

@@ -88,7 +88,6 @@ class Rounds:
         out = await self._sealer.seal(sealed, counted, current.merger, self._registry.leases.packed)
         self._tasks.keep(self._tell_applied(gathered.step, out.applied))
         self._registry.sealed_at = self._driver.now()
-        self._count(accepted)
         self._intake.close(Receipt(outcome=Receipt.OUTCOME_COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
         text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
@@ -110,22 +109,9 @@ class Rounds:
         self._intake.close(not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}"))
         events = self._registry.events
         for contribution in current.round.accepted:
-            if member := self._registry.members.by_id.get(contribution.node):
-                member.not_counted += 1
             events.tell(ContributionRefused(contribution.node, Receipt.REASON_VOID))
         events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
         self._announcer.announce_to_all()
-
-    def _count(self, accepted: tuple[Contribution, ...]) -> None:
-        tokens_a_sample = self._contract.model.context
-        for contribution in accepted:
-            member = self._registry.members.by_id.get(contribution.node)
-            if member is not None:
-                member.counted += 1
-                member.tokens += contribution.samples * tokens_a_sample
-        tally = self._registry.tally
-        tally.tokens += _samples(accepted) * tokens_a_sample
-        tally.loss_training = _mean_loss(accepted)
 
     def _tell_sealed(self, current: Round, gathered: Gathered, out: Out, gathered_at: float) -> None:
         accepted = tuple(current.accepted)

@@ -81,7 +81,7 @@ class Page:
     def open(self, swarm: Swarm) -> None:
         """Begin to watch. What happened before is read from the ledger meanwhile."""
         self._swarm = view = swarm.view
-        self._history = History(view.layout.parameters, view.contract.model.context, view.tally, view.step, view.now)
+        self._history = History(view.counts, view.step, view.now)
         events = swarm.events
         self._live = Live(self._message, events.failed)
         self._record = partial(_record_names, swarm)

@@ -9,6 +9,7 @@ from typing import Any
 
 from thinwire_coordinator.observe.history import History, Manner, Share
 from thinwire_coordinator.observe.series import Bucket
+from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
 from thinwire_proto.contract import CorpusSpec
 from thinwire_proto.wire.service_pb2 import Receipt
@@ -39,8 +40,8 @@ def run_of(swarm: SwarmView) -> Plain:
 def summary(swarm: SwarmView, history: History) -> Plain:
     """What a browser is told once a second: small, whatever the number of nodes."""
     now = swarm.now
-    tally = swarm.tally
-    moved = tally.bytes_up + tally.bytes_down
+    counts = swarm.counts
+    moved = counts.bytes_up + counts.bytes_down
     first, newest = history.loss_first, history.loss_newest
     return {
         "state": swarm.condition,
@@ -50,28 +51,28 @@ def summary(swarm: SwarmView, history: History) -> Plain:
         "at_s": round(now - history.started, 1),
         "clock": clock(swarm, now),
         "loss": {
-            "training": _short(history.loss_training),
+            "training": _short(counts.loss_training),
             "held_out": _short(newest[1]) if newest else None,
             "held_out_step": newest[0] if newest else None,
             "first": _short(first[1]) if first else None,
         },
-        "tokens": history.tokens_before + history.tokens,
+        "tokens": history.tokens_before + counts.tokens,
         "tokens_per_s": round(history.tokens_per_s(now), 1),
         "bytes": {
-            "up": tally.bytes_up,
-            "down": tally.bytes_down,
-            "fetched": tally.bytes_fetched,
-            "dense": history.dense_bytes,
-            "fewer": _short(2 * history.dense_bytes / moved) if moved and history.dense_bytes else None,
+            "up": counts.bytes_up,
+            "down": counts.bytes_down,
+            "fetched": counts.bytes_fetched,
+            "dense": counts.dense_bytes,
+            "fewer": _short(2 * counts.dense_bytes / moved) if moved and counts.dense_bytes else None,
             "since_step": history.since_step,
         },
         "nodes": {
             "active": swarm.active,
             "known": len(swarm.members),
-            "compared": tally.fingerprints_compared,
-            "different": tally.fingerprints_different,
+            "compared": counts.fingerprints_compared,
+            "different": counts.fingerprints_different,
         },
-        "rounds_void": history.rounds_void,
+        "rounds_void": history.rounds_void_before + counts.rounds_void.total(),
         "history_complete": history.complete,
         "sample_step": history.sample.step if history.sample else None,
     }
@@ -99,17 +100,17 @@ def clock(swarm: SwarmView, now: float) -> Plain:
     }
 
 
-Row = tuple[str, MemberView, Share, Manner]
+Row = tuple[str, MemberView, NodeCounts, Share, Manner]
 SORTS: dict[str, Callable[[Row], Any]] = {
     "name": lambda row: row[1].name.casefold(),
     "active": lambda row: not row[1].active,
-    "rounds": lambda row: -row[2].rounds,
-    "tokens": lambda row: -row[2].tokens,
-    "weight": lambda row: -row[3].weight,
-    "early": lambda row: math.inf if row[3].early_s is None else row[3].early_s,
-    "equal": lambda row: {False: 0, None: 1, True: 2}[row[1].replica_equal],
-    "up": lambda row: -row[1].bytes_up,
-    "down": lambda row: -row[1].bytes_down,
+    "rounds": lambda row: -row[3].rounds,
+    "tokens": lambda row: -row[3].tokens,
+    "weight": lambda row: -row[4].weight,
+    "early": lambda row: math.inf if row[4].early_s is None else row[4].early_s,
+    "equal": lambda row: {False: 0, None: 1, True: 2}[row[2].replica_equal],
+    "up": lambda row: -row[2].bytes_up,
+    "down": lambda row: -row[2].bytes_down,
 }
 """What nodes can be sorted by; what one looks for comes first: the largest, the latest, the one that differs."""
 
@@ -117,7 +118,7 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 def nodes(swarm: SwarmView, history: History, sort: str, reverse: bool, offset: int, count: int) -> Plain:
     """A page of the table of nodes. `sort`: one of SORTS."""
     rows: list[Row] = [
-        (node, member, history.shares.get(node, Share()), history.manners.get(node, Manner()))
+        (node, member, swarm.counts.of(node), history.share(node), history.manners.get(node, Manner()))
         for node, member in swarm.members.items()
     ]
     key = SORTS[sort]
@@ -126,7 +127,7 @@ def nodes(swarm: SwarmView, history: History, sort: str, reverse: bool, offset: 
     return {"total": len(rows), "offset": offset, "rows": [_node(*row) for row in rows[offset : offset + count]]}
 
 
-def _node(node: str, member: MemberView, share: Share, manner: Manner) -> Plain:
+def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:
     refused = manner.refused
     return {
         "id": node[:8],
@@ -136,12 +137,12 @@ def _node(node: str, member: MemberView, share: Share, manner: Manner) -> Plain:
         "tokens": share.tokens,
         "weight": manner.weight,
         "early_s": None if manner.early_s is None else round(manner.early_s, 3),
-        "equal": member.replica_equal,
-        "up": member.bytes_up,
-        "down": member.bytes_down,
-        "not_counted": member.not_counted,
+        "equal": counts.replica_equal,
+        "up": counts.bytes_up,
+        "down": counts.bytes_down,
+        "not_counted": counts.not_counted,
         "why_not": REASONS.get(refused.reason, "not counted") if refused else None,
-        "lost": member.lost,
+        "lost": counts.lost,
     }
 
 
@@ -161,8 +162,8 @@ REASONS: dict[Receipt.Reason.ValueType, str] = {
 
 def volunteers(swarm: SwarmView, history: History) -> Plain:
     """Who gave most, over the whole run, also if they left long ago."""
-    shares = sorted(history.shares.items(), key=lambda item: (-item[1].tokens, item[0]))
-    total = history.tokens_before + history.tokens
+    shares = sorted(history.shares().items(), key=lambda item: (-item[1].tokens, item[0]))
+    total = history.tokens_before + swarm.counts.tokens
     by_id = swarm.members
 
     def name(node: str) -> str:

@@ -1,0 +1,162 @@
+"""All counts of a coordinator since its process started: the one place that adds up.
+
+`Counts` watches a swarm's events, before any other watcher. The status call, the page and the metrics read it. Bytes
+are counted where gRPC parses and serializes messages (`rpc.traffic`), and those of a single node in `rpc.service`,
+which knows whose they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from thinwire_common.traffic import Traffic
+from thinwire_coordinator.round.machine import TIME_IS_UP
+from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
+from thinwire_coordinator.swarm.events import (
+    ContributionOffered,
+    ContributionRefused,
+    ContributionTaken,
+    Event,
+    Fetched,
+    FingerprintCompared,
+    NodeCame,
+    NodeWent,
+    RoundSealed,
+    RoundVoid,
+)
+from thinwire_proto.wire.service_pb2 import Receipt
+
+NODES_MAX = 65_536
+"""Nodes whose counts are kept when there are twice as many: those that gave most."""
+
+
+@dataclass
+class NodeCounts:
+    """Of one node. counted, not_counted: contributions. dropped: micro-batches, by its own account, like compute_s.
+    lost: times that it went without a word. bytes_fetched: of snapshots and of the corpus."""
+
+    counted: int = 0
+    not_counted: int = 0
+    tokens: int = 0
+    dropped: int = 0
+    compute_s: float = 0.0
+    lost: int = 0
+    replica_equal: bool | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    bytes_fetched: int = 0
+
+
+class Counts:
+    """parameters: of the model. Everybody but this module, and `rpc` for bytes, only reads."""
+
+    def __init__(self, parameters: int) -> None:
+        self._parameters = parameters
+        self.traffic = Traffic()
+        self.nodes: dict[str, NodeCounts] = {}
+        """By node id; see `of`."""
+        self.rounds_sealed: Counter[str] = Counter()
+        """By how they ended: everybody, time."""
+        self.rounds_void: Counter[str] = Counter()
+        self.counted = 0
+        """Contributions in sealed updates."""
+        self.not_counted: Counter[Receipt.Reason.ValueType] = Counter()
+        """The other ones, by the receipt's reason."""
+        self.fingerprints_equal = 0
+        self.fingerprints_different = 0
+        self.tokens = 0
+        """In contributions that were counted."""
+        self.votes = 0
+        self.votes_bytes = 0
+        self.update_components = 0
+        self.update_bytes = 0
+        self.updates: Counter[str] = Counter()
+        """By the form of the codec."""
+        self.dense_bytes = 0
+        """What exchanging whole gradients would have sent, and received again."""
+        self.came = 0
+        self.left = 0
+        self.lost = 0
+        self.fetches: Counter[str] = Counter()
+        """By what: snapshot, corpus."""
+        self.loss_training: float | None = None
+        """Of the newest sealed update."""
+
+    @property
+    def bytes_up(self) -> int:
+        """Of contributions."""
+        return self.traffic.received.bytes["contribution"]
+
+    @property
+    def bytes_down(self) -> int:
+        """Of updates."""
+        return self.traffic.sent.bytes["update"]
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Of snapshots and of the corpus."""
+        return self.traffic.sent.bytes["snapshot"] + self.traffic.sent.bytes["corpus"]
+
+    @property
+    def fingerprints_compared(self) -> int:
+        return self.fingerprints_equal + self.fingerprints_different
+
+    def of(self, node_id: str) -> NodeCounts:
+        """The counts of a node, which outlive its membership."""
+        found = self.nodes.get(node_id)
+        if found is None:
+            if len(self.nodes) >= 2 * NODES_MAX:
+                by_tokens = sorted(self.nodes.items(), key=lambda item: item[1].tokens, reverse=True)
+                self.nodes = dict(by_tokens[:NODES_MAX])
+            found = self.nodes[node_id] = NodeCounts()
+        return found
+
+    def watch(self, event: Event) -> None:
+        """Told of each event, those that come from every node in every round first."""
+        match event:
+            case ContributionOffered():
+                node = self.of(event.node_id)
+                node.dropped += event.dropped
+                node.compute_s += event.compute_s
+            case FingerprintCompared():
+                self.of(event.node_id).replica_equal = event.equal
+                self.fingerprints_equal += event.equal
+                self.fingerprints_different += not event.equal
+            case ContributionTaken():
+                self.votes += event.components
+                self.votes_bytes += event.payload_bytes
+            case ContributionRefused():
+                self.of(event.node_id).not_counted += 1
+                self.not_counted[event.reason] += 1
+            case RoundSealed():
+                self._seal(event)
+            case RoundVoid():
+                self.rounds_void[_end_of(event.why)] += 1
+            case NodeCame():
+                self.came += 1
+            case NodeWent():
+                self.of(event.node_id).lost += event.lost
+                self.lost += event.lost
+                self.left += not event.lost
+            case Fetched():
+                self.fetches[event.what] += 1
+
+    def _seal(self, event: RoundSealed) -> None:
+        self.rounds_sealed[_end_of(event.why)] += 1
+        self.counted += len(event.counted)
+        self.tokens += event.tokens
+        self.update_components += event.components
+        self.update_bytes += event.update_bytes
+        self.updates[event.codec] += 1
+        self.dense_bytes += ring_bytes(len(event.counted), self._parameters)
+        self.loss_training = event.loss
+        tokens_a_sample = event.tokens // max(1, sum(entry.samples for entry in event.counted))
+        for entry in event.counted:
+            node = self.of(entry.node)
+            node.counted += 1
+            node.tokens += entry.samples * tokens_a_sample
+
+
+def _end_of(why: str) -> str:
+    return "time" if why.startswith(TIME_IS_UP) else "everybody"
