@@ -20,15 +20,18 @@ from pathlib import Path
 import torch
 
 from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
+from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract, CorpusSpec, ScheduleSpec
 from thinwire_proto.data.corpus import Corpus
+from thinwire_proto.data.stdlib import make_corpus
+from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.models import PRESETS, build, initial_state, manifest
+from thinwire_proto.task import task_of
 
 CPU = torch.device("cpu")
 OUT = Path("runs") / "staleness.json"
@@ -125,10 +128,11 @@ def make_contract(corpus: Corpus, swarm: StalenessSetup) -> Contract:
 def held_out_loss(contract: Contract, corpus: Corpus, swarm: StalenessSetup, arm: StalenessArm) -> float:
     """Train a swarm to its end, and return the loss in nats a byte on held-out text."""
     replica = Replica(contract, initial_state(contract.model, swarm.seed), 0, b"")
-    trainers = [Trainer(contract, corpus, replica, CPU) for _ in range(swarm.nodes)]
+    task, data = task_of(contract.model), CorpusText(corpus, contract)
+    trainers = [Trainer(contract, data, replica, TorchCompute(task, CPU)) for _ in range(swarm.nodes)]
     for round_number in range(swarm.rounds):
         train_round(contract, swarm, arm, trainers, replica, round_number)
-    return HeldOut(contract, corpus).measure(replica)
+    return HeldOut(contract, data).measure(replica)
 
 
 def train_round(

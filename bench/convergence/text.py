@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
+from thinwire_proto.data.stdlib import make_corpus
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 

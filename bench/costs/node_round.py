@@ -11,13 +11,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract, CorpusSpec, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
+from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.models import build, initial_state, manifest
+from thinwire_proto.task import task_of
 
 NODES = 4
 SAMPLES = 5
@@ -55,7 +58,8 @@ def _trainer() -> Trainer:
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
     contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
     replica = Replica(contract, initial_state(run.model, 1), 0, b"")
-    return Trainer(contract, corpus, replica, torch.device("cpu"))
+    compute = TorchCompute(task_of(contract.model), torch.device("cpu"))
+    return Trainer(contract, CorpusText(corpus, contract), replica, compute)
 
 
 def _say(what: str, work: Callable[[], object]) -> None:

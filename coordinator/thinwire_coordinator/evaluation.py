@@ -5,34 +5,33 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus, windows
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.models import build
-from thinwire_proto.models.decoder import Decoder
+from thinwire_proto.task import DataSource, Stateless, Writes, task_of
 
-WINDOWS_MAX = 64
+HELD_OUT_SAMPLES_MAX = 64
 BATCH = 8
 SAMPLE_BYTES = 120
 SAMPLE_PIECE = 8
-"""Bytes of a sample that are written before it is asked whether to go on."""
+"""Tokens that a model writes before it is asked whether to go on."""
 SAMPLE_TEMPERATURE = 0.8
 SAMPLE_SHARE = 1 / 200
 """Of all the processor time that the process takes, samples take no more; the first and the last one come on top."""
 
 
 class HeldOut:
-    """Up to 64 windows, evenly spread over the text that nobody trains on."""
+    """Measures the loss on up to 64 samples that nobody trains on. Each call takes a replica that stands still: give
+    a copy."""
 
-    def __init__(self, contract: Contract, corpus: Corpus) -> None:
-        every = windows(corpus.held_out, contract.model.context)
-        chosen = np.linspace(0, len(every) - 1, min(WINDOWS_MAX, len(every)), dtype=np.int64)
-        self._windows = torch.from_numpy(every[chosen].astype(np.int64))  # [windows, context + 1]
-        self._model = build(contract.model)
+    def __init__(self, contract: Contract, data: DataSource) -> None:
+        self._data = data
+        self._batch = data.held_out(HELD_OUT_SAMPLES_MAX)
+        self._model = Stateless(task_of(contract.model).model("cpu"))
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -40,49 +39,59 @@ class HeldOut:
         self._stopped.set()
 
     @torch.no_grad()
-    def sample(self, prompt: str, seed: int) -> tuple[str | None, float]:
-        """What the model measured last writes after a prompt, None if it was stopped; and the seconds of processor time
-        that this took."""
+    def sample(self, replica: Replica, prompt: str, seed: int) -> tuple[str | None, float]:
+        """What the model writes after a prompt, None if it was stopped or writes no text; and the seconds of processor
+        time that this took."""
         began = time.thread_time()
-        tokens = torch.tensor(list(prompt.encode()), dtype=torch.int64)
-        length, generator = len(tokens), torch.Generator().manual_seed(seed)
-        while len(tokens) < length + SAMPLE_BYTES:
-            if self._stopped.is_set():
-                return None, time.thread_time() - began
-            drawn = self._model.generate(tokens, SAMPLE_PIECE, SAMPLE_TEMPERATURE, generator)
-            tokens = torch.cat([tokens, drawn])
-        return _text(tokens[length:]), time.thread_time() - began
+        text = None
+        if (tokens := prompt_of(self._model, self._data, prompt)) is not None:
+            drawn = torch.zeros(0, dtype=torch.int64)
+            for piece in pieces(self._model, replica, tokens, SAMPLE_BYTES, SAMPLE_TEMPERATURE, seed):
+                drawn = torch.cat([drawn, piece])
+                if self._stopped.is_set():
+                    return None, time.thread_time() - began
+            text = self._data.decode(drawn)
+        return text, time.thread_time() - began
 
     @torch.no_grad()
     def measure(self, replica: Replica) -> float:
-        """Mean loss, nats a token; not a number if it was stopped. The replica must stand still: give a copy."""
-        fill(self._model, replica)
+        """Mean loss; of a model of text, nats a token. Not a number if it was stopped."""
+        count = len(self._batch[0])
         total = 0.0
-        for start in range(0, len(self._windows), BATCH):
+        for start in range(0, count, BATCH):
             if self._stopped.is_set():
                 return math.nan
-            total += float(self._model.loss(self._windows[start : start + BATCH], reduction="sum"))
-        return total / (self._windows.shape[0] * (self._windows.shape[1] - 1))
+            part = tuple(tensor[start : start + BATCH] for tensor in self._batch)
+            total += float(self._model.loss(replica.tensors, part)) * len(part[0])
+        return total / count
+
+
+def prompt_of(model: Stateless, data: DataSource, prompt: str) -> torch.Tensor | None:
+    """The tokens of a prompt, at least one; None if the model writes no text."""
+    return data.encode(prompt or "\n") if isinstance(model.model, Writes) else None
+
+
+def pieces(
+    model: Stateless, replica: Replica, tokens: torch.Tensor, length: int, temperature: float, seed: int
+) -> Iterator[torch.Tensor]:
+    """`length` tokens after a prompt, some at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    while length > 0:
+        drawn = model.generate(replica.tensors, tokens, min(SAMPLE_PIECE, length), temperature, generator)
+        tokens = torch.cat([tokens, drawn])
+        length -= len(drawn)
+        yield drawn
 
 
 @torch.no_grad()
-def fill(model: Decoder, replica: Replica) -> None:
-    for name, tensor in model.named_parameters():
-        tensor.copy_(replica.tensors[name])
-
-
-def sample(replica: Replica, prompt: str, length: int, temperature: float, seed: int) -> str:
-    """What the model writes after a prompt: `length` bytes, drawn at `temperature`, as text."""
-    model = build(replica.contract.model)
-    fill(model, replica)
-    tokens = torch.tensor(list(prompt.encode() or b"\n"), dtype=torch.int64)
-    drawn = model.generate(tokens, length, temperature, torch.Generator().manual_seed(seed))
-    return _text(drawn)
-
-
-def _text(tokens: torch.Tensor) -> str:
-    """Tokens [length] of a model over bytes."""
-    return bytes(token for token in tokens.tolist() if token < 256).decode(errors="replace")
+def sample(replica: Replica, data: DataSource, prompt: str, length: int, temperature: float, seed: int) -> str:
+    """What the model writes after a prompt: `length` tokens, drawn at `temperature`, as text. Raises ConfigError if the
+    model writes no text."""
+    model = Stateless(task_of(replica.contract.model).model("cpu"))
+    tokens = prompt_of(model, data, prompt)
+    if tokens is None:
+        raise ConfigError(f"a model of kind {replica.contract.model.kind!r} writes no text")
+    return data.decode(torch.cat(list(pieces(model, replica, tokens, length, temperature, seed))))
 
 
 class SampleBudget:

@@ -35,7 +35,7 @@ class Upkeep:
         self._retention = retention
         self._evaluate_every = evaluate_every
         self._samples = SampleBudget() if samples else None
-        self._held_out = HeldOut(swarm.state.contract, swarm.state.corpus)
+        self._held_out = HeldOut(swarm.state.contract, swarm.state.data)
 
     def stop(self) -> None:
         """Give up the measurement that runs, and any later one."""
@@ -85,13 +85,14 @@ class Upkeep:
         self._events.tell(LossMeasured(copy.step, loss))
         self._swarm.registry.measured_step = copy.step
         if math.isfinite(loss) and copy.step:
-            await self._sample(copy.step)
+            await self._sample(copy)
 
-    async def _sample(self, step: int) -> None:
+    async def _sample(self, copy: Replica) -> None:
         """What the model that was just measured writes, for the page; seldom enough to cost next to nothing."""
-        if self._samples is None or not self._samples.due(time.process_time(), last=step == self._steps):
+        if self._samples is None or not self._samples.due(time.process_time(), last=copy.step == self._steps):
             return
-        text, seconds = await self._workers.submit(Job.WRITE_SAMPLE, self._held_out.sample, SAMPLE_PROMPT, step)
+        work = self._held_out.sample, copy, SAMPLE_PROMPT, copy.step
+        text, seconds = await self._workers.submit(Job.WRITE_SAMPLE, *work)
         self._samples.took(seconds)
         if text is not None:
-            self._events.tell(Sampled(step, SAMPLE_PROMPT, text))
+            self._events.tell(Sampled(copy.step, SAMPLE_PROMPT, text))

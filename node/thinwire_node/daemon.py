@@ -16,18 +16,18 @@ from thinwire_node.exchange.kinds import kind_of
 from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.options import NodeOptions
-from thinwire_node.session.join import fetch_corpus, fetch_snapshot, join
+from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
 from thinwire_node.session.session import Session
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.rules import shapes_kept
-from thinwire_node.training.trainer import Interrupted
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
+from thinwire_proto.task import DataSource
 
 log = logging.getLogger("thinwire.node")
 
@@ -76,7 +76,7 @@ class Node:
         self._joined = False
         self.has_joined = asyncio.Event()
         """Whether it has been part of the swarm in this life."""
-        self._corpus: Corpus | None = None
+        self._data: DataSource | None = None
 
     @property
     def node_id(self) -> str | None:
@@ -219,9 +219,9 @@ class Node:
         self.has_joined.set()
         if admission.drop_momentum:
             await self._drop_momentum(admission.drop_momentum)
-        if self._corpus is None:
-            self.doing = "fetching the corpus"
-            self._corpus = await fetch_corpus(exchange, self._state, self.contract)
+        if self._data is None:
+            self.doing = "fetching the data"
+            self._data = await fetch_data(exchange, self._state, self.contract)
         if admission.take_snapshot or held is None:
             self.doing = "fetching a snapshot"
             held = await fetch_snapshot(exchange, self._state, self.contract)
@@ -252,11 +252,11 @@ class Node:
 
     async def _adopt(self, replica: Replica) -> None:
         assert self.contract is not None
-        assert self._corpus is not None
+        assert self._data is not None
         assert self._state is not None
         assert self.machine is not None
         if self.work is None:
-            self.work = await self.machine.make_work(self.contract, self._state, self._corpus, replica, self._kept)
+            self.work = await self.machine.make_work(self.contract, self._state, self._data, replica, self._kept)
             if self._kept is not None:
                 tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
         elif replica is not self.work.replica:

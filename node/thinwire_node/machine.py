@@ -16,13 +16,14 @@ from thinwire_node.exchange.kinds import Surroundings, open_exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_node.training.threads import Job, Threads, WorkerThread
 from thinwire_node.training.trainer import Trainer
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -38,7 +39,7 @@ class Machine(Protocol):
         """An exchange of this kind; what passes over it is counted in `traffic`. Raises ConfigError."""
 
     async def make_work(
-        self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
+        self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
         """Raises ConfigError if this machine cannot do the work exactly."""
 
@@ -67,7 +68,7 @@ class RealMachine:
         return open_exchange(kind, Surroundings(self._address, self.clocks, traffic))
 
     async def make_work(
-        self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
+        self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
         threads = Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
         self._apply_device, why = await threads.compute.run(
@@ -84,7 +85,9 @@ class RealMachine:
             threads=count,
         )
         placed = self.place(replica)
-        trainer = await threads.compute.run(Job.PREPARE, Trainer, contract, corpus, placed, self._compute_device)
+        task = task_of(contract.model)
+        compute = await threads.compute.run(Job.PREPARE, TorchCompute, task, self._compute_device)
+        trainer = await threads.compute.run(Job.PREPARE, Trainer, contract, data, placed, compute)
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.ledger.stdlib_corpus import MANUAL, make_corpus
 from thinwire_coordinator.swarm import feed as feed_module
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
 from thinwire_proto.contract import DecoderSpec, RunSpec
+from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.parts import PART_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import UpdatePart

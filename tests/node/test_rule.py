@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_corpus
+from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract, small_trainer
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.training.rules import Rule, make_rule, shapes_kept
 from thinwire_node.training.rules.local_adamw import LocalAdamW
@@ -207,7 +207,7 @@ def test_the_difference_feeds_the_error_feedback() -> None:
 
 def trainer_of(device: torch.device = CPU, **sections: Any) -> Trainer:
     contract = small_contract(**(LOCAL | {"schedule": {"learning_rate": 0.01, "steps": 100}} | sections))
-    return Trainer(contract, small_corpus(), random_replica(contract, step=20), device)
+    return small_trainer(contract, random_replica(contract, step=20), device)
 
 
 def moved(trainer: Trainer, *votes: Votes) -> Replica:
@@ -222,7 +222,7 @@ def moved(trainer: Trainer, *votes: Votes) -> Replica:
 
 
 def model_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in trainer._model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in trainer._compute.parameters.items()}
 
 
 @pytest.mark.parametrize("device", [CPU, NUMBERED], ids=["one device", "two devices"])

@@ -21,7 +21,7 @@ from thinwire_proto.exact.selftest import SelfTest
 def test_state_comes_back(tmp_path: Path) -> None:
     contract = small_contract()
     state = NodeState(tmp_path)
-    assert (state.contract(), state.corpus(contract), state.head, state.replica(contract)) == (None,) * 4
+    assert (state.contract(), state.data(contract), state.head, state.replica(contract)) == (None,) * 4
     replica = random_replica(contract, step=9)
     state.write("contract.json", contract.written)
     state.write("corpus.zst", small_corpus().pack())
@@ -33,9 +33,9 @@ def test_state_comes_back(tmp_path: Path) -> None:
     assert again.node_id == state.node_id
     assert again.contract() == contract
     assert again.head == Head(9, b"h" * 32)
-    corpus, found = again.corpus(contract), again.replica(contract)
-    assert corpus is not None
-    assert corpus.hash == small_corpus().hash
+    data, found = again.data(contract), again.replica(contract)
+    assert data is not None
+    assert small_corpus().hash in data.describe()
     assert found is not None
     assert (found.step, found.state_hash()) == (9, replica.state_hash())
     again.close()
@@ -46,7 +46,7 @@ def test_torn_files_are_as_good_as_none(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
     for name in ("corpus.zst", "head.json", "replica.safetensors", "momentum.safetensors"):
         (tmp_path / name).write_bytes(b"\x00torn")
-    assert state.corpus(contract) is None
+    assert state.data(contract) is None
     assert state.head is None
     assert state.replica(contract) is None
     assert state.momentum({"momentum": (3,)}) is None

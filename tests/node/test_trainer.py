@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from support.small import random_replica, random_votes, small_contract, small_corpus
+from support.small import random_replica, random_votes, small_contract, small_trainer
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.trainer import Interrupted, Trainer
+from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.trainer import Trainer
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update
@@ -20,7 +21,7 @@ NUMBERED = torch.device("cpu:0")
 @pytest.fixture
 def trainer() -> Trainer:
     contract = small_contract()
-    return Trainer(contract, small_corpus(), random_replica(contract), torch.device("cpu"))
+    return small_trainer(contract, random_replica(contract))
 
 
 def momentum_after(trainer: Trainer, batches: list[range]) -> torch.Tensor:
@@ -34,7 +35,7 @@ def test_micro_batches_make_up_the_mean_gradient_of_all_samples() -> None:
     contract = small_contract()
     momenta = []
     for batches in ([range(6)], [range(2), range(2, 3), range(3, 6)]):
-        trainer = Trainer(contract, small_corpus(), random_replica(contract), torch.device("cpu"))
+        trainer = small_trainer(contract, random_replica(contract))
         momenta.append(momentum_after(trainer, batches))
     assert torch.allclose(momenta[0], momenta[1], atol=1e-8)
     assert momenta[0].abs().max() > 0
@@ -119,7 +120,7 @@ def update_of(replica: Replica, *votes: Votes, share: float = 1.0) -> Update:
 
 def stands_on(trainer: Trainer, replica: Replica) -> bool:
     """Whether the model's parameters are this replica's, bit for bit."""
-    model = dict(trainer._model.named_parameters())
+    model = trainer._compute.parameters
     return all(torch.equal(model[name], tensor) for name, tensor in replica.tensors.items())
 
 
@@ -129,7 +130,7 @@ def looks_ahead(trainer: Trainer, sent: Sent, share: float = 1.0) -> bool:
     expected = trainer.replica.clone()
     close = learning_rate(expected.contract.schedule, expected.step) / 20
     expected.apply(update_of(expected, sent.votes(), share=share), b"")
-    model = dict(trainer._model.named_parameters())
+    model = trainer._compute.parameters
     far = [(model[name] - tensor).abs() > close for name, tensor in expected.tensors.items()]
     return int(sum(one.sum() for one in far)) < 0.01 * sum(one.numel() for one in far)
 
@@ -143,7 +144,7 @@ def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
     magnitude, device = request.param
     schedule = {"learning_rate": 0.01, "weight_decay": 0.1, "steps": 100}
     contract = small_contract(schedule=schedule, demo={"magnitude": magnitude})
-    trainer = Trainer(contract, small_corpus(), random_replica(contract, step=20), device)
+    trainer = small_trainer(contract, random_replica(contract, step=20), device)
     trainer.micro_batch(range(4))
     sent, _, _ = trainer.extract(8)
     return trainer, sent
@@ -198,17 +199,17 @@ def test_with_a_contribution_still_out_a_refresh_looks_ahead_from_the_new_parame
 
 def test_looking_ahead_takes_one_set_of_tensors_and_giving_it_up_shares_the_replicas_again() -> None:
     contract = small_contract()
-    trainer = Trainer(contract, small_corpus(), random_replica(contract), torch.device("cpu"))
+    trainer = small_trainer(contract, random_replica(contract))
     trainer.micro_batch(range(2))
     sent, _, _ = trainer.extract(8)
-    parameter = trainer._model.embedding.weight
+    name = "embedding.weight"
     places = []
     for _ in range(2):
-        assert parameter.data_ptr() == trainer.replica.tensors["embedding.weight"].data_ptr()
+        assert trainer._compute.parameters[name].data_ptr() == trainer.replica.tensors[name].data_ptr()
         trainer.look_ahead(sent)
-        places.append(parameter.data_ptr())
+        places.append(trainer._compute.parameters[name].data_ptr())
         trainer.refresh()
-    assert places[0] == places[1] != parameter.data_ptr()
+    assert places[0] == places[1] != trainer._compute.parameters[name].data_ptr()
 
 
 def test_a_replica_that_is_adopted_ends_looking_ahead(looking: tuple[Trainer, Sent]) -> None:

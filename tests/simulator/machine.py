@@ -22,8 +22,8 @@ from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.threads import Job, Threads
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import DataSource
 from thinwire_proto.wire.service_pb2 import ContributionHeader
 
 
@@ -109,7 +109,7 @@ class SimulatedMachine:
         return Star(Link(Calls(connection, self._service, upload), close), self.clocks)
 
     async def make_work(
-        self, contract: Contract, state: NodeState, corpus: Corpus, replica: Replica, kept: KeptMomentum | None
+        self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
         self.trainer = SyntheticTrainer(self.place(replica), self._random)
         nothing = VirtualThread(lambda job, arguments: 0.0)

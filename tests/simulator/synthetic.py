@@ -27,9 +27,9 @@ from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSn
 from thinwire_node.training.rules import Rule
 from thinwire_node.training.threads import Job
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.data.corpus import Corpus
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.votes import Votes
+from thinwire_proto.task import DataSource
 
 Result = TypeVar("Result")
 
@@ -215,9 +215,9 @@ class VirtualThread:
 class MemoryState(NodeState):
     """A node's disk. It outlives processes, until `lose`; a killed process writes no more to it."""
 
-    def __init__(self, node_id: str, contract: Contract, corpus: Corpus) -> None:
+    def __init__(self, node_id: str, contract: Contract, data: DataSource) -> None:
         self.node_id = node_id
-        self._first_contract, self._corpus = contract, corpus
+        self._first_contract, self._data = contract, data
         self._files: dict[str, bytes] = {}
         self._kept_replica: Replica | None = None
         self._kept_momentum: KeptMomentum | None = None
@@ -252,8 +252,8 @@ class MemoryState(NodeState):
     def contract(self) -> Contract | None:
         return parse_contract(self._files["contract.json"]) if "contract.json" in self._files else None
 
-    def corpus(self, contract: Contract) -> Corpus | None:
-        return self._corpus
+    def data(self, contract: Contract) -> DataSource | None:
+        return self._data
 
     def save_head(self, head: Head) -> None:
         self._write()

@@ -131,7 +131,7 @@ class World:
 
     def _disk(self) -> MemoryState:
         state = self.living_coordinator().state
-        return MemoryState(f"{self.random.getrandbits(128):032x}", state.contract, state.corpus)
+        return MemoryState(f"{self.random.getrandbits(128):032x}", state.contract, state.data)
 
     def start(self, volunteer: Volunteer) -> None:
         volunteer.lives += 1

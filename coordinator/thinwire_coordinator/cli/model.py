@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire_coordinator.evaluation import sample
-from thinwire_coordinator.ledger.state_directory import open_state, replay, replica_at_head
+from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 
@@ -20,12 +20,16 @@ def export(folder: Path, step: int | None, out: Path) -> None:
 
 
 def print_sample(folder: Path, prompt: str, length: int, temperature: float, seed: int) -> None:
-    print(prompt + sample(replica_at(folder, None), prompt, length, temperature, seed))
+    state = open_state(folder, read_only=True)
+    print(prompt + sample(_replica_of(state, None), state.data, prompt, length, temperature, seed))
 
 
 def replica_at(folder: Path, step: int | None) -> Replica:
     """The replica of a step (the head, if None), replayed from the newest snapshot before it."""
-    state = open_state(folder, read_only=True)
+    return _replica_of(open_state(folder, read_only=True), step)
+
+
+def _replica_of(state: State, step: int | None) -> Replica:
     if step is None:
         return replica_at_head(state)
     if not 0 <= step <= state.ledger.step:

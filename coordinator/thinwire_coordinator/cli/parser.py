@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from thinwire_common.options import add_options, add_version, read_options
@@ -35,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
     write = commands.add_parser("sample", help="what the model writes by now")
     write.add_argument("--prompt", default="def ", metavar="TEXT")
     write.add_argument("--length", type=_positive, default=300, metavar="BYTES")
-    write.add_argument("--temperature", type=float, default=0.8)
+    write.add_argument(
+        "--temperature", type=_temperature, default=0.8, help="0 takes the most likely byte each time; default 0.8"
+    )
     write.add_argument("--seed", type=int, default=1)
     write.set_defaults(command=_sample)
 
@@ -82,6 +85,13 @@ def _sample(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.model import print_sample  # noqa: PLC0415
 
     print_sample(options.state_dir, given.prompt, given.length, given.temperature, given.seed)
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text}")
+    return number
 
 
 def _positive(text: str) -> int:

@@ -1,7 +1,7 @@
 """The coordinator's state directory: what is in it, how it is made, and how a replica is brought to the head.
 
 contract.json             the contract, canonical
-corpus.zst                the corpus that it names
+corpus.zst                the file of the data that it names, if they have one
 ledger.sqlite             rows, voids, terms, losses
 updates/HASH              bodies, unless they lie elsewhere
 bodies.url                where they lie then
@@ -24,19 +24,20 @@ from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.bodies import Bodies, place_of
 from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.ledger.stdlib_corpus import make_corpus
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
-from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
-from thinwire_proto.models import build, check_manifest, initial_state, manifest
+from thinwire_proto.models import check_manifest
+from thinwire_proto.task import DataSource, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
 from thinwire_proto.wire.rows import Row, genesis
 
 log = logging.getLogger("thinwire.coordinator")
+
+DATA_FILE = "corpus.zst"
 
 
 class Interrupted(Exception):
@@ -57,7 +58,7 @@ class State:
 
     folder: Path
     contract: Contract
-    corpus: Corpus
+    data: DataSource
     ledger: Ledger
     reading_ledger: Ledger
     """The same file by a connection of its own, for the thread that answers questions."""
@@ -137,7 +138,7 @@ def lock_state(folder: Path) -> FileLock:
 
 
 def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_on: GoOn = always) -> None:
-    """Make a new run: its corpus, contract and first state. What exists when `contract.json` does is whole.
+    """Make a new run: its data, contract and first state. What exists when `contract.json` does is whole.
 
     bodies_url: where bodies are to lie; in the state directory, if None. If `go_on` raises, or the process dies, a
     later call begins anew.
@@ -152,23 +153,14 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_o
                 "or give another --state-dir"
             )
     _keep_bodies_url(folder, bodies_url)
-    corpus = make_corpus(go_on)
-    data = corpus_of(run.data)
-    if data.corpus_hash not in ("", corpus.hash):
-        raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
-    if min(len(corpus.train), len(corpus.held_out)) <= run.model.context:
-        raise ConfigError(
-            f"this Python's standard library has too little text for model.context = {run.model.context}: "
-            f"{len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out; install its sources"
-        )
-    data = data.model_copy(
-        update={"corpus_hash": corpus.hash, "corpus_bytes": corpus.size, "train_bytes": len(corpus.train)}
-    )
+    data, file = data_kind_of(run.data).make(run, go_on)
+    task = task_of(run.model)
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
-    contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
-    replace_synced(folder / "corpus.zst", corpus.pack())
+    contract = Contract(**sections, parameters=task.manifest())
+    if file:
+        replace_synced(folder / DATA_FILE, file)
     go_on()
-    first = Replica(contract, initial_state(run.model, int.from_bytes(os.urandom(7), "big")), 0, b"")
+    first = Replica(contract, task.initial_state(int.from_bytes(os.urandom(7), "big")), 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
     replace_synced(passing, contract.written)
     snapshots = folder / "snapshots"
@@ -190,16 +182,17 @@ def open_state(folder: Path, *, read_only: bool = False) -> State:
     try:
         contract = _read_contract(folder / "contract.json")
         check_manifest(contract)
-        corpus = unpack_corpus((folder / "corpus.zst").read_bytes(), corpus_of(contract.data))
+        kind = data_kind_of(contract.data)
+        data = kind.open((folder / DATA_FILE).read_bytes() if kind.file_bytes_max(contract.data) else b"", contract)
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
     except PayloadError as error:
-        raise Damaged(f"{folder / 'corpus.zst'}: {error}", restore="it") from None
+        raise Damaged(f"{folder / DATA_FILE}: {error}", restore="it") from None
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
     if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
         raise Damaged(f"{path} is missing", restore="it")
     ledger = Ledger(path, read_only=read_only)
-    return State(folder, contract, corpus, ledger, ledger.sibling(), ledger.sibling(), Bodies(url))
+    return State(folder, contract, data, ledger, ledger.sibling(), ledger.sibling(), Bodies(url))
 
 
 def _read_contract(path: Path) -> Contract:

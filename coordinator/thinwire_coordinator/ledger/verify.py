@@ -35,7 +35,7 @@ def verify(folder: Path, say: Callable[[str], None]) -> None:
 
 def _verify(state: State, say: Callable[[str], None]) -> None:
     say(f"contract {state.contract.hash.hex()}")
-    say(f"corpus {state.corpus.hash}: {state.corpus.size:,} bytes in {len(state.corpus.files)} files")
+    say(state.data.describe())
     check_length(state)
     replica, start = _oldest_state(state, say)
     snapshots = set(state.snapshot_steps()) - {replica.step}

@@ -225,7 +225,7 @@ class Exchange(Protocol):
         """Comes before every other call. Raises ContractError as well."""
 
     async def corpus(self, contract: Contract) -> bytes:
-        """Fetch the packed corpus; `unpack_corpus` says whether it is the right one."""
+        """Fetch the file of the run's data; its kind says whether it is the right one."""
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
         """Fetch the newest snapshot into a file `snapshot-STEP.part` of the folder. If `begun` is part of the newest,

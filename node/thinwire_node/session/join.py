@@ -1,4 +1,4 @@
-"""Joining a swarm, and what a node fetches before it can take part: contract, corpus, snapshot."""
+"""Joining a swarm, and what a node fetches before it can take part: contract, data, snapshot."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Exchange, Refused
-from thinwire_node.storage.state import NodeState
+from thinwire_node.storage.state import DATA_FILE, NodeState
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.models import check_manifest
+from thinwire_proto.task import DataSource, data_kind_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -32,16 +32,19 @@ async def join(exchange: Exchange, state: NodeState, applicant: Applicant) -> Ad
     return admission
 
 
-async def fetch_corpus(exchange: Exchange, state: NodeState, contract: Contract) -> Corpus:
+async def fetch_data(exchange: Exchange, state: NodeState, contract: Contract) -> DataSource:
     """From the state directory, else from the swarm."""
-    data, corpus = corpus_of(contract.data), await asyncio.to_thread(state.corpus, contract)
-    if corpus is None:
-        size = data.corpus_bytes
-        tell(log, logging.INFO, "node.fetching_corpus", f"fetching the corpus of {size:,} bytes", bytes=size)
-        packed = await exchange.corpus(contract)
-        corpus = await asyncio.to_thread(unpack_corpus, packed, data)
-        state.write("corpus.zst", packed)
-    return corpus
+    data = await asyncio.to_thread(state.data, contract)
+    if data is None:
+        kind = data_kind_of(contract.data)
+        size_max = kind.file_bytes_max(contract.data)
+        tell(
+            log, logging.INFO, "node.fetching_corpus", f"fetching the data, at most {size_max:,} bytes", bytes=size_max
+        )
+        file = await exchange.corpus(contract)
+        data = await asyncio.to_thread(kind.open, file, contract)
+        state.write(DATA_FILE, file)
+    return data
 
 
 async def fetch_snapshot(exchange: Exchange, state: NodeState, contract: Contract) -> Replica:

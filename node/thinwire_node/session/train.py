@@ -12,7 +12,7 @@ from thinwire_node.session.deliver import Delivery, Outgoing
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation, set_or_after
 from thinwire_node.training import pacing
-from thinwire_node.training.trainer import Interrupted
+from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.work import Work
 from thinwire_proto.limits import LOOK_AGAIN_S
 

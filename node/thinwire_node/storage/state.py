@@ -1,7 +1,7 @@
 """The node's state directory: what it keeps between two lives. Any file in it may be lost; the node then fetches anew.
 
 node_id                   made once
-contract.json, corpus.zst of the run that it takes part in
+contract.json, corpus.zst of the run that it takes part in: its contract, and the file of its data
 head.json                 the newest sealed row that it has seen
 replica.safetensors       its parameters, now and then
 momentum.safetensors      its momentum after an extraction, with the contribution that this took out of it
@@ -32,11 +32,12 @@ from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.data.corpus import Corpus, corpus_of, unpack_corpus
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.parameters import save_tensors
 from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.task import DataSource, data_kind_of
 
+DATA_FILE = "corpus.zst"
 PENDING = "pending."  # in the name of a tensor: of what is out
 AWAITED = "awaited."  # of what is counted, and whose update is out
 NODE_ID = re.compile(r"[0-9a-f]{32}")
@@ -130,9 +131,11 @@ class NodeState:
         except ContractError as error:
             raise ConfigError(f"{path}: {error}; give another --state-dir") from None
 
-    def corpus(self, contract: Contract) -> Corpus | None:
+    def data(self, contract: Contract) -> DataSource | None:
+        kind = data_kind_of(contract.data)
+        is_fetched = kind.file_bytes_max(contract.data) > 0
         try:
-            return unpack_corpus(self.path("corpus.zst").read_bytes(), corpus_of(contract.data))
+            return kind.open(self.path(DATA_FILE).read_bytes() if is_fetched else b"", contract)
         except (FileNotFoundError, PayloadError):
             return None
 

@@ -1,67 +1,55 @@
-"""Forward and backward: from the samples of a lease to gradients, for the local rule to learn from. One thread calls
-it; nothing here waits.
+"""From the samples of a lease to what a contribution is made of: a compute takes gradients, and the local rule learns
+from them. One thread calls it; nothing here waits.
 
-Computing goes on while a contribution and the update that it goes into are under way. What is computed then stands on
-parameters that are a step old when it counts, and it points once more to where the node's last contribution has led
-already. So the model can look ahead: it then stands on the parameters as an update of the node's own votes alone would
-leave them. docs/log/staleness.md has what staleness costs, and what of it this mends.
+A node goes on computing while its contribution and the update are on their way. What it computes then stands on
+parameters that are a step old when it counts, and points again to where the node's last contribution has led already.
+So the trainer can look ahead: it then stands on the parameters as an update of the node's own votes alone would leave
+them. docs/log/staleness.md has what staleness costs, and how much looking ahead saves.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
+from thinwire_node.training.compute import Compute
 from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract
-from thinwire_proto.data.corpus import Corpus, windows
-from thinwire_proto.data.order import sample_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
-from thinwire_proto.models import build
-
-
-class Interrupted(Exception):
-    """The micro-batch was given up in the middle; nothing of it was kept."""
+from thinwire_proto.task import DataSource
 
 
 class Trainer:
-    """The model on the compute device, and the local rule that learns from its gradients.
+    """The local rule, and what it learns from.
 
-    Where the replica lives on the same device, the model's parameters are the replica's tensors themselves; else they
-    are copied after each update, and so they are for a rule with an offset, which moves them. Only `look_ahead` takes
-    a further set of tensors, where the replica lives, when it is first called; it is used again as long as the replica
-    stays there.
+    Where the replica lives on the compute's device, the compute works on the replica's tensors themselves; else on
+    copies, which are made anew after each update. A rule with an offset has copies too, since it moves them. Only
+    `look_ahead` takes a further set of tensors, where the replica lives, when it is first called. The set is used
+    again as long as the replica stays there.
     """
 
-    def __init__(self, contract: Contract, corpus: Corpus, replica: Replica, device: torch.device) -> None:
+    def __init__(self, contract: Contract, data: DataSource, replica: Replica, compute: Compute) -> None:
         self.replica = replica
-        self.rule = make_rule(contract, replica.layout, device)
+        self.rule = make_rule(contract, replica.layout, compute.device)
         self.samples = 0
         self.dropped = 0
-        """Micro-batches thrown away since the last cut because their loss or gradient was not finite."""
+        """Micro-batches thrown away since the last extraction because their loss or gradient was not finite."""
         self.compute_s = 0.0
         """Spent on forward and backward, since the start."""
         self.base_step: int | None = None
-        """The oldest step whose parameters a gradient since the last cut was computed on; None without samples.
+        """The oldest step whose parameters a gradient since the last extraction was computed on; None without samples.
         Looking ahead from θ_s counts as step s."""
         self._contract = contract
-        self._device = device
-        self._windows = windows(corpus.train, contract.model.context)
+        self._data = data
+        self._compute = compute
         self._loss_sum = 0.0
         self._ahead: dict[str, Tensor] | None = None
-        self._interrupted = threading.Event()
-        self._model = build(contract.model, device)
-        for block in self._model.blocks:
-            block.register_forward_hook(self._between_blocks)
-        self._parameters = dict(self._model.named_parameters())
-        self._base: Mapping[str, Tensor] = {}  # what the model stands on, but for the rule's offset
+        self._base: Mapping[str, Tensor] = {}  # what the compute stands on, without the rule's offset
         self.adopt(replica)
 
     def adopt(self, replica: Replica) -> None:
@@ -72,8 +60,8 @@ class Trainer:
         self.refresh()
 
     def refresh(self, out: Sent | None = None) -> None:
-        """The replica has changed: bring the model up to it. It ends looking ahead, whether the update held this node's
-        last contribution or not; with `out`, a contribution that is still under way, it looks ahead from here."""
+        """The replica has changed: bring the compute up to it. It ends looking ahead, whether or not the update held
+        this node's last contribution. With `out`, a contribution that is still under way, it looks ahead from here."""
         if out is None:
             self._stand_on(self.replica.tensors)
         else:
@@ -100,32 +88,13 @@ class Trainer:
                     torch.add(of_tiles, of_theta, alpha=shrink, out=of_ahead)
         self._stand_on(self._ahead)
 
-    @torch.no_grad()
     def _stand_on(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make these the model's parameters: the tensors themselves on the same device, else a copy of them, moved by
-        the rule's offset if it has one."""
-        self._base, offset = tensors, self.rule.offset
-        for name, parameter in self._parameters.items():
-            if offset is not None:
-                parameter.copy_(tensors[name]).add_(offset[name])
-            elif self.replica.device == self._device:
-                parameter.data = tensors[name]
-            else:
-                parameter.copy_(tensors[name])
+        self._base = tensors
+        self._compute.use(tensors, self.rule.offset)
 
     def interrupt(self) -> None:
-        """Give up the micro-batch that runs, and any later one, between two blocks: on a slow machine it may have
-        minutes left. May be called from any thread."""
-        self._interrupted.set()
-
-    def _between_blocks(self, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Runs behind each block, in forward and in backward."""
-        self._go_on()
-        output.register_hook(lambda gradient: self._go_on())  # type: ignore[no-untyped-call]
-
-    def _go_on(self) -> None:
-        if self._interrupted.is_set():
-            raise Interrupted
+        """Give up the micro-batch that runs, and any later one. May be called from any thread."""
+        self._compute.interrupt()
 
     def micro_batch(self, positions: Sequence[int]) -> None:
         """Forward and backward on the samples at these positions; dropped and counted if anything is not finite.
@@ -137,26 +106,20 @@ class Trainer:
             self.compute_s += time.perf_counter() - began
 
     def _micro_batch(self, positions: Sequence[int]) -> None:
-        data, count = self._contract.data, len(self._windows)
-        rows = np.stack([self._windows[sample_at(position, data.seed, count, data.order)] for position in positions])
-        tokens = torch.from_numpy(rows.astype(np.int64)).to(self._device)
-        # compute may be bfloat16; the master stays float32 (design section 3.6)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
-            loss = self._model.loss(tokens)
-        gradients = torch.autograd.grad(loss, list(self._parameters.values()))
+        loss, gradients = self._compute.gradients(self._data.batch(positions))
         if not self._finite(loss, gradients):
             self.dropped += 1
             return
         step = self.replica.step
-        of = dict(zip(self._parameters, gradients, strict=True))
-        self.rule.learn(self._parameters, of, len(positions), learning_rate(self._contract.schedule, step))
+        rate = learning_rate(self._contract.schedule, step)
+        self.rule.learn(self._compute.parameters, gradients, len(positions), rate)
         self.base_step = step if self.base_step is None else min(step, self.base_step)
         self.samples += len(positions)
         self._loss_sum += loss.item() * len(positions)
 
-    def _finite(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> bool:
+    def _finite(self, loss: Tensor, gradients: Mapping[str, Tensor]) -> bool:
         """Sums carry whatever is not finite, and cost one pass; one that overflows is of no use either."""
-        sums = torch.stack([loss, *(gradient.sum() for gradient in gradients)])
+        sums = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())])
         return bool(sums.isfinite().all())
 
     def extract(self, k: int) -> tuple[Sent, int, float]:
@@ -168,12 +131,12 @@ class Trainer:
         return sent, samples, loss
 
     def clear(self) -> None:
-        """Forget what was learned since the last cut."""
+        """Forget what was learned since the last extraction."""
         self.rule.clear()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Nothing was learned since the last cut, and a rule's offset is 0: the model stands where it began."""
+        """Nothing is learned yet and a rule's offset is 0, so the compute stands where it began."""
         if self.rule.offset is not None:
             self._stand_on(self._base)
         self.samples = 0

@@ -1,15 +1,16 @@
-"""Model families that a contract can name. A family is built from its spec alone, the same on both ends."""
+"""Kinds of models, each a file of this package. A model is built from its spec alone, the same on both ends."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
-from torch import nn
 
-from thinwire_proto.contract import Contract, DecoderSpec, ModelSpec, Parameter
+from thinwire_proto.contract import Contract, DecoderSpec, ModelSpec
 from thinwire_proto.errors import ContractError
 from thinwire_proto.models.decoder import Decoder
+from thinwire_proto.models.trained import manifest
+from thinwire_proto.task import task_of
+
+__all__ = ["PRESETS", "build", "check_manifest", "initial_state", "manifest"]
 
 PRESETS: dict[str, DecoderSpec] = {
     "byte-1m": DecoderSpec(width=128, layers=4, heads=4, hidden=384, context=256),
@@ -30,23 +31,9 @@ def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
         return Decoder(spec)
 
 
-def manifest(model: nn.Module) -> tuple[Parameter, ...]:
-    """The trained tensors of a model in its own order: tied ones once, those without gradient not at all."""
-    return tuple(
-        Parameter(name=name, shape=tuple(tensor.shape))
-        for name, tensor in model.named_parameters()
-        if tensor.requires_grad
-    )
-
-
-@lru_cache(maxsize=16)
-def _manifest_of(spec: ModelSpec) -> tuple[Parameter, ...]:
-    return manifest(build(spec, "meta"))
-
-
 def check_manifest(contract: Contract) -> None:
     """Raise ContractError, naming the tensor, if the model that we would build is not the contract's."""
-    ours = {parameter.name: parameter.shape for parameter in _manifest_of(contract.model)}
+    ours = {parameter.name: parameter.shape for parameter in task_of(contract.model).manifest()}
     theirs = {parameter.name: parameter.shape for parameter in contract.parameters}
     for name in [*theirs, *ours]:
         if ours.get(name) != theirs.get(name):
@@ -59,9 +46,5 @@ def check_manifest(contract: Contract) -> None:
 
 
 def initial_state(spec: ModelSpec, seed: int) -> dict[str, torch.Tensor]:
-    """Freshly drawn parameters by name, float32 on the CPU. Only the maker of a run calls it: the first state of
-    everybody else is the snapshot, since generators differ between machines and versions."""
-    model = build(spec)
-    generator = torch.Generator().manual_seed(seed)
-    model.initialise(generator)
-    return {name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad}
+    """See `Task.initial_state`."""
+    return task_of(spec).initial_state(seed)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.contract import DecoderSpec, Parameter
+from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.task import TASKS
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
 INITIAL_STD = 0.02  # GPT-2
@@ -84,6 +88,10 @@ class Decoder(nn.Module):
         logits = self(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction=reduction)
 
+    def stages(self) -> Iterable[nn.Module]:
+        """See `thinwire_proto.task.Model`."""
+        return self.blocks
+
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write into the residual stream are smaller by √(2·layers) (GPT-2)."""
@@ -97,13 +105,42 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def generate(self, prompt: Tensor, count: int, temperature: float, generator: torch.Generator) -> Tensor:
-        """`count` tokens after `prompt` [length], drawn at `temperature`; returns [count]."""
+        """`count` tokens after `prompt` [length], drawn at `temperature`; the most likely ones, if it is 0. Returns
+        [count]."""
         tokens = prompt[None]
         for _ in range(count):
             logits = self(tokens[:, -self.spec.context :])[0, -1].float()
-            drawn = torch.multinomial(torch.softmax(logits / temperature, 0), 1, generator=generator)
+            if temperature == 0:
+                drawn = logits.argmax(0, keepdim=True)
+            else:
+                drawn = torch.multinomial(torch.softmax(logits / temperature, 0), 1, generator=generator)
             tokens = torch.cat([tokens, drawn[None]], 1)
         return tokens[0, len(prompt) :]
+
+
+@TASKS.register("decoder")
+class DecoderTask:
+    """See `thinwire_proto.task.Task`."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        self._spec = spec
+
+    def manifest(self) -> tuple[Parameter, ...]:
+        return _manifest_of(self._spec)
+
+    def initial_state(self, seed: int) -> dict[str, Tensor]:
+        model = self.model("cpu")
+        model.initialise(torch.Generator().manual_seed(seed))
+        return trained(model)
+
+    def model(self, device: torch.device | str) -> Decoder:
+        with torch.device(device):
+            return Decoder(self._spec)
+
+
+@lru_cache(maxsize=16)
+def _manifest_of(spec: DecoderSpec) -> tuple[Parameter, ...]:
+    return manifest(DecoderTask(spec).model("meta"))
 
 
 def _rotary(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:

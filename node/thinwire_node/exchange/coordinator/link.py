@@ -18,12 +18,12 @@ from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, Refused, SealedU
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
-from thinwire_proto.data.corpus import corpus_of, packed_bytes_max
 from thinwire_proto.errors import ContractError, RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
+from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
 from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen
@@ -171,10 +171,11 @@ class Link:
         return path
 
     async def corpus(self, contract: Contract) -> bytes:
-        """Fetch the packed corpus; whether it is the right one is for `unpack_corpus` to say."""
+        """Fetch the file of the run's data; whether it is the right one is for its kind to say."""
         packed = bytearray()
         request = pb.CorpusRequest(session=self._session)
-        async for part, _ in self._parts(self._stub.Corpus(request), packed_bytes_max(corpus_of(contract.data))):
+        size_max = data_kind_of(contract.data).file_bytes_max(contract.data)
+        async for part, _ in self._parts(self._stub.Corpus(request), size_max):
             packed += part
         return bytes(packed)
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.rules.rule import Compressed, Tensors, register
+from thinwire_node.training.rules.rule import RULES, Compressed, Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 
 
-@register("demo")
+@RULES.register("demo")
 class DemoRule(Compressed):
     """`demo`: the mean gradient of all samples since the last cut, into the momentum."""
 

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.precondition import SecondMoment
-from thinwire_node.training.rules.rule import Compressed, Tensors, register
+from thinwire_node.training.rules.rule import RULES, Compressed, Tensors
 from thinwire_proto.contract import Contract, LocalAdamWSpec
 from thinwire_proto.exact.tiles import TileLayout
 
 
-@register("local_adamw")
+@RULES.register("local_adamw")
 class LocalAdamW(Compressed):
     """`local_adamw`: a step of AdamW each micro-batch (arXiv 1711.05101, algorithm 2, with λ·η for the decay)."""
 

@@ -5,15 +5,15 @@ extraction takes out. All kinds share the buffer and the extraction, which is `M
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import ContractError
 from thinwire_proto.exact.tiles import Batch, TileLayout, layout_of
+from thinwire_proto.kinds import Kinds
 
 Tensors = Mapping[str, Tensor]
 """By the parameter's name, float32, in its shape."""
@@ -71,27 +71,13 @@ class Compressed:
         return self.momentum.steps(sent, self._contract.rule.outer_rate if carries_magnitude else rate)
 
 
-MakeRule = Callable[[Contract, TileLayout, torch.device | str], Rule]
-Kind = TypeVar("Kind", bound=MakeRule)
-_KINDS: dict[str, MakeRule] = {}
-
-
-def register(kind: str) -> Callable[[Kind], Kind]:
-    """A decorator: what makes the rule of this kind."""
-
-    def put(make: Kind) -> Kind:
-        _KINDS[kind] = make
-        return make
-
-    return put
+RULES: Kinds[Callable[[Contract, TileLayout, torch.device | str], Rule]] = Kinds("rule", __package__)
+"""By `rule.kind`: makes the rule."""
 
 
 def make_rule(contract: Contract, layout: TileLayout, device: torch.device | str) -> Rule:
-    """The rule that the contract names. Raises ContractError if this version does not have it."""
-    kind = contract.rule.kind
-    if kind not in _KINDS:
-        raise ContractError(f"rule.kind = {kind!r} is not known here; known are {', '.join(sorted(_KINDS))}")
-    return _KINDS[kind](contract, layout, device)
+    """The rule that the contract names. Raises ContractError if this thinwire does not have it."""
+    return RULES[contract.rule.kind](contract, layout, device)
 
 
 def shapes_kept(contract: Contract) -> dict[str, tuple[int, ...]]:

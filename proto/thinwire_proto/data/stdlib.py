@@ -1,7 +1,7 @@
-"""The embedded corpus: real text that needs no download, made from the Python standard library of this machine.
+"""The built-in corpus: real text that needs no download, from the Python standard library of this machine.
 
-Sources of its modules and the language's own manual (`pydoc_data/topics.py`), as bytes. It is made once a run; nodes
-with another Python fetch it from the coordinator.
+It is the sources of the library's modules and the language's manual (`pydoc_data/topics.py`), as bytes. The coordinator
+makes it once for a run. Nodes fetch it from there, since another Python has other sources.
 """
 
 from __future__ import annotations

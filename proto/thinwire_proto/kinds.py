@@ -1,0 +1,48 @@
+"""What stands behind the kinds that a contract names: a model's task, a data source, a local rule.
+
+Each kind is a file that registers itself. No list names them: a registry imports every module of its home package when
+it is asked for a kind that it does not know yet. Other packages register theirs when they are imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from thinwire_proto.errors import ContractError
+
+Kind = TypeVar("Kind")
+New = TypeVar("New")
+
+
+class Kinds(Generic[Kind]):
+    """section: the contract's key, for errors. home: the package whose modules are this project's kinds."""
+
+    def __init__(self, section: str, home: str) -> None:
+        self._section = section
+        self._home = home
+        self._known: dict[str, Kind] = {}
+        self._is_home_imported = False
+
+    def register(self, name: str) -> Callable[[New], New]:
+        """A decorator. Its argument must be a `Kind`; a type checker sees that where the kind is asked for."""
+
+        def put(kind: New) -> New:
+            self._known[name] = kind  # type: ignore[assignment]
+            return kind
+
+        return put
+
+    def __getitem__(self, name: str) -> Kind:
+        """Raises ContractError if there is no such kind here."""
+        if name not in self._known and not self._is_home_imported:
+            self._is_home_imported = True
+            package = importlib.import_module(self._home)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self._home}.{module.name}")
+        if name not in self._known:
+            known = ", ".join(sorted(self._known))
+            raise ContractError(f"{self._section}.kind: this thinwire has no {name!r}; it has {known}")
+        return self._known[name]

@@ -1,0 +1,49 @@
+"""`thinwire-coordinator sample`: the command as a person calls it, on a run that is there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.sealed_run import make_run
+from thinwire_coordinator.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    make_run(folder, 2)
+    return folder
+
+
+def sampled(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    command = ["thinwire-coordinator", "sample", "--state-dir", str(run), "--prompt", "line", "--length", "20"]
+    monkeypatch.setattr(sys, "argv", [*command, *more])
+    main()
+    return capsys.readouterr().out
+
+
+def test_at_temperature_0_the_most_likely_bytes_are_written(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {sampled(run, monkeypatch, capsys, "--temperature", "0", "--seed", seed) for seed in ("1", "2")}
+    assert len(texts) == 1
+    assert texts.pop().startswith("line")
+
+
+def test_at_other_temperatures_the_seed_decides(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, again, other = (sampled(run, monkeypatch, capsys, "--seed", seed) for seed in ("1", "1", "2"))
+    assert one == again != other
+
+
+@pytest.mark.parametrize("temperature", ["-1", "nan", "inf", "warm"])
+def test_a_temperature_that_cannot_be_is_said(
+    temperature: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        sampled(run, monkeypatch, capsys, f"--temperature={temperature}")
+    assert "--temperature" in capsys.readouterr().err
