@@ -21,6 +21,7 @@ from thinwire_node.exchange.port import (
     Applicant,
     Claim,
     ClockReading,
+    Exchange,
     LinkLost,
     Outcome,
     Reason,
@@ -29,6 +30,7 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
@@ -75,40 +77,41 @@ class OwnClock:
 class Alone:
     """What the node contributes is the update."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, swarm: SwarmOfOne, clocks: Clocks) -> None:
         self.clock = OwnClock()
-        self._now = surroundings.clocks.now
+        self._swarm = swarm
+        self._now = clocks.now
         self._changed = asyncio.Event()
 
     async def join(self, applicant: Applicant) -> Admission:
         self._node_id = applicant.node_id
-        return Admission(CONTRACT, SWARM.step, take_snapshot=applicant.replica_step != SWARM.step)
+        return Admission(CONTRACT, self._swarm.step, take_snapshot=applicant.replica_step != self._swarm.step)
 
     async def corpus(self, contract: Contract) -> bytes:
         return small_corpus().pack()
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
-        path = folder / f"snapshot-{SWARM.step}.part"
-        SWARM.replica.save(path)
+        path = folder / f"snapshot-{self._swarm.step}.part"
+        self._swarm.replica.save(path)
         return path
 
     async def rounds(self) -> AsyncGenerator[Announcement, None]:
         while True:
-            number, step = SWARM.round, SWARM.step
+            number, step = self._swarm.round, self._swarm.step
             if step == STEPS:
                 yield RunComplete(step)
             else:
                 lease = range(number * SAMPLES, (number + 1) * SAMPLES)
                 yield AnnouncedRound(1, number, step, self._now() + 60, K, (NONCE,), (lease,))
-            while number == SWARM.round:
+            while number == self._swarm.round:
                 self._changed.clear()
                 await self._changed.wait()
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
-        if SWARM.loses_connection:
-            SWARM.loses_connection = False
+        if self._swarm.loses_connection:
+            self._swarm.loses_connection = False
             raise LinkLost("the cable was pulled")
-        outcome = SWARM.seal(self._node_id, claim, payload, self._now())
+        outcome = self._swarm.seal(self._node_id, claim, payload, self._now())
         self._changed.set()
         return outcome
 
@@ -117,14 +120,14 @@ class Alone:
 
     async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         for step in range(replica.step, STEPS):
-            while step >= SWARM.step:
+            while step >= self._swarm.step:
                 self._changed.clear()
                 await self._changed.wait()
-            yield SWARM.sealed[step]
+            yield self._swarm.sealed[step]
         await asyncio.Event().wait()
 
     async def leave(self, trained_through: int | None) -> None:
-        SWARM.left += 1
+        self._swarm.left += 1
 
     async def close(self) -> None:
         pass
@@ -137,7 +140,7 @@ class SwarmOfOne:
         self.round = 0
         self.replica = random_replica(CONTRACT)
         self.sealed: list[SealedUpdate] = []
-        self.loses_connection = True
+        self.loses_connection = False
         self.left = 0
 
     @property
@@ -162,16 +165,30 @@ class SwarmOfOne:
         return Outcome(Reason.COUNTED, step=step, arrived=now)
 
 
-SWARM = SwarmOfOne()
-register("alone", Alone)
+SWARMS: dict[str, SwarmOfOne] = {}
+"""By the address at which nodes find them."""
+
+
+def open_alone(surroundings: Surroundings) -> Alone:
+    return Alone(SWARMS[surroundings.address], surroundings.clocks)
+
+
+register("alone", open_alone)
+
+
+def settings(folder: Path, address: str) -> Settings:
+    SWARMS[address] = SwarmOfOne()
+    return Settings(address, folder / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
 
 
 async def test_a_node_takes_part_in_a_run_through_a_kind_of_exchange_that_the_test_defines(tmp_path: Path) -> None:
-    settings = Settings("nowhere:1", tmp_path / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
-    kept = NodeState(settings.state_dir)
+    told = settings(tmp_path, "alone:1")
+    swarm = SWARMS["alone:1"]
+    swarm.loses_connection = True
+    kept = NodeState(told.state_dir)
     kept.write("contract.json", CONTRACT.written)
     kept.close()
-    node = Node(settings)
+    node = Node(told)
     await node.run(asyncio.Event())
     record = node.record
     assert (record.counted, record.sessions, record.sessions_lost) == (STEPS, 2, 1)
@@ -184,8 +201,29 @@ async def test_a_node_takes_part_in_a_run_through_a_kind_of_exchange_that_the_te
     assert record.samples == (STEPS + 1) * SAMPLES
     assert node.work is not None
     assert node.work.replica is not None
-    assert node.work.replica.state_hash() == SWARM.replica.state_hash()
-    assert SWARM.left == 1
+    assert node.work.replica.state_hash() == swarm.replica.state_hash()
+    assert swarm.left == 1
+
+
+class Introduced(RealMachine):
+    """Whatever kind is asked for, the other end is the same: it names the contract to a node that knows nothing yet."""
+
+    def __init__(self, told: Settings) -> None:
+        super().__init__(told.address, told.state_dir, told.device)
+        self.kinds: list[str] = []
+
+    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+        self.kinds.append(kind)
+        return super().connect("alone", traffic)
+
+
+async def test_a_node_that_knows_nothing_learns_the_kind_and_connects_again(tmp_path: Path) -> None:
+    told = settings(tmp_path, "alone:2")
+    machine = Introduced(told)
+    node = Node(told, machine)
+    await node.run(asyncio.Event())
+    assert machine.kinds == ["star", "alone"]
+    assert node.record.counted == STEPS
 
 
 def test_a_kind_that_this_version_lacks_is_named(tmp_path: Path) -> None:
