@@ -13,6 +13,7 @@ import pytest
 
 from support.real import END_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
 from support.small import random_sized_votes, random_votes
+from thinwire_common.ready_file import READY_FILE
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.wire import service_pb2 as pb
@@ -274,6 +275,8 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
         assert "Traceback" not in process.text()
     for node in nodes:
         assert last_fingerprint(node)[0] > 2
+        assert not (swarm.folder / node.name / READY_FILE).exists()
+    assert not (swarm.state / READY_FILE).exists()
     swarm.verify()
     # what they left is taken up: the momentum once, and the parameters without a snapshot
     swarm.coordinator()

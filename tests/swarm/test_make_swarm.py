@@ -18,10 +18,15 @@ from support.real import PATIENCE_S, until
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def from_the_root() -> dict[str, str]:
+    """An environment in which `deploy` is found from anywhere."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+
+
 @contextmanager
 def local_swarm(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The launcher as a process of its own; if a test leaves it running, it is told to end."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    environment = from_the_root() | {"COLUMNS": "120"}
     process = subprocess.Popen(
         [sys.executable, "-m", "deploy.local_swarm", *arguments],
         cwd=folder,
@@ -105,7 +110,7 @@ def test_a_terminal_that_is_closed_ends_all_that_was_started(tmp_path: Path) -> 
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        env=from_the_root() | {"TERM": "xterm"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
