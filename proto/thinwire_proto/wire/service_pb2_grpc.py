@@ -90,71 +90,71 @@ class SwarmServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """The handshake: compares contracts and ledger heads, and gives the node a session.
-        FAILED_PRECONDITION: contracts or ledgers differ, and the text says in what. RESOURCE_EXHAUSTED: the swarm is full.
+        """The handshake: compares contracts and ledger heads, and opens a session for the node.
+        FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Attend(self, request, context):
-        """The node holds the head's parameters and wants to train. It is active for as long as this stream is open.
+        """The node holds the head's parameters and wants to train. It is active while this stream is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Contribute(self, request_iterator, context):
-        """A contribution comes in, in parts. The receipt is given when its round is over.
+        """Takes a contribution in parts. The receipt comes when its round is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AskReceipt(self, request, context):
-        """The receipt of an earlier contribution, by its hash: after a lost connection, or a crash of either side.
+        """Returns the receipt of an earlier contribution, by its hash: after a lost connection, or a crash of either side.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Updates(self, request, context):
-        """Updates go out: those sealed since a step, and then each new one as it is sealed.
+        """Sends all updates since a step, and then each new one as it is sealed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """The newest snapshot, for a replica that has no parameters.
+        """Sends the newest snapshot, to a replica without parameters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Probe(self, request, context):
-        """Four timestamps: what the coordinator's clock shows.
+        """Measures the coordinator's clock, with four timestamps.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """The node leaves in good order: what it has not trained on of its lease goes back.
+        """The node leaves in good order, and returns the untrained part of its lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Corpus(self, request, context):
-        """The corpus of the contract, packed.
+        """Sends the corpus of the contract, compressed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """How the swarm is doing.
+        """Returns the state of the swarm.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
