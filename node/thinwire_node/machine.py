@@ -16,6 +16,7 @@ from thinwire_node.exchange.kinds import Surroundings, open_exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.training.cards import CardLocks, runtime_dir
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_node.training.threads import Job, Threads, WorkerThread
@@ -53,7 +54,8 @@ class RealMachine:
     def __init__(self, address: str, state_dir: Path, device: str) -> None:
         self._address = address
         self._state_dir = state_dir
-        self._compute_device, why = choose_device(device)
+        self._cards = _card_locks()  # held as long as this process lives
+        self._compute_device, why = choose_device(device, self._cards)
         self._apply_device = torch.device("cpu")
         if why:
             log.warning("%s", why)
@@ -93,3 +95,11 @@ class RealMachine:
 
     def place(self, replica: Replica) -> Replica:
         return replica.clone(self._apply_device)
+
+
+def _card_locks() -> CardLocks | None:
+    try:
+        return CardLocks(runtime_dir() / "cards")
+    except OSError as error:
+        log.warning("other nodes on this machine are not seen, so a card may be shared: %s", error)
+        return None

@@ -24,7 +24,7 @@ class StateOptions(Options):
 
 class StartOptions(StateOptions):
     coordinator: RemoteAddress = option("where the coordinator listens", metavar="HOST:PORT", positional=True)
-    device: str = option("auto, cuda, mps or cpu", "auto", metavar="DEVICE")
+    device: str = option("auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE")
     name: str | None = option(
         "for people to read", None, metavar="NAME", shown="the machine's, or node-N in state slot N"
     )

@@ -7,27 +7,46 @@ from pathlib import Path
 
 import torch
 
+from thinwire_node.training.cards import CardLocks, cuda_cards
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.selftest import run_selftest
 
 
-def choose_device(wanted: str) -> tuple[torch.device, str]:
-    """ "auto" takes CUDA (or ROCm), then Apple's MPS, then the CPU: the first that really computes. Returns the device,
-    and why not a faster one, in words. Raises ConfigError if `wanted` is named and does not compute."""
+def choose_device(wanted: str, locks: CardLocks | None = None) -> tuple[torch.device, str]:
+    """ "auto" takes CUDA (or ROCm), then Apple's MPS, then the CPU: the first that really computes. "cuda" and "auto"
+    take the card that the fewest nodes of this machine hold, by `locks`; "cuda:N" takes card N. Returns the device, and
+    a warning or why it is not a faster one, in words. Raises ConfigError if `wanted` is named and does not compute."""
     if wanted != "auto":
-        device, problem = _try_device(wanted)
+        device, problem = _try_cards(locks) if wanted == "cuda" else _try_device(wanted)
         if device is None:
             raise ConfigError(f"--device {wanted}: cannot be used on this machine ({problem}); try auto or cpu")
-        return device, ""
+        if locks is not None and wanted.startswith("cuda:"):
+            locks.take([card for card in cuda_cards() if card.number == device.index])
+        return device, problem
     passed_over = []
     for name, available in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
         if available:
-            device, problem = _try_device(name)
+            device, problem = _try_cards(locks) if name == "cuda" else _try_device(name)
             if device is not None:
-                return device, ""
+                return device, problem
             passed_over.append(f"{name} does not compute here ({problem})")
     return torch.device("cpu"), "; ".join(passed_over)
+
+
+def _try_cards(locks: CardLocks | None) -> tuple[torch.device | None, str]:
+    """The least shared card that computes, held by `locks`, and a warning if it is shared; else what is wrong."""
+    problem, cards = "", cuda_cards() if torch.cuda.is_available() else []
+    if locks is None or not cards:
+        return _try_device("cuda")
+    while cards:
+        card, warning = locks.take(cards)
+        device, problem = _try_device(f"cuda:{card.number}")
+        if device is not None:
+            return device, warning
+        locks.release()
+        cards.remove(card)
+    return None, problem
 
 
 def _try_device(name: str) -> tuple[torch.device | None, str]:

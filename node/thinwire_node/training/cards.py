@@ -1,0 +1,99 @@
+"""Which graphics card a node takes, where a machine has several nodes and several cards.
+
+Each node holds a lock on its card as long as it lives; the system releases the lock when the process dies. A card that
+several nodes share has a lock for each of them. The locks are files in one folder of the user. Nodes in containers
+share the folder through THINWIRE_RUNTIME_DIR.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+
+NODES_MAX = 64
+"""Nodes that are counted on one card."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """number: as in cuda:N, in this process. id: the same in every process of the machine."""
+
+    number: int
+    id: str
+
+
+def choose_card(cards: Sequence[Card], nodes: Mapping[str, int]) -> tuple[Card, str]:
+    """The card with the fewest nodes on it, the first of them; and a warning, if it is shared. nodes: by card id."""
+    card = min(cards, key=lambda one: nodes.get(one.id, 0))
+    there = nodes.get(card.id, 0)
+    return card, f"all cards are taken: cuda:{card.number} is shared with {there} other node(s)" if there else ""
+
+
+def cuda_cards() -> list[Card]:
+    """The cards that this process may use. CUDA_VISIBLE_DEVICES narrows them down."""
+    return [
+        Card(number, str(getattr(torch.cuda.get_device_properties(number), "uuid", number)))
+        for number in range(torch.cuda.device_count())
+    ]
+
+
+def runtime_dir() -> Path:
+    """Where locks lie that all nodes of a user on this machine share."""
+    if given := os.environ.get("THINWIRE_RUNTIME_DIR"):
+        return Path(given)
+    if given := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(given) / "thinwire"
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    return Path(tempfile.gettempdir()) / f"thinwire-{user}"
+
+
+class CardLocks:
+    """The locks of the cards, in a folder. Raises OSError where there is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: list[FileLock] = []
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def take(self, cards: Sequence[Card]) -> tuple[Card, str]:
+        """Choose one of these cards, and hold it until `release` or the end of the process."""
+        with FileLock(self._folder / "cards.lock"):  # two nodes that start at once do not see the same card free
+            card, warning = choose_card(cards, {one.id: self._nodes_on(one) for one in cards})
+            for lock in self._locks(card):
+                if _acquired(lock):
+                    self._held.append(lock)
+                    break
+            return card, warning
+
+    def release(self) -> None:
+        for lock in self._held:
+            lock.release()
+        self._held = []
+
+    def _nodes_on(self, card: Card) -> int:
+        count = 0
+        for lock in self._locks(card):
+            if not Path(lock.lock_file).exists():
+                break  # files are made in order, and stay
+            if _acquired(lock):
+                lock.release()
+            else:
+                count += 1
+        return count
+
+    def _locks(self, card: Card) -> list[FileLock]:
+        return [FileLock(self._folder / f"card-{card.id}-{number}.lock") for number in range(NODES_MAX)]
+
+
+def _acquired(lock: FileLock) -> bool:
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    return True

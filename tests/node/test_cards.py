@@ -1,0 +1,83 @@
+"""Nodes of one machine spread over its cards; and a device computes in bfloat16 only where that is fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from thinwire_node.training.cards import Card, CardLocks, choose_card
+from thinwire_node.training.precision import choose_dtype
+
+CARDS = [Card(0, "GPU-a"), Card(1, "GPU-b")]
+NODE = """
+import sys
+from pathlib import Path
+from thinwire_node.training.cards import Card, CardLocks
+locks = CardLocks(Path(sys.argv[1]))
+print(locks.take([Card(0, "GPU-a"), Card(1, "GPU-b")])[0].number, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number", "is_shared"),
+    [
+        ({}, 0, False),
+        ({"GPU-a": 1}, 1, False),
+        ({"GPU-b": 1}, 0, False),
+        ({"GPU-a": 2, "GPU-b": 1}, 1, True),
+        ({"GPU-a": 1, "GPU-b": 1}, 0, True),
+        ({"GPU-of-another-user": 5}, 0, False),
+    ],
+)
+def test_a_node_takes_the_card_that_the_fewest_hold(nodes: dict[str, int], number: int, is_shared: bool) -> None:
+    card, warning = choose_card(CARDS, nodes)
+    assert card.number == number
+    assert ("shared" in warning) == is_shared
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_processes_take_different_cards_and_a_dead_one_frees_its_own(
+    tmp_path: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    def start() -> int:
+        command = [sys.executable, "-c", NODE, str(tmp_path)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout is not None
+        return int(process.stdout.readline())
+
+    assert [start(), start()] == [0, 1]
+    locks = CardLocks(tmp_path)
+    assert "shared with 1 other" in locks.take(CARDS)[1]
+    locks.release()
+    processes[1].kill()
+    processes[1].wait()
+    assert locks.take(CARDS) == (CARDS[1], "")
+    locks.release()
+
+
+@pytest.mark.parametrize(
+    ("device", "has_bfloat16", "dtype"),
+    [
+        ("cuda", True, torch.bfloat16),
+        ("cuda", False, torch.float32),
+        ("cpu", True, torch.float32),
+        ("mps", True, torch.float32),
+    ],
+)
+def test_bfloat16_is_for_cards_that_have_it(device: str, has_bfloat16: bool, dtype: torch.dtype) -> None:
+    assert choose_dtype(device, has_bfloat16=has_bfloat16) == dtype
