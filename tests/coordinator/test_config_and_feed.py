@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.swarm import feed as feed_module
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
 from thinwire_proto.contract import DecoderSpec, RunSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus
@@ -103,17 +102,14 @@ def test_all_who_are_at_the_head_are_sent_the_same_bytes() -> None:
         assert one is other
 
 
-async def test_a_follower_gets_each_update_as_it_is_sealed_and_a_slow_one_from_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(feed_module, "CACHE_BYTES_MAX", 12)  # two bodies
+async def test_a_follower_gets_each_update_as_it_is_sealed_and_a_slow_one_from_disk() -> None:
     read_from_disk: list[int] = []
 
     async def read(step: int) -> EncodedUpdate:
         read_from_disk.append(step)
         return update(step)
 
-    feed = Feed(read, 0)
+    feed = Feed(read, 0, cache_bytes_max=12)  # two bodies
 
     async def follow() -> list[EncodedUpdate]:
         return [await feed.get(step) for step in range(5)]
