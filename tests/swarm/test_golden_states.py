@@ -1,0 +1,139 @@
+"""State directories that thinwire 0.1.0 (commit dbf738d) made are opened, verified, exported and continued.
+
+See tests/golden/README.md. A test works on a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local_swarm.processes import BIN
+from support.real import PATIENCE_S, RealSwarm, last_fingerprint, real_swarm, until
+from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
+from thinwire_node.storage.state import NodeState
+from thinwire_node.training.rules import shapes_kept
+from thinwire_proto.contract import contract_like, differences, parse_run
+from thinwire_proto.exact.replica import load_replica
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+STEP = 5
+"""An older step, whose state `facts.json` has too."""
+MORE = 3
+"""Steps that the continued runs go on for."""
+
+
+@pytest.fixture(params=["demo", "local_adamw"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def facts(name: str) -> dict[str, Any]:
+    return dict(json.loads((GOLDEN / name / "facts.json").read_text()))
+
+
+@pytest.fixture
+def swarm(name: str, tmp_path: Path) -> Iterator[RealSwarm]:
+    with real_swarm(tmp_path) as swarm:
+        shutil.copytree(GOLDEN / name / "coordinator", swarm.state)
+        shutil.copytree(GOLDEN / name / "node", swarm.folder / "node-a")
+        yield swarm
+
+
+def test_a_coordinators_directory_is_opened_and_holds_what_it_held(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+    state = open_state(swarm.state)
+    replica = replica_at_head(state)
+    assert state.contract.hash.hex() == facts["contract"]
+    assert state.contract.version == 1
+    assert (replica.step, replica.head.hex()) == (facts["step"], facts["head"])
+    assert (replica.state_hash().hex(), f"{replica.fingerprint(0):016x}") == (facts["state"], facts["fingerprint"])
+    assert [list(pair) for pair in state.ledger.losses()] == facts["losses"]
+    assert state.ledger.rounds_void == facts["rounds_void"]
+    assert state.ledger.begin_term().number == facts["epochs"] + 1
+    assert sorted(state.ledger.names(10).values()) == facts["names"]
+    state.close()
+
+
+def test_it_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+    before = (swarm.state / "ledger.sqlite").read_bytes()
+    assert f"step {facts['step']}: head {facts['head']}, fingerprint {facts['fingerprint']}" in swarm.verify()
+    contract = open_state(swarm.state, read_only=True).contract
+    for more, state_hash in (((), facts["state"]), (("--step", str(STEP)), facts[f"state_of_step_{STEP}"])):
+        out = swarm.folder / "exported.safetensors"
+        done = swarm.command("export", *more, "--out", str(out))
+        assert done.returncode == 0, done.stderr
+        assert load_replica(contract, out).state_hash().hex() == state_hash
+    assert (swarm.state / "ledger.sqlite").read_bytes() == before, "whoever only reads changes nothing"
+
+
+def test_the_run_file_of_the_run_still_fits_it(swarm: RealSwarm, name: str) -> None:
+    """Keys as 0.1.0 had them, and nothing said of the order of samples."""
+    document = json.loads((swarm.state / "contract.json").read_text())
+    for key in ("parameters", "version"):
+        del document[key]
+    document["data"] = {"seed": document["data"]["seed"]}
+    state = open_state(swarm.state)
+    run = parse_run(document, "RUN.toml")
+    assert differences(state.contract, contract_like(state.contract, run)) == []
+    document["data"]["order"] = "feistel"
+    other = contract_like(state.contract, parse_run(document, "RUN.toml"))
+    assert differences(state.contract, other) == ["data.order: argsort here, feistel there"]
+    state.close()
+
+
+def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+    folder = swarm.folder / "node-a"
+    state = NodeState(folder)
+    contract = state.contract()
+    assert contract is not None
+    assert contract.hash.hex() == facts["contract"]
+    assert state.node_id == (folder / "node_id").read_text()
+    assert state.head is not None
+    assert (state.head.step, state.head.hash.hex()) == (facts["step"], facts["head"])
+    assert state.corpus(contract) is not None
+    replica = state.replica(contract)
+    assert replica is not None
+    assert (replica.step, replica.state_hash().hex()) == (facts["step"], facts["state"])
+    kept = state.momentum(shapes_kept(contract))
+    assert kept is not None
+    assert kept.trained_through is not None
+    assert state.sent() == []
+    state.close()
+    command = [str(BIN / "thinwire-node"), "status", "--state-dir", str(folder)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert shown.returncode == 0, shown.stderr
+    assert f"step {facts['step']} of 24" in shown.stdout
+
+
+def test_a_run_of_0_1_0_goes_on_with_its_node_and_its_momentum(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+    goal = facts["step"] + MORE
+    coordinator, node = swarm.coordinator(), swarm.node("node-a")
+    swarm.reached(goal)
+    status = swarm.status(fingerprint=True)
+    assert status.fingerprints_compared > 0
+    assert status.fingerprints_different == 0
+    node.tell(signal.SIGTERM)
+    until(lambda: not node.running, "the node leaves", node)
+    assert node.events("node.momentum_taken_up")
+    assert not node.events("node.momentum_dropped")
+    left_at = last_fingerprint(node)
+    head = swarm.status(fingerprint=True)
+    if left_at[0] == head.step:  # or it left before the newest update came
+        assert left_at[1] == head.fingerprint
+    coordinator.tell(signal.SIGTERM)
+    until(lambda: not coordinator.running, "the coordinator ends", coordinator)
+    assert f"contract {facts['contract']}" in swarm.verify()
+    state = open_state(swarm.state)
+    rows = list(state.ledger.rows())
+    assert len(rows) >= goal
+    assert {row.version for row in rows} == {1}, "old nodes read rows of version 1 alone"
+    assert {row.term for row in rows[facts["step"] :]} == {facts["epochs"] + 1}
+    state.close()
