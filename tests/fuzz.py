@@ -1,12 +1,14 @@
-"""A fuzz target for the payload codec: `make fuzz`. Whatever the bytes are, what comes out is votes or an update of
-the contract, or the one typed error; and no more memory is taken than the contract bounds.
+"""A fuzz target for the payload codec: `make fuzz`.
 
-Inputs are valid payloads, damaged: bytes changed, cut off, made longer, or taken apart and put together again with
-fields of other payloads, other numbers, arrays inside, more or fewer fields, and frames of other contents, so that what
-lies behind the first check is reached too. What is read is written again, and read again as the same.
+For any bytes, a reader must return votes or an update of the contract, or raise PayloadError, within the contract's
+memory bound.
 
-Memory is what Python and numpy take; what zstandard takes for itself is not seen. It is bounded by the size that each
-frame states, which is checked first.
+Inputs are damaged valid payloads. Bytes are changed, cut off or appended, or the fields are replaced by those of other
+payloads, other numbers, nested arrays, more or fewer fields, and frames with other contents, so that the checks behind
+the first one are reached too. Whatever is read is written and read again, and must be equal.
+
+The measured memory is that of Python and numpy, not that of zstandard. The latter is bounded by the size in each
+frame's header, which is checked first.
 """
 
 from __future__ import annotations
@@ -42,22 +44,22 @@ from thinwire_proto.wire.codec import (
 from thinwire_proto.wire.sign_form import signs_of
 
 LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", shape=(130,))])
-"""Of contributions: large enough that what they may take is well above what any call takes."""
-OF_UPDATES = TileLayout([Parameter(name="m", shape=(100, 150)), Parameter(name="v", shape=(130,))])
-"""Of updates, which may hold all that there is."""
+"""For contributions. It is so large that the memory bound is well above the overhead of any call."""
+UPDATE_LAYOUT = TileLayout([Parameter(name="m", shape=(100, 150)), Parameter(name="v", shape=(130,))])
+"""For updates, which may contain all components."""
 K = 24
 BYTES_A_COMPONENT = 40
-"""Memory that reading may take, for each component that the contract allows: components as int64, their copies on the
-way, and what a frame unpacks to."""
-BYTES_BESIDE = 1 << 13
-SAID_EVERY_S = 10.0
+"""Memory that a reader may use for each component that the contract allows: int64 numbers, copies, and
+unpacked frames."""
+BYTES_OVERHEAD = 1 << 13
+PROGRESS_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """One of the codec's readers and its writer, valid payloads for it, and how much memory it may take."""
+    """A reader of the codec with its writer, valid payloads, and its memory bound."""
 
-    what: str
+    name: str
     read: Callable[[bytes], object]
     write: Callable[[Any], bytes]
     check: Callable[[object], None]
@@ -65,8 +67,8 @@ class Target:
     memory_max: int
 
 
-class Broken(Exception):
-    """The codec did what it must not."""
+class FuzzFailure(Exception):
+    """The codec violated its specification."""
 
 
 def main() -> None:
@@ -76,18 +78,18 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         print(fuzz(arguments.inputs, arguments.seed))
-    except Broken as error:
+    except FuzzFailure as error:
         again = f"python -m fuzz --inputs {arguments.inputs} --seed {arguments.seed}"
-        raise SystemExit(f"{error}\nagain: {again}") from None
+        raise SystemExit(f"{error}\nrun it again with: {again}") from None
 
 
 def fuzz(inputs: int, seed: int) -> str:
-    """What was found, in a line. Raises Broken at the first input that shows a fault."""
+    """Run the inputs and return a summary line. Raises FuzzFailure at the first failing input."""
     rng, targets = random.Random(seed), make_targets()
     fields = [field for target in targets for data in target.valid for field in msgpack.unpackb(data)]
     read = refused = 0
-    largest, began = dict.fromkeys((target.what for target in targets), 0.0), time.monotonic()
-    said = began
+    largest, began = dict.fromkeys((target.name for target in targets), 0.0), time.monotonic()
+    printed = began
     tracemalloc.start()
     try:
         for number in range(inputs):
@@ -96,13 +98,13 @@ def fuzz(inputs: int, seed: int) -> str:
             used = try_one(target, data)
             read += used.read
             refused += not used.read
-            largest[target.what] = max(largest[target.what], used.memory / target.memory_max)
-            if sys.stderr.isatty() and time.monotonic() - said > SAID_EVERY_S:
-                said = time.monotonic()
+            largest[target.name] = max(largest[target.name], used.memory / target.memory_max)
+            if sys.stderr.isatty() and time.monotonic() - printed > PROGRESS_EVERY_S:
+                printed = time.monotonic()
                 print(f"{number + 1:,} of {inputs:,}", end="\r", file=sys.stderr, flush=True)
     finally:
         tracemalloc.stop()
-    most = ", ".join(f"{what} {share:.0%}" for what, share in largest.items())
+    most = ", ".join(f"{name} {share:.0%}" for name, share in largest.items())
     return (
         f"{inputs:,} inputs in {time.monotonic() - began:.0f} s: {read:,} read, {refused:,} refused with the typed "
         f"error, nothing else; of the memory that the contract bounds: {most}"
@@ -124,22 +126,22 @@ def try_one(target: Target, data: bytes) -> Used:
     except PayloadError:
         read = False
     except Exception as error:
-        raise Broken(f"{target.what}: {type(error).__name__}: {error}: from {data.hex()}") from error
+        raise FuzzFailure(f"{target.name}: {type(error).__name__}: {error}: from {data.hex()}") from error
     used = tracemalloc.get_traced_memory()[1] - before
     if used > target.memory_max:
-        raise Broken(f"{target.what}: {used} bytes of memory, and not {target.memory_max}: from {data.hex()}")
+        raise FuzzFailure(f"{target.name}: {used} bytes of memory, more than {target.memory_max}: from {data.hex()}")
     if read:
         try:
             target.check(found)
             written = target.write(found)
-            assert target.write(target.read(written)) == written, "and is another when it is written and read again"
+            assert target.write(target.read(written)) == written, "since it changes when written and read again"
         except AssertionError as error:
-            raise Broken(f"{target.what}: what was read is not of the contract {error}: {data.hex()}") from error
+            raise FuzzFailure(f"{target.name}: the result is not of the contract {error}: {data.hex()}") from error
     return Used(read, used)
 
 
 def try_one_traced(target: Target, data: bytes) -> Used:
-    """The same by itself."""
+    """`try_one` with its own memory tracing."""
     tracemalloc.start()
     try:
         return try_one(target, data)
@@ -161,16 +163,16 @@ def damaged(rng: random.Random, valid: list[bytes], others: list[object]) -> byt
         return bytes(changed)
     fields = msgpack.unpackb(data)
     for _ in range(rng.randrange(1, 3)):
-        place = rng.randrange(len(fields))
-        fields[place] = other_field(rng, fields[place], others)
+        index = rng.randrange(len(fields))
+        fields[index] = other_field(rng, fields[index], others)
     if kind == 8:
-        place = rng.randrange(len(fields))
-        fields[place : place + 1] = rng.choice([[], [fields[place], rng.choice(others)], [[fields[place]]]])
+        index = rng.randrange(len(fields))
+        fields[index : index + 1] = rng.choice([[], [fields[index], rng.choice(others)], [[fields[index]]]])
     return bytes(msgpack.packb(fields))
 
 
 def _nested(rng: random.Random) -> bytes:
-    """Arrays in an array, thousands of them: a byte of input each."""
+    """Thousands of arrays in an array, each one byte of input."""
     return b"\x9f" + b"\x9f".join(b"\x90" * 14 for _ in range(rng.randrange(1, 3000)))
 
 
@@ -196,38 +198,40 @@ def other_field(rng: random.Random, field: object, others: list[object]) -> obje
 
 
 def make_targets() -> list[Target]:
-    """A reader for each kind of payload."""
+    """One target for each kind of payload."""
     rng = np.random.default_rng(1)
     numbers = (0, 1, 3, 19, K)
     votes = [votes_of(LAYOUT, k, rng) for k in numbers]
     sized = [votes_of(LAYOUT, k, rng, sized=True) for k in numbers]
-    counted = [votes_of(OF_UPDATES, k, rng) for k in numbers]
-    everybody = [[(one, 1 + 300 * number), (counted[-1], 2)] for number, one in enumerate(counted)]
-    everybody.append([(votes_of(OF_UPDATES, MATRIX_COMPONENTS, rng), 1)])  # all that there can be
-    merged = [merge(of_round, OF_UPDATES.components) for of_round in everybody]
-    sized_updates = [sized_update(votes_of(OF_UPDATES, k, rng, sized=True)) for k in numbers]
+    counted = [votes_of(UPDATE_LAYOUT, k, rng) for k in numbers]
+    contributions = [[(one, 1 + 300 * number), (counted[-1], 2)] for number, one in enumerate(counted)]
+    contributions.append([(votes_of(UPDATE_LAYOUT, MATRIX_COMPONENTS, rng), 1)])  # the largest possible update
+    merged = [merge(of_round, UPDATE_LAYOUT.components) for of_round in contributions]
+    sized_updates = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True)) for k in numbers]
     updates = [Update(7, 0.5, 1.0, one) for one in merged]
-    signs = [Update(7, 0.5, 1.0, signs_of(one, OF_UPDATES, "dct", 7)) for one in merged]
-    contribution = BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_BESIDE
-    update = BYTES_A_COMPONENT * OF_UPDATES.components + update_bytes_max(OF_UPDATES, "tile") + BYTES_BESIDE
+    signs = [Update(7, 0.5, 1.0, signs_of(one, UPDATE_LAYOUT, "dct", 7)) for one in merged]
+    contribution = (
+        BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_OVERHEAD
+    )
+    update = BYTES_A_COMPONENT * UPDATE_LAYOUT.components + update_bytes_max(UPDATE_LAYOUT, "tile") + BYTES_OVERHEAD
     return [
-        Target("contribution", lambda data: decode_votes(data, LAYOUT, K), written_votes, check_votes,
-               [written_votes(one) for one in votes], contribution),
-        Target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), written_votes,
-               check_votes, [written_votes(one) for one in sized], contribution),
-        Target("update", lambda data: decode_update(data, OF_UPDATES), written_update, check_update("sign"),
-               [written_update(one) for one in updates + signs], update),
-        Target("update with magnitudes", lambda data: decode_update(data, OF_UPDATES, "tile"), written_update,
-               check_update("tile"), [written_update(one) for one in sized_updates], update),
+        Target("contribution", lambda data: decode_votes(data, LAYOUT, K), write_votes, check_votes,
+               [write_votes(one) for one in votes], contribution),
+        Target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), write_votes,
+               check_votes, [write_votes(one) for one in sized], contribution),
+        Target("update", lambda data: decode_update(data, UPDATE_LAYOUT), write_update, check_update("sign"),
+               [write_update(one) for one in updates + signs], update),
+        Target("update with magnitudes", lambda data: decode_update(data, UPDATE_LAYOUT, "tile"), write_update,
+               check_update("tile"), [write_update(one) for one in sized_updates], update),
     ]  # fmt: skip
 
 
-def written_votes(votes: Votes) -> bytes:
+def write_votes(votes: Votes) -> bytes:
     return encode_votes(votes, LAYOUT)
 
 
-def written_update(update: Update) -> bytes:
-    return encode_update(update, OF_UPDATES)
+def write_update(update: Update) -> bytes:
+    return encode_update(update, UPDATE_LAYOUT)
 
 
 def votes_of(layout: TileLayout, k: int, rng: np.random.Generator, *, sized: bool = False) -> Votes:
@@ -247,25 +251,25 @@ def votes_of(layout: TileLayout, k: int, rng: np.random.Generator, *, sized: boo
 
 
 def sized_update(votes: Votes) -> Update:
-    merger = MagnitudeMerger(OF_UPDATES, "dct", 1.0)
+    merger = MagnitudeMerger(UPDATE_LAYOUT, "dct", 1.0)
     merger.add(votes, 3)
     return Update(7, 0.5, 1.0, merger.merged())
 
 
 def check_votes(found: object) -> None:
-    """What may be merged."""
+    """Assert that the votes can be merged."""
     assert isinstance(found, Votes)
     assert np.all(np.diff(found.components) > 0), "not ascending"
     assert found.components.min(initial=0) >= 0, "below the tile space"
     assert found.components.max(initial=0) < LAYOUT.components, "beyond the tile space"
     assert len(found.positive) == len(found.components), "signs"
     tiles, counts = tiles_with(found.components, LAYOUT)
-    assert counts.max(initial=0) <= K, "too many of a tile"
+    assert counts.max(initial=0) <= K, "too many in a tile"
     assert found.codes is None or len(found.codes) == len(tiles), "codes"
 
 
 def check_update(magnitude: Magnitude) -> Callable[[object], None]:
-    """What may be applied."""
+    """Return a function that asserts that an update can be applied."""
 
     def check(found: object) -> None:
         assert isinstance(found, Update)
@@ -274,19 +278,19 @@ def check_update(magnitude: Magnitude) -> Callable[[object], None]:
         assert 0 <= found.decay <= 1, "decay"
         if isinstance(merged, Signs):
             assert magnitude == "sign", "signs"
-            assert len(merged.stepped) == OF_UPDATES.tiles, "tiles"
-            assert len(merged.positive) == OF_UPDATES.parameters_in(merged.stepped), "signs of parameters"
+            assert len(merged.stepped) == UPDATE_LAYOUT.tiles, "tiles"
+            assert len(merged.positive) == UPDATE_LAYOUT.parameters_in(merged.stepped), "signs of parameters"
             return
         assert isinstance(merged, Merged)
         assert np.all(np.diff(merged.components) > 0), "not ascending"
         assert merged.components.min(initial=0) >= 0, "below the tile space"
-        assert merged.components.max(initial=0) < OF_UPDATES.components, "beyond the tile space"
+        assert merged.components.max(initial=0) < UPDATE_LAYOUT.components, "beyond the tile space"
         assert len(merged.values) == len(merged.components), "values"
         sizes = np.abs(merged.values.astype(np.int64))
         assert np.all((sizes >= 1) & (sizes <= (VOTE_MAX if magnitude == "tile" else WEIGHT_SUM_MAX))), "sizes"
         assert (merged.scales is None) == (magnitude != "tile"), "scales"
         if merged.scales is not None:
-            assert len(merged.scales) == len(tiles_with(merged.components, OF_UPDATES)[0]), "scales of tiles"
+            assert len(merged.scales) == len(tiles_with(merged.components, UPDATE_LAYOUT)[0]), "scales of tiles"
             assert np.all((merged.scales >= SCALE_MIN) & (merged.scales <= SCALE_MAX)), "range of scales"
 
     return check

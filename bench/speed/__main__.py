@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.speed import broadcast, gpu, memory, report, rounds, sizes, speeds, update
-from bench.speed.row import Row
+from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
-Topic = Callable[[bool], Iterable[Row]]
+Topic = Callable[[bool], Iterable[BenchRow]]
 """Takes whether all is wanted (`--full`)."""
 TOPICS: dict[str, Topic] = {
     "sizes": lambda full: sizes.rows(),
@@ -28,9 +28,9 @@ TOPICS: dict[str, Topic] = {
 }
 
 
-def measure(names: Iterable[str], full: bool) -> list[Row]:
+def measure(names: Iterable[str], full: bool) -> list[BenchRow]:
     """The rows of these topics, in the order of the table."""
-    found: list[Row] = []
+    found: list[BenchRow] = []
     for name, topic in TOPICS.items():
         if name in names:
             print(f"{name} … ", end="", file=sys.stderr, flush=True)

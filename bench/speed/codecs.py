@@ -1,7 +1,7 @@
-"""How components may be written: the forms of the codec beside what else there is. `python -m bench.speed.codecs`
+"""Compares the codec's forms for components with other codecs: `python -m bench.speed.codecs`
 
-Rice coding in plain numpy, and constriction's range coder with a table of gaps. Uniform components, the worst case;
-bits per component without its sign.
+The alternatives are Rice coding in plain numpy, and constriction's range coder with a table of gaps. Components are
+uniform, the worst case. Results are bits per component, without its sign.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ TABLE_BITS = 10
 
 
 @dataclass(frozen=True)
-class Way:
-    """`write` gives bytes (or something with a length in bytes), `read` the components again."""
+class Codec:
+    """`write` gives bytes (or an object with a size in bytes), and `read` the components again."""
 
     name: str
     write: Callable[[Components], Any]
     read: Callable[[Any, int], Components]
-    most: int = 4096  # components of a tile
+    components_max: int = 4096  # of a tile
 
 
 def main() -> None:
     table = Table(box=None, padding=(0, 2), title=f"{LAYOUT.parameters:,} parameters", title_justify="left")
-    for title in ("k", "way", "bits", "floor", "above", "encode", "decode"):
-        table.add_column(title, justify="left" if title == "way" else "right")
+    for title in ("k", "codec", "bits", "floor", "above", "encode", "decode"):
+        table.add_column(title, justify="left" if title == "codec" else "right")
     for k in KS:
         components = uniform(k)
         floor = (math.lgamma(4097) - math.lgamma(k + 1) - math.lgamma(4097 - k)) / math.log(2) / k
-        for way in ways():
-            if k > way.most:
+        for codec in codecs():
+            if k > codec.components_max:
                 continue
-            written = way.write(components)
-            if not np.array_equal(way.read(written, len(components)), components):
-                raise SystemExit(f"{way.name} does not give back what it was given")
+            written = codec.write(components)
+            if not np.array_equal(codec.read(written, len(components)), components):
+                raise SystemExit(f"{codec.name} does not return the encoded components")
             bits = 8 * size_of(written) / len(components)
-            speeds = [len(components) / seconds(work) / 1e6 for work in both(way, components, written)]
+            speeds = [len(components) / seconds(work) / 1e6 for work in round_trip(codec, components, written)]
             table.add_row(
-                str(k), way.name, f"{bits:.3f}", f"{floor:.3f}", f"{bits / floor - 1:+.1%}",
+                str(k), codec.name, f"{bits:.3f}", f"{floor:.3f}", f"{bits / floor - 1:+.1%}",
                 *(f"{speed:.0f} M/s" for speed in speeds),
             )  # fmt: skip
     Console(width=110).print(table)
 
 
-def both(way: Way, components: Components, written: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    return lambda: way.write(components), lambda: way.read(written, len(components))
+def round_trip(codec: Codec, components: Components, written: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    return lambda: codec.write(components), lambda: codec.read(written, len(components))
 
 
-def ways() -> list[Way]:
+def codecs() -> list[Codec]:
     return [
-        Way("gaps, zstandard", write_gaps, read_gaps),
-        Way("places", write_places, read_places, component_codec.MATRIX_RANKED_MAX),
-        Way("gaps, Rice", write_rice, read_rice),
-        Way("gaps, constriction", write_range, read_range),
+        Codec("gaps, zstandard", write_gaps, read_gaps),
+        Codec("ranks", write_ranks, read_ranks, component_codec.MATRIX_RANKED_MAX),
+        Codec("gaps, Rice", write_rice, read_rice),
+        Codec("gaps, constriction", write_range, read_range),
     ]
 
 
@@ -82,18 +82,18 @@ def read_gaps(data: bytes, count: int) -> Components:
     return component_codec._from_gaps(data, count, LAYOUT.components)
 
 
-def write_places(components: Components) -> tuple[Numbers, bytes]:
+def write_ranks(components: Components) -> tuple[Numbers, bytes]:
     counts = counts_of(components, LAYOUT)
     groups = component_codec._groups(counts, LAYOUT) or []
     return counts, b"".join(component_codec._encode_group(components, group) for group in groups)
 
 
-def read_places(data: tuple[Numbers, bytes], count: int) -> Components:
+def read_ranks(data: tuple[Numbers, bytes], count: int) -> Components:
     return component_codec._decode_ranks(data[1], component_codec._groups(data[0], LAYOUT) or [], count)
 
 
 def write_rice(components: Components) -> tuple[int, bytes, bytes]:
-    """The lower bits as they are, and the rest of each gap in unary."""
+    """Write the lower bits as they are, and the rest of each gap in unary."""
     gaps = np.diff(components, prepend=-1) - 1
     lower = max(0, round(math.log2(max(1.0, math.log(2) * gaps.mean()))))
     ends = np.cumsum((gaps >> lower) + 1) - 1
@@ -115,7 +115,7 @@ def _table(counts: Numbers) -> Any:
 
 
 def write_range(components: Components) -> tuple[Numbers, int, bytes, Any]:
-    """A range coder with a table of how often each gap occurs; of large ones the last bits go as they are."""
+    """Write with a range coder and the frequencies of all gaps. The last bits of large gaps are written as they are."""
     gaps = np.diff(components, prepend=-1) - 1
     lower = max(0, int(gaps.max()).bit_length() - TABLE_BITS)
     symbols = (gaps >> lower).astype(np.int32)
@@ -132,7 +132,8 @@ def read_range(data: tuple[Numbers, int, bytes, Any], count: int) -> Components:
 
 
 def size_of(written: Any) -> int:
-    """Bytes; a table of gaps is charged a byte for each entry, and counts of tiles nothing, as nearly all are equal."""
+    """Bytes of the encoded data. A table of gaps costs one byte an entry; counts of tiles cost nothing, as nearly all
+    are equal."""
     if isinstance(written, bytes):
         return len(written)
     if isinstance(written[-1], bytes):
@@ -147,7 +148,7 @@ def uniform(k: int) -> Components:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """The best of several."""
+    """Minimum time of several runs."""
     best = math.inf
     for _ in range(REPEATS):
         began = time.perf_counter()

@@ -1,10 +1,10 @@
-"""The compressor on a card: beside the floor that its memory sets, and beside the published operations.
+"""The compressor on a card, compared with the limit set by its memory, and with the published operations.
 
     python -m bench.speed.gpu [--full]
 
-The floor is what has to cross the memory, at the rate of a copy measured on the same card: the gradient read, the
-momentum read and written, 12 bytes a parameter; with preconditioning the second moment likewise, so 20. Ours is the
-whole step of a node, from the gradient to the list of sent components. The published operations are those of
+The limit is the necessary memory traffic at the rate of a copy on the same card. It reads the gradient and reads and
+writes the momentum, 12 bytes a parameter; with preconditioning also the second moment, 20 bytes in total. Our time is
+the whole step of a node, from the gradient to the list of sent components. The published operations are those of
 `PublishedMomentum`: accumulate the gradient, and extract. They have no preconditioning.
 """
 
@@ -20,7 +20,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from bench.speed.row import Row
+from bench.speed.row import BenchRow
 from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.published import PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
@@ -28,7 +28,7 @@ from thinwire_proto.exact.tiles import TileLayout
 
 MATRIX = (2048, 4096)
 SIZES, SIZES_FULL = (100e6, 1e9), (100e6, 200e6, 500e6, 1e9)
-"""Parameters, in matrices of that shape."""
+"""Numbers of parameters, in matrices of that shape."""
 K = 32
 FLOOR_BYTES = {"none": 12, "adam": 20}
 TIMES_FLOOR_WANTED, TIMES_PUBLISHED_WANTED = 3, 10
@@ -38,20 +38,22 @@ RATE = 1e-3
 
 
 def card() -> torch.device | None:
-    """None where there is no CUDA and no ROCm."""
+    """The GPU, or None without CUDA and ROCm."""
     return torch.device("cuda:0") if torch.cuda.is_available() else None
 
 
-def rows(full: bool = False) -> Iterator[Row]:
-    """Nothing, and a word about it, without a card."""
+def rows(full: bool = False) -> Iterator[BenchRow]:
+    """The rows of this topic. Without a card there are none, and a message says so."""
     device = card()
     if device is None:
-        print("no card of CUDA's or ROCm's here, so nothing is measured on one", file=sys.stderr)
+        print("there is no card for CUDA or ROCm, so this topic is skipped", file=sys.stderr)
         return
     yield from rows_on(device, SIZES_FULL if full else SIZES, torch.cuda.get_device_name(device))
 
 
-def rows_on(device: torch.device, sizes: Sequence[float], name: str, shape: tuple[int, int] = MATRIX) -> Iterator[Row]:
+def rows_on(
+    device: torch.device, sizes: Sequence[float], name: str, shape: tuple[int, int] = MATRIX
+) -> Iterator[BenchRow]:
     bandwidth = copy_bandwidth(device)
     topic = f"compress on {name}, copies at {bandwidth / 1e12:.2f} TB/s"
     for size in sizes:
@@ -64,23 +66,23 @@ def rows_on(device: torch.device, sizes: Sequence[float], name: str, shape: tupl
             what = f"{layout.parameters / 1e6:.0f}M parameters, k = {K}, precondition {precondition}, {how}"
             floor = layout.parameters * floor_bytes / bandwidth * 1e3
             limit = TIMES_FLOOR_WANTED * floor
-            yield Row(topic, what, ours, floor, "ms", f"{floor_bytes} bytes a parameter, copied", wanted=limit)
+            yield BenchRow(topic, what, ours, floor, "ms", f"{floor_bytes} bytes a parameter, copied", wanted=limit)
             if precondition == "none" and published is not None:
                 limit = published / TIMES_PUBLISHED_WANTED
-                yield Row(topic, what, ours, published, "ms", "the published operations", wanted=limit)
+                yield BenchRow(topic, what, ours, published, "ms", "the published operations", wanted=limit)
 
 
 def own_step(
     layout: TileLayout, gradients: dict[str, Tensor], precondition: str, device: torch.device
 ) -> tuple[float, str]:
-    """Milliseconds, and by what."""
+    """Milliseconds of our step, and how it ran."""
     momentum = Momentum(layout, DemoSpec.model_validate({"k": K, "precondition": precondition}), device)
     took = milliseconds(lambda: momentum.accumulate_and_extract(gradients, RATE, 1, K), device)
     return took, "in torch" if momentum.fused is None else "one kernel"
 
 
 def published_step(layout: TileLayout, gradients: dict[str, Tensor], device: torch.device) -> float | None:
-    """Milliseconds; None where the card has too little memory for them."""
+    """Milliseconds of the published operations; None if the card has too little memory for them."""
     try:
         published = PublishedMomentum({of.name: of.shape for of in layout.tensors}, k=K, device=device)
 
@@ -95,23 +97,23 @@ def published_step(layout: TileLayout, gradients: dict[str, Tensor], device: tor
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes a second, read and written."""
+    """Bytes a second, counting reads and writes."""
     source = torch.randn(COPIED_BYTES // 4, device=device)
     target = torch.empty_like(source)
     return 2 * COPIED_BYTES / milliseconds(lambda: target.copy_(source), device) * 1e3
 
 
 def milliseconds(work: Callable[[], object], device: torch.device) -> float:
-    """The median of several, after two to warm up. Until the card is done."""
-    taken = []
+    """Median of several runs after two warm-up runs, each until the card is finished."""
+    times = []
     for turn in range(2 + REPEATS):
         _wait_for(device)
         began = perf_counter()
         work()
         _wait_for(device)
         if turn > 1:
-            taken.append(perf_counter() - began)
-    return median(taken) * 1e3
+            times.append(perf_counter() - began)
+    return median(times) * 1e3
 
 
 def _wait_for(device: torch.device) -> None:
@@ -122,7 +124,7 @@ def _wait_for(device: torch.device) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.speed.gpu", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more sizes")
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # how the kernel is run, and what else was tried
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows how the kernel runs, and the alternatives
     for row in rows(parser.parse_args().full):
         reached = {True: "reached", False: "not reached", None: ""}[row.reached]
         print(

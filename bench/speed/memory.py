@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.speed.peaks import status_bytes
 from bench.speed.programs import program
-from bench.speed.row import Row
+from bench.speed.row import BenchRow
 from bench.speed.synthetic import model_parameters
 from bench.wide_area.programs import POLL_S
 from deploy.local_swarm.processes import Processes, SwarmError
@@ -74,7 +74,7 @@ def _parameters(run: Path) -> int:
     return layout_of(model_parameters(read_run(run).model)).parameters
 
 
-def rows(full: bool = False) -> Iterator[Row]:
+def rows(full: bool = False) -> Iterator[BenchRow]:
     if not Path("/proc/self/clear_refs").exists():
         print("peak memory is measured on Linux alone", file=sys.stderr)
         return
@@ -91,7 +91,7 @@ def rows(full: bool = False) -> Iterator[Row]:
         adamw = peak_of("adamw", small), peak_of("adamw", large)
         merge = peak_of("merge", small), peak_of("merge", large)
     of = f"{counts[0] / 1e6:.0f}M to {counts[1] / 1e6:.0f}M"
-    yield Row(TOPIC, f"a node, {of}", slope(node), slope(adamw), "B/param", "torch AdamW alone")
-    yield Row(TOPIC, f"the coordinator, {of}", slope(coordinator), SERVER_BYTES, "B/param", "fp32 parameters and sum")
+    yield BenchRow(TOPIC, f"a node, {of}", slope(node), slope(adamw), "B/param", "torch AdamW alone")
+    yield BenchRow(TOPIC, f"the coordinator, {of}", slope(coordinator), SERVER_BYTES, "B/param", "fp32 parameters and sum")
     merged = "the merge, payloads not included"
-    yield Row(TOPIC, merged, slope(merge), SUM_BYTES, "B/param", "fp32 sum", wanted=MERGE_WANTED)
+    yield BenchRow(TOPIC, merged, slope(merge), SUM_BYTES, "B/param", "fp32 sum", wanted=MERGE_WANTED)

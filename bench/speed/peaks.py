@@ -1,7 +1,7 @@
-"""Peak memory of a piece of work, in a process that does nothing else: `python -m bench.speed.peaks WHAT RUN.toml`.
+"""Peak memory of one task in a separate process: `python -m bench.speed.peaks TASK RUN.toml`.
 
-`adamw` trains the run's model in the plainest way, `merge` adds up four nodes' contributions to it. Says the bytes on
-standard output. Linux alone has the figures.
+`adamw` trains the run's model with plain AdamW; `merge` adds up the contributions of four nodes. Prints the bytes. The
+figures are available only on Linux.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KIB = 1024
 
 
 def status_bytes(name: str, pid: int | str = "self") -> int:
-    """VmHWM, the peak, or VmRSS, what is resident now; 0 for a process that has ended."""
+    """VmHWM (peak) or VmRSS (resident now) of a process; 0 if it has ended."""
     try:
         found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except (FileNotFoundError, ProcessLookupError):
@@ -35,7 +35,7 @@ def status_bytes(name: str, pid: int | str = "self") -> int:
 
 
 def adamw(run: RunSpec) -> int:
-    """Parameters, gradients and both moments in float32, and what the batch of a node takes: peak of the process."""
+    """Peak of the process with parameters, gradients and both moments in float32, and the batch of a node."""
     model = build(run.model)
     model.load_state_dict(initial_state(run.model, 1), strict=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -48,11 +48,11 @@ def adamw(run: RunSpec) -> int:
 
 
 def merge(run: RunSpec) -> int:
-    """What decoding and adding up take at most beside the payloads."""
+    """Peak of decoding and merging, without the payloads."""
     contract = contract_of(model_parameters(run.model), run.demo)
     layout, k = layout_of(contract.parameters), run.demo.k_of_round(NODES)
     payloads = [encode_votes(uniform_votes(layout, k, seed), layout) for seed in range(NODES)]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = status_bytes("VmRSS")
     merger = merger_of(contract, layout, step=0)
     for payload in payloads:

@@ -1,9 +1,9 @@
-"""The plainest gRPC server that streams the same bytes to many: what a broadcast is measured beside.
+"""A minimal gRPC server that streams the same bytes to many subscribers: the baseline of a broadcast.
 
     python -m bench.speed.raw BYTES SUBSCRIBERS
 
-When all subscribers are there it sends each of them that many bytes, in parts, every so often. The first part begins
-with the time of sending, seconds of the machine's monotonic clock, as a double. Says its port on standard output.
+Once all subscribers are connected, it sends each of them that many bytes in parts, at regular intervals. The first part
+begins with the time of sending as a double, in seconds of the machine's monotonic clock. Prints its port.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE
 
 
 async def receive(channel: Any, size: int, times: int) -> AsyncIterator[tuple[float, float]]:
-    """(sent, arrived whole) of each sending, on the subscriber's side."""
+    """Yield (time sent, time fully received) for each broadcast, on the subscriber's side."""
     stream = channel.unary_stream(METHOD)(b"")
     for _ in range(times):
         first = await stream.read()
@@ -38,7 +38,7 @@ async def receive(channel: Any, size: int, times: int) -> AsyncIterator[tuple[fl
     stream.cancel()
 
 
-class _Stream(grpc.GenericRpcHandler):
+class _RawStream(grpc.GenericRpcHandler):
     def __init__(self, size: int, subscribers: int) -> None:
         self._size = size
         self._missing = subscribers
@@ -60,7 +60,7 @@ class _Stream(grpc.GenericRpcHandler):
                 yield part
 
     async def send(self) -> None:
-        """For ever."""
+        """Broadcast forever."""
         content = bytes(self._size - SENT_AT.size)
         while True:
             await asyncio.sleep(EVERY_S)
@@ -73,7 +73,7 @@ class _Stream(grpc.GenericRpcHandler):
 
 async def _serve(size: int, subscribers: int) -> None:
     server = grpc.aio.server(options=OPTIONS)
-    stream = _Stream(size, subscribers)
+    stream = _RawStream(size, subscribers)
     server.add_generic_rpc_handlers((stream,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

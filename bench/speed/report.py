@@ -1,4 +1,4 @@
-"""The rows as a table for people, as JSON, as a page's table, and as a plot."""
+"""Shows the rows as a table in the terminal, as JSON, as tables of the pages, and as a plot."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.speed.row import BITS, BYTES_BY_DEFAULT, Row
+from bench.speed.row import BITS, BYTES_BY_DEFAULT, BenchRow
 
 TITLES = ("", "thinwire", "baseline", "", "times better", "target")
 WIDTH = 150
-DRAWN = ("templar", "Psyche")
-"""The others' bits that are in the plot; the reference's 96 would press the rest together."""
+SYSTEMS_IN_PLOT = ("templar", "Psyche")
+"""Other systems in the plot. The reference's 96 bits would compress the rest of the scale."""
 RATIO_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
@@ -34,11 +34,11 @@ SUMMARY_ROWS = (
     ("fan-out", "200 subscribers"),
     ("peak memory", "the merge"),
 )
-"""The rows that the README shows: the topic, and how the row's name begins. The first match of each is taken."""
+"""The rows shown in the README: topic, and beginning of the row's name. The first match of each is taken."""
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """The machine and software that the figures were measured on."""
     return {
         "cores": os.cpu_count(),
         "cpu": _cpu_name(),
@@ -65,19 +65,19 @@ def in_words(about: dict[str, Any]) -> str:
     )
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """As `TITLES` has it."""
+def cells(row: BenchRow) -> tuple[str, ...]:
+    """The cells of a row, as in `TITLES`."""
     ours, baseline = f"{number(row.ours)} {row.unit}", f"{number(row.baseline)} {row.unit}"
     if row.wanted is None:
         wanted = ""
     else:
-        sign, said = ("≤" if row.better == "less" else "≥"), ("met" if row.reached else "missed")
-        wanted = f"{sign} {number(row.wanted)}, {said}"
+        sign, result = ("≤" if row.better == "less" else "≥"), ("met" if row.reached else "missed")
+        wanted = f"{sign} {number(row.wanted)}, {result}"
     return row.what, ours, baseline, row.baseline_name, f"{number(row.ratio)}×", wanted
 
 
 def number(value: float) -> str:
-    """Three digits, or four of those that differ little: 0.0405, 9.471, 1,235."""
+    """The value with three digits, or four if it is at least 1: 0.0405, 9.471, 1,235."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -85,7 +85,7 @@ def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
 
 
-def print_table(rows: Iterable[Row], about: dict[str, Any]) -> None:
+def print_table(rows: Iterable[BenchRow], about: dict[str, Any]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), title=in_words(about), title_justify="left")
     for title in TITLES:
         table.add_column(
@@ -99,19 +99,19 @@ def print_table(rows: Iterable[Row], about: dict[str, Any]) -> None:
     Console(width=WIDTH, highlight=False).print(table)
 
 
-def write_json(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
+def write_json(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": about, "rows": [row.to_json() for row in rows]}
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> tuple[list[Row], dict[str, Any]]:
+def read_json(path: Path) -> tuple[list[BenchRow], dict[str, Any]]:
     document = json.loads(path.read_text())
-    return [Row.from_json(row) for row in document["rows"]], document["machine"]
+    return [BenchRow.from_json(row) for row in document["rows"]], document["machine"]
 
 
-def markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
-    """What stands between the markers of the page."""
+def markdown(rows: Sequence[BenchRow], about: dict[str, Any]) -> str:
+    """The text between the markers of the page."""
     lines = [BEGIN, "", f"On {in_words(about)}.", "", f"![the figures as a plot]({PLOT_NAME})", ""]
     for topic, group in groupby(rows, key=lambda row: row.topic):
         lines += [f"| {topic} | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
@@ -120,28 +120,28 @@ def markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
     return "\n".join([*lines, END])
 
 
-def write_page(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
-    """Put the table between the markers of a page that is there; what is written around them stays. Raises ValueError
-    if the page has no markers."""
+def write_page(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
+    """Replace the text between the markers of an existing page. Raises ValueError if the page has no markers."""
     _put_between_markers(path, markdown(rows, about))
 
 
-def write_summary(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
-    """Put the rows of `SUMMARY_ROWS` between the markers of the README. Raises ValueError if it has no markers."""
+def write_summary(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
+    """Replace the text between the markers of the README with `SUMMARY_ROWS`. Raises ValueError if it has no
+    markers."""
     _put_between_markers(path, summary(rows, about))
 
 
-def summary(rows: Sequence[Row], about: dict[str, Any]) -> str:
-    """What stands between the markers of the README."""
+def summary(rows: Sequence[BenchRow], about: dict[str, Any]) -> str:
+    """The text between the markers of the README."""
     lines = [BEGIN, "", "| | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
-    for row in filter(None, (_first(rows, topic, begins) for topic, begins in SUMMARY_ROWS)):
+    for row in filter(None, (_first(rows, topic, beginning) for topic, beginning in SUMMARY_ROWS)):
         what, *others = cells(row)
         lines.append(f"| {row.topic}: {what} | " + " | ".join(others) + " |")
     return "\n".join([*lines, "", f"On {in_words(about)}.", "", END])
 
 
-def _first(rows: Sequence[Row], topic: str, begins: str) -> Row | None:
-    return next((row for row in rows if row.topic == topic and row.what.startswith(begins)), None)
+def _first(rows: Sequence[BenchRow], topic: str, beginning: str) -> BenchRow | None:
+    return next((row for row in rows if row.topic == topic and row.what.startswith(beginning)), None)
 
 
 def _put_between_markers(path: Path, table: str) -> None:
@@ -149,14 +149,14 @@ def _put_between_markers(path: Path, table: str) -> None:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{path} has no place for the table: {BEGIN} … {END}")
+        raise ValueError(f"{path} has no markers for the table: {BEGIN} … {END}")
     path.write_text(before + table + after)
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bits a component by k, bytes of a round by nodes, and how many times better than its baseline each other is; a
-    panel that has no rows is left empty."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - installed by `make bench` alone
+def plot(rows: Sequence[BenchRow], path: Path) -> None:
+    """Plot bits a component by k, bytes of a round by nodes, and the ratios of all other rows. Panels without rows stay
+    empty."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - installed only by `make bench`
 
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = Figure((15, 9), layout="constrained")
@@ -173,22 +173,22 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-def _bits(axes: Any, rows: Sequence[Row]) -> None:
+def _bits(axes: Any, rows: Sequence[BenchRow]) -> None:
     curve = [row for row in rows if row.series]
     axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label="thinwire, whole message")
     axes.plot([row.x for row in curve], [row.baseline for row in curve], "k:", label="entropy floor")
     for row in rows:
-        if row.baseline_name in DRAWN:
+        if row.baseline_name in SYSTEMS_IN_PLOT:
             axes.axhline(row.baseline, color="gray", linewidth=0.8)
             axes.annotate(row.baseline_name, (curve[-1].x, row.baseline), ha="right", va="bottom", fontsize=8)
     axes.set_ylim(0, 22)
-    axes.set(xscale="log", xlabel="k, components kept per tile", ylabel="bits per component")
+    axes.set(xscale="log", xlabel="k, components selected per tile", ylabel="bits per component")
     _ticks(axes.xaxis, [row.x for row in curve])
     axes.legend(fontsize=8, loc="lower left")
     axes.grid(alpha=0.3)
 
 
-def _bytes(axes: Any, rows: Sequence[Row]) -> None:
+def _bytes(axes: Any, rows: Sequence[BenchRow]) -> None:
     for series, group in groupby(rows, key=lambda row: row.series):
         curve = list(group)
         axes.plot([row.x for row in curve], [row.ours for row in curve], "o-", label=series.partition(", ")[2])
@@ -200,14 +200,14 @@ def _bytes(axes: Any, rows: Sequence[Row]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _ratios(axes: Any, rows: Sequence[Row]) -> None:
-    places = list(range(len(rows)))
-    # from 1 outwards: to the right what is better than its baseline, to the left what is worse
+def _ratios(axes: Any, rows: Sequence[BenchRow]) -> None:
+    positions = list(range(len(rows)))
+    # bars start at 1: to the right if better than the baseline, to the left if worse
     colors = ["tab:blue" if row.ratio >= 1 else "tab:orange" for row in rows]
-    axes.barh(places, [row.ratio - 1 for row in rows], left=1, color=colors)
-    for place, row in zip(places, rows, strict=True):
-        axes.annotate(f" {number(row.ratio)}×", (max(row.ratio, 1), place), va="center", fontsize=7)
-    axes.set_yticks(places, [f"{row.topic}: {row.what}\nbeside {row.baseline_name}" for row in rows], fontsize=7)
+    axes.barh(positions, [row.ratio - 1 for row in rows], left=1, color=colors)
+    for position, row in zip(positions, rows, strict=True):
+        axes.annotate(f" {number(row.ratio)}×", (max(row.ratio, 1), position), va="center", fontsize=7)
+    axes.set_yticks(positions, [f"{row.topic}: {row.what}\nvs. {row.baseline_name}" for row in rows], fontsize=7)
     axes.set(xscale="log", xlabel="times better than the baseline")
     least, most = min(row.ratio for row in rows), max(row.ratio for row in rows)
     _ticks(axes.xaxis, [tick for tick in RATIO_TICKS if min(least, 1) / 2 <= tick <= max(most, 1) * 2])
@@ -217,7 +217,7 @@ def _ratios(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _ticks(axis: Any, values: Iterable[float | None]) -> None:
-    """These alone, as plain numbers."""
-    places = [value for value in values if value is not None]
-    axis.set_ticks(places, [f"{place:g}" for place in places])
+    """Show only these ticks, as plain numbers."""
+    positions = [value for value in values if value is not None]
+    axis.set_ticks(positions, [f"{position:g}" for position in positions])
     axis.set_ticks([], minor=True)

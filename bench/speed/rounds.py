@@ -24,7 +24,7 @@ import zstandard
 from bench.costs.light_members import CHANNEL_OPTIONS, Common, Member
 from bench.speed.programs import program
 from bench.speed.raw import receive
-from bench.speed.row import Row
+from bench.speed.row import BenchRow
 from bench.speed.speeds import merge_plainly
 from bench.speed.synthetic import uniform_votes
 from bench.speed.timing import interleaved, threads
@@ -183,7 +183,7 @@ def _plain_seal(folder: Path, measured: Measured, members: int) -> float:
     return interleaved(seal)[0]
 
 
-def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str = LARGE) -> Iterator[Row]:
+def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str = LARGE) -> Iterator[BenchRow]:
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name, threads(1):
         folder = Path(name)
         with Programs(folder) as programs:
@@ -193,13 +193,13 @@ def members_rows(members: int, length_s: float, rounds: int = ROUNDS, model: str
         plain_s = _plain_seal(folder, measured, members)
     size = f"{members} nodes, {measured.layout.parameters / 1e6:.1f}M"
     ours_s = measured.deadline_to_sealed_s
-    yield Row(TOPIC, f"deadline to sealed, {size}", 1e3 * ours_s, 1e3 * plain_s, "ms", "sum, zstandard, fsync")
+    yield BenchRow(TOPIC, f"deadline to sealed, {size}", 1e3 * ours_s, 1e3 * plain_s, "ms", "sum, zstandard, fsync")
     ours_s = measured.sealed_to_last_s
     name = f"raw gRPC, {measured.update_bytes / 1e6:.2g} MB each"
-    yield Row(TOPIC, f"sealed to last subscriber, {size}", 1e3 * ours_s, 1e3 * raw_s, "ms", name)
+    yield BenchRow(TOPIC, f"sealed to last subscriber, {size}", 1e3 * ours_s, 1e3 * raw_s, "ms", name)
 
 
-def rows(full: bool = False) -> Iterator[Row]:
+def rows(full: bool = False) -> Iterator[BenchRow]:
     yield from members_rows(MEMBERS, 2.0)
     if full:
         yield from members_rows(MEMBERS_FULL, 6.0)

@@ -1,4 +1,4 @@
-"""One row of the table: a figure of ours beside a figure of somebody else's."""
+"""One row of the table: our figure and that of a baseline."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 BITS = "bits per component"
-"""The topic that has a panel of its own in the plot."""
+"""The topic with its own panel in the plot."""
 BYTES_BY_DEFAULT = "bytes of a round, by default"
 Better = Literal["less", "more"]
 
 
 @dataclass(frozen=True)
-class Row:
-    """ours, baseline, wanted: in `unit`. wanted: what is to be reached, if something is. series and x: the curve of the
-    plot that the row is a point of (k, or a number of nodes), if it is one."""
+class BenchRow:
+    """One row.
+
+    ours, baseline, wanted: in `unit`. wanted: the target, if there is one. series and x: the curve of the plot that the
+    row is a point of, and its position there (k, or a number of nodes).
+    """
 
     topic: str
     what: str
@@ -29,14 +32,13 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times better than the baseline: 2 is half as much of what costs, or twice as much of what is
-        wanted; below 1 it is worse."""
+        """How many times better than the baseline: 2 means half the cost or twice the speed, below 1 is worse."""
         first, second = (self.baseline, self.ours) if self.better == "less" else (self.ours, self.baseline)
         return first / second
 
     @property
     def reached(self) -> bool | None:
-        """None where nothing is to be reached."""
+        """Whether the target is reached; None without a target."""
         if self.wanted is None:
             return None
         return self.ours <= self.wanted if self.better == "less" else self.ours >= self.wanted
@@ -45,5 +47,5 @@ class Row:
         return asdict(self) | {"ratio": self.ratio, "reached": self.reached}
 
     @staticmethod
-    def from_json(written: dict[str, Any]) -> Row:
-        return Row(**{name: value for name, value in written.items() if name not in ("ratio", "reached")})
+    def from_json(written: dict[str, Any]) -> BenchRow:
+        return BenchRow(**{name: value for name, value in written.items() if name not in ("ratio", "reached")})

@@ -1,8 +1,8 @@
-"""Bytes: of a contribution's components, and of a round up and down for any number of nodes.
+"""Bytes: of a contribution's components, and of a round, up and down, for different numbers of nodes.
 
-Bits a component count the whole message of the contribution call, header included, less the 128 bytes that are kept
-for a signature to come. Bytes of a round are what one node sends and receives in it, the row that comes with the update
-included, beside what a ring all-reduce of float32 gradients sends and receives.
+Bits a component are those of all messages of the contribution call, including the header, but without the 128 bytes
+reserved for a future signature. Bytes of a round are those that one node sends and receives, including the row of the
+update. The baseline is a ring all-reduce of float32 gradients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 
-from bench.speed.row import BITS, BYTES_BY_DEFAULT, Row
+from bench.speed.row import BITS, BYTES_BY_DEFAULT, BenchRow
 from bench.speed.synthetic import MATRIX, contract_of, model_parameters, uniform_votes
 from thinwire_proto.contract import Contract, DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import merger_of
@@ -26,18 +26,18 @@ from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.rows import Row as LedgerRow
 from thinwire_proto.wire.sign_form import encode_smaller
 
-KEPT = (4, 8, 32, 64, 128)
+KS = (4, 8, 32, 64, 128)
 NODES = (1, 2, 4, 8, 16, 32, 64)
 K_FIXED = 32
 MODEL = "byte-10m"
 STEP = 1000
-OVER_THE_FLOOR = 1.03
-OTHERS = (
+FLOOR_FACTOR = 1.03
+OTHER_SYSTEMS = (
     ("reference DeMo", 96.0),
     ("templar", 20.0),
     ("Psyche", 17.0),
 )
-"""What other systems send for a component, in bits: an int64 and a float32; 12 bits and a byte; …"""
+"""Bits that other systems send for a component: an int64 and a float32; 12 bits and a byte; …"""
 POLICIES = {
     BYTES_BY_DEFAULT: DemoSpec(),
     "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed"),
@@ -47,7 +47,8 @@ RING = "fp32 ring all-reduce"
 
 
 def contribution_bytes(payload: bytes) -> int:
-    """Of the messages of one contribution call, as `thinwire_node.exchange.coordinator.link` makes them, in mid-run."""
+    """Bytes of the messages of one contribution call in mid-run, as `thinwire_node.exchange.coordinator.link` makes
+    them."""
     header: pb.ContributionHeader | None = pb.ContributionHeader(
         session="0" * 32,
         term=3,
@@ -69,26 +70,26 @@ def contribution_bytes(payload: bytes) -> int:
 
 
 def update_bytes(body: bytes, nodes: int) -> int:
-    """Of the messages in which a follower gets one update, row included."""
+    """Bytes of the messages in which a node receives one update, including the row."""
     counted = tuple(Counted(f"{node:032x}", hashlib.sha256(b"%d" % node).digest(), 8, 8) for node in range(nodes))
-    made = LedgerRow(1000, 1000, 3, 1 << 63, 1 << 63, hashlib.sha256(body).digest(), len(body), counted, bytes(32))
-    row, head_step, whole = made.canonical(), 1001, 0
+    row = LedgerRow(1000, 1000, 3, 1 << 63, 1 << 63, hashlib.sha256(body).digest(), len(body), counted, bytes(32))
+    row_bytes, head_step, whole = row.canonical(), 1001, 0
     for data in split(body):
-        whole += pb.UpdatePart(row=row, head_step=head_step, data=data).ByteSize()
-        row, head_step = b"", 0
+        whole += pb.UpdatePart(row=row_bytes, head_step=head_step, data=data).ByteSize()
+        row_bytes, head_step = b"", 0
     return whole
 
 
 def floor_bits(layout: TileLayout, k: int) -> float:
-    """A component, of uniform ones: log2 of the number of choices in each tile, and a sign each."""
+    """Entropy of a uniform component in bits: log2 of the number of choices in each tile, plus one bit for the sign."""
     choices = layout.matrix_tiles * _log2_binomial(MATRIX_COMPONENTS, k)
     choices += layout.vector_tiles * _log2_binomial(VECTOR_COMPONENTS, k)
     return choices / layout.selected_max(k) + 1
 
 
 def _log2_binomial(size: int, k: int) -> float:
-    kept = min(k, size)
-    return (math.lgamma(size + 1) - math.lgamma(kept + 1) - math.lgamma(size - kept + 1)) / math.log(2)
+    selected = min(k, size)
+    return (math.lgamma(size + 1) - math.lgamma(selected + 1) - math.lgamma(size - selected + 1)) / math.log(2)
 
 
 def component_bits(parameters: tuple[Parameter, ...], k: int) -> float:
@@ -98,30 +99,36 @@ def component_bits(parameters: tuple[Parameter, ...], k: int) -> float:
 
 
 def bits_rows(
-    parameters: tuple[Parameter, ...] = MATRIX, model: tuple[Parameter, ...] | None = None, kept: tuple[int, ...] = KEPT
-) -> Iterator[Row]:
-    """model: of real tensors, vectors among them."""
-    for k in kept:
+    parameters: tuple[Parameter, ...] = MATRIX,
+    model: tuple[Parameter, ...] | None = None,
+    numbers: tuple[int, ...] = KS,
+) -> Iterator[BenchRow]:
+    """Rows of bits a component. model: the parameters of a real model, including vectors; numbers: the values of k."""
+    for k in numbers:
         bits, floor = component_bits(parameters, k), floor_bits(layout_of(parameters), k)
-        wanted = OVER_THE_FLOOR * floor
-        yield Row(BITS, f"k = {k}", bits, floor, "bits", "entropy floor", wanted=wanted, series="thinwire", x=k)
+        wanted = FLOOR_FACTOR * floor
+        yield BenchRow(BITS, f"k = {k}", bits, floor, "bits", "entropy floor", wanted=wanted, series="thinwire", x=k)
     bits = component_bits(parameters, K_FIXED)
-    for name, others in OTHERS:
-        yield Row(BITS, f"k = {K_FIXED}", bits, others, "bits", name)
+    for name, other_bits in OTHER_SYSTEMS:
+        yield BenchRow(BITS, f"k = {K_FIXED}", bits, other_bits, "bits", name)
     model = model or model_parameters(PRESETS[MODEL])
     bits, floor = component_bits(model, K_FIXED), floor_bits(layout_of(model), K_FIXED)
-    wanted = OVER_THE_FLOOR * floor
-    yield Row(BITS, f"k = {K_FIXED}, the tensors of {MODEL}", bits, floor, "bits", "its entropy floor", wanted=wanted)
+    wanted = FLOOR_FACTOR * floor
+    yield BenchRow(
+        BITS, f"k = {K_FIXED}, the tensors of {MODEL}", bits, floor, "bits", "its entropy floor", wanted=wanted
+    )
 
 
 def ring_bytes(nodes: int) -> float:
-    """What a node of a ring all-reduce in float32 sends and receives, a parameter."""
+    """Bytes a parameter that a node sends and receives in a ring all-reduce of float32."""
     return 2 * 2 * (nodes - 1) / nodes * 4
 
 
 def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:
-    """(sent, received) by a node in a round of so many, bytes a parameter; their components are drawn apart, which is
-    the most that an update can hold."""
+    """(sent, received) by a node in a round, in bytes a parameter.
+
+    The nodes' components are drawn independently, which gives the largest updates.
+    """
     layout = layout_of(contract.parameters)
     k = contract.demo.k_of_round(nodes)
     merger = merger_of(contract, layout, STEP)
@@ -136,15 +143,15 @@ def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:
     return sent / layout.parameters, update_bytes(body, nodes) / layout.parameters
 
 
-def rounds_rows(parameters: tuple[Parameter, ...] = MATRIX, numbers: tuple[int, ...] = NODES) -> Iterator[Row]:
+def rounds_rows(parameters: tuple[Parameter, ...] = MATRIX, numbers: tuple[int, ...] = NODES) -> Iterator[BenchRow]:
     for topic, demo in POLICIES.items():
         contract = contract_of(parameters, demo)
         for nodes in numbers:
             sent, received = round_bytes(contract, nodes)
             what = f"{nodes} node{'s' if nodes > 1 else ''}, k {demo.k_of_round(nodes)}: ↑{sent:.3g} ↓{received:.3g}"
-            yield Row(topic, what, sent + received, ring_bytes(nodes), "B/param", RING, series=topic, x=nodes)
+            yield BenchRow(topic, what, sent + received, ring_bytes(nodes), "B/param", RING, series=topic, x=nodes)
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[BenchRow]:
     yield from bits_rows()
     yield from rounds_rows()

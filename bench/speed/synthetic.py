@@ -1,4 +1,4 @@
-"""Votes and contracts that are synthetic: uniform components, the worst case for a codec."""
+"""Synthetic votes and contracts: uniform components, the worst case for a codec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thinwire_proto.exact.votes import Votes
 from thinwire_proto.models import build, manifest
 
 MATRIX = (Parameter(name="w", shape=(2560, 4096)),)
-"""10.5M parameters, all of them in tiles of 4,096."""
+"""10.5M parameters, all in tiles of 4,096."""
 
 
 def model_parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
@@ -25,7 +25,7 @@ def contract_of(parameters: tuple[Parameter, ...], demo: DemoSpec) -> Contract:
 
 
 def uniform_votes(layout: TileLayout, k: int, seed: int) -> Votes:
-    """k components of each tile (all of a tile that has no more), every choice as likely as any other."""
+    """k components of each tile (or all, if the tile has no more), all choices equally likely."""
     rng = np.random.default_rng(seed)
     matrices = _choose(rng, layout.matrix_tiles, MATRIX_COMPONENTS, k)
     vectors = layout.matrix_components + _choose(rng, layout.vector_tiles, VECTOR_COMPONENTS, k)
@@ -34,13 +34,13 @@ def uniform_votes(layout: TileLayout, k: int, seed: int) -> Votes:
 
 
 def _choose(rng: np.random.Generator, tiles: int, size: int, k: int) -> npt.NDArray[np.int64]:
-    """k of `size` in each of so many tiles, flat and ascending."""
-    kept = min(k, size)
-    if kept * kept < size:
-        chosen = np.sort(rng.integers(0, size, (tiles, kept)), axis=1)
-        while len(again := np.flatnonzero((np.diff(chosen, axis=1) == 0).any(axis=1))):
-            chosen[again] = np.sort(rng.integers(0, size, (len(again), kept)), axis=1)
+    """k of `size` in each of `tiles` tiles, flat and ascending."""
+    selected = min(k, size)
+    if selected * selected < size:
+        components = np.sort(rng.integers(0, size, (tiles, selected)), axis=1)
+        while len(again := np.flatnonzero((np.diff(components, axis=1) == 0).any(axis=1))):
+            components[again] = np.sort(rng.integers(0, size, (len(again), selected)), axis=1)
     else:
         keys = rng.random((tiles, size), dtype=np.float32)
-        chosen = np.sort(np.argpartition(keys, kept - 1, axis=1)[:, :kept], axis=1)
-    return (chosen + size * np.arange(tiles)[:, None]).ravel()
+        components = np.sort(np.argpartition(keys, selected - 1, axis=1)[:, :selected], axis=1)
+    return (components + size * np.arange(tiles)[:, None]).ravel()

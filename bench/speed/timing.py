@@ -1,4 +1,4 @@
-"""Times of things that are to be compared: taken in turns, so that what else the machine does falls on all of them."""
+"""Times several functions in turns, so that other load on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ import torch
 
 TURNS_MIN, TURNS_MAX = 7, 200
 ENOUGH_S = 1.0
-"""So long are short things repeated."""
+"""Short functions are repeated for so long."""
 
 
 def interleaved(*works: Callable[[], object]) -> list[float]:
-    """Seconds that each takes: the least of several turns, which other work on the machine disturbs least, after one
-    to warm up."""
+    """Seconds of each function: the minimum of several turns, which other load disturbs least, after one warm-up."""
     least = [math.inf] * len(works)
     for work in works:
         work()
     began, turn = time.perf_counter(), 0
     while turn < TURNS_MIN or (time.perf_counter() - began < ENOUGH_S and turn < TURNS_MAX):
-        for place, work in enumerate(works):
+        for index, work in enumerate(works):
             start = time.perf_counter()
             work()
-            least[place] = min(least[place], time.perf_counter() - start)
+            least[index] = min(least[index], time.perf_counter() - start)
         turn += 1
     return least
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """torch computes with so many threads inside."""
+    """Set the number of torch's threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

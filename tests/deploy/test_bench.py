@@ -1,5 +1,4 @@
-"""`make bench`: every row stands beside something, and says what was really written and done. What it measures is not
-promised here: a test does not time anything."""
+"""`make bench`: each row has a baseline, and reports bytes and work as they really are. Tests measure no times."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import pytest
 from bench.speed import broadcast, fanout, report, rounds, sizes, speeds, timing, update
 from bench.speed.memory import RUN, peak_of, swarm_peaks
 from bench.speed.peaks import status_bytes
-from bench.speed.row import Row
+from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.watched import told
 from deploy.local_swarm.daemon_log import events
@@ -34,16 +33,16 @@ LINUX = sys.platform == "linux"
 
 
 @pytest.fixture(autouse=True)
-def _not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ENOUGH_S", 0.0)
 
 
-def small_rows() -> list[Row]:
-    found = [*sizes.bits_rows(SMALL, MIXED, kept=(4, 32)), *sizes.rounds_rows(SMALL, (1, 4))]
+def small_rows() -> list[BenchRow]:
+    found = [*sizes.bits_rows(SMALL, MIXED, numbers=(4, 32)), *sizes.rounds_rows(SMALL, (1, 4))]
     return [*found, *speeds.codec_rows(SMALL), *update.update_rows(1, (128, 192))]
 
 
-def test_every_row_has_a_ratio_and_the_json_is_what_the_table_says(tmp_path: Path) -> None:
+def test_every_row_has_a_ratio_and_json_and_table_agree(tmp_path: Path) -> None:
     found, about = small_rows(), report.machine()
     path = tmp_path / "runs" / "bench.json"
     report.write_json(found, about, path)
@@ -63,8 +62,8 @@ def test_every_row_has_a_ratio_and_the_json_is_what_the_table_says(tmp_path: Pat
     assert (tmp_path / "plots" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_better_and_what_is_reached() -> None:
-    row = Row("topic", "what", 2.0, 8.0, "ms", "other", wanted=2.0)
+def test_ratio_and_target() -> None:
+    row = BenchRow("topic", "what", 2.0, 8.0, "ms", "other", wanted=2.0)
     assert (row.ratio, row.reached) == (4.0, True)
     assert (replace(row, wanted=1.9).reached, replace(row, wanted=None).reached) == (False, None)
     row = replace(row, better="more")
@@ -72,39 +71,39 @@ def test_what_is_better_and_what_is_reached() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 8, 32, 64, 128, 4096])
-def test_made_up_components_are_k_of_each_tile_and_uniform(k: int) -> None:
+def test_synthetic_components_are_k_of_each_tile_and_uniform(k: int) -> None:
     layout = layout_of(MIXED)
     votes = uniform_votes(layout, k, seed=1)
-    kept = np.bincount(layout.tile_of(votes.components), minlength=layout.tiles)
-    assert kept.tolist() == [k] * layout.matrix_tiles + [min(k, 64)] * layout.vector_tiles
+    counts = np.bincount(layout.tile_of(votes.components), minlength=layout.tiles)
+    assert counts.tolist() == [k] * layout.matrix_tiles + [min(k, 64)] * layout.vector_tiles
     assert (np.diff(votes.components) > 0).all()
     if k < 4096:
         many = TileLayout((Parameter(name="w", shape=(64 * 8, 64 * 64)),))
-        places = uniform_votes(many, k, seed=2).components % 4096
-        quarters = np.bincount(places // 1024, minlength=4) / len(places)
-        assert np.abs(quarters - 0.25).max() < 4 * math.sqrt(0.25 * 0.75 / len(places))
+        positions = uniform_votes(many, k, seed=2).components % 4096
+        quarters = np.bincount(positions // 1024, minlength=4) / len(positions)
+        assert np.abs(quarters - 0.25).max() < 4 * math.sqrt(0.25 * 0.75 / len(positions))
 
 
-def test_the_floor_is_that_of_the_issue_and_counts_vectors_as_what_they_are() -> None:
+def test_entropy_floor_of_matrices_and_vectors() -> None:
     for k, bits in ((8, 11.09), (32, 9.32)):
         assert sizes.floor_bits(layout_of(SMALL), k) == pytest.approx(bits, abs=0.005)
     layout = layout_of((Parameter(name="b", shape=(64,)),))
-    assert sizes.floor_bits(layout, 64) == pytest.approx(1.0)  # all are kept: only signs are left
+    assert sizes.floor_bits(layout, 64) == pytest.approx(1.0)  # all components are selected, so only the signs remain
 
 
-def test_bits_a_component_are_those_of_the_whole_message() -> None:
+def test_bits_a_component_include_the_whole_message() -> None:
     layout = layout_of(SMALL)
     payload = encode_votes(uniform_votes(layout, 32, seed=32), layout)
     count = len(decode_votes(payload, layout, 32))
     assert count == 32 * layout.tiles
     whole = sizes.component_bits(SMALL, 32) * count / 8
     assert whole == pytest.approx(sizes.contribution_bytes(payload))
-    assert len(payload) + 32 < whole < len(payload) + 128  # the header, of which the session alone has 32 bytes
+    assert len(payload) + 32 < whole < len(payload) + 128  # the header; the session alone has 32 bytes
     parts = sizes.contribution_bytes(bytes(3 << 20)) - (3 << 20)
-    assert 32 < parts < 128 + 3 * 8  # one header, whatever the number of parts
+    assert 32 < parts < 128 + 3 * 8  # one header for any number of parts
 
 
-def test_bytes_of_a_round_are_those_that_the_codec_writes() -> None:
+def test_bytes_of_a_round_are_those_of_the_codec() -> None:
     contract, layout = contract_of(SMALL, DemoSpec(k=8, k_policy="fixed")), layout_of(SMALL)
     sent, received = sizes.round_bytes(contract, 3)
     all_votes = [uniform_votes(layout, 8, seed) for seed in range(3)]
@@ -112,9 +111,9 @@ def test_bytes_of_a_round_are_those_that_the_codec_writes() -> None:
     merged = merge([(votes, 8) for votes in all_votes], layout.components)
     body = encode_update(Update(1000, learning_rate(contract.schedule, 100), 1.0, merged), layout)
     assert received * layout.parameters == sizes.update_bytes(body, 3) > len(body)
-    assert sizes.update_bytes(body, 64) - sizes.update_bytes(body, 3) > 61 * (16 + 32)  # a row names all who counted
+    assert sizes.update_bytes(body, 64) - sizes.update_bytes(body, 3) > 61 * (16 + 32)  # names of the counted nodes
     over = [sizes.update_bytes(bytes(size), 3) - size for size in (1 << 20, 3 << 20)]
-    assert over[1] - over[0] < 2 * 16  # two parts more, and the row in the first alone
+    assert over[1] - over[0] < 2 * 16  # two more parts, and the row only in the first
     assert (sizes.ring_bytes(1), sizes.ring_bytes(4)) == (0, 12)
 
 
@@ -122,11 +121,11 @@ def test_baselines_do_the_same_work() -> None:
     layout = layout_of(SMALL)
     all_votes = [uniform_votes(layout, 32, seed) for seed in range(3)]
     for votes in all_votes:
-        again = speeds.unpack_plainly(*speeds.pack_plainly(votes), 32)
+        again = speeds.unpack_12_bits(*speeds.pack_12_bits(votes), 32)
         assert np.array_equal(again.components, votes.components)
         assert np.array_equal(again.positive, votes.positive)
     merged = merge([(votes, 1) for votes in all_votes], layout.components)
-    plain = speeds.merge_plainly(all_votes, layout.components)
+    plain = speeds.merge_in_torch(all_votes, layout.components)
     assert np.array_equal(np.flatnonzero(plain), merged.components)
     assert np.array_equal(plain[merged.components], merged.values)
     update = Update(0, 0.5, 1.0, merged)
@@ -135,18 +134,18 @@ def test_baselines_do_the_same_work() -> None:
     assert np.array_equal(again_merged.values, merged.values)
 
 
-def test_the_table_goes_between_the_markers_of_a_page(tmp_path: Path) -> None:
+def test_the_table_is_written_between_the_markers_of_a_page(tmp_path: Path) -> None:
     found, about, page = small_rows()[:2], report.machine(), tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     for _ in range(2):
         report.write_page(found, about, page)
         assert page.read_text() == f"before\n{report.markdown(found, about)}\nafter\n"
-    page.write_text("no place")
-    with pytest.raises(ValueError, match="no place for the table"):
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no markers for the table"):
         report.write_page(found, about, page)
 
 
-def test_the_page_in_docs_says_what_its_json_says_and_what_limits_each_topic() -> None:
+def test_the_page_in_docs_matches_its_json_and_explains_each_topic() -> None:
     page = (DOCS / report.PAGE_NAME).read_text()
     found, about = report.read_json(DOCS / report.JSON_NAME)
     assert report.markdown(found, about) in page
@@ -158,11 +157,11 @@ def test_the_page_in_docs_says_what_its_json_says_and_what_limits_each_topic() -
 def test_the_readme_shows_each_row_that_it_selects() -> None:
     found, about = report.read_json(DOCS / report.JSON_NAME)
     lines = [line for line in report.summary(found, about).splitlines() if "× |" in line]
-    for line, (topic, begins) in zip(lines, report.SUMMARY_ROWS, strict=True):
-        assert line.startswith(f"| {topic}: {begins}")
+    for line, (topic, beginning) in zip(lines, report.SUMMARY_ROWS, strict=True):
+        assert line.startswith(f"| {topic}: {beginning}")
 
 
-def test_the_time_to_seal_begins_at_the_deadline() -> None:
+def test_sealing_time_starts_at_the_deadline() -> None:
     watched = rounds.Watched()
     for line in (
         told(RoundOpened(7, 3, 2, 10.0, 2.0)),
@@ -177,14 +176,14 @@ def test_the_time_to_seal_begins_at_the_deadline() -> None:
     assert watched.update_bytes == [500]
 
 
-def test_rounds_of_a_real_coordinator() -> None:
+def test_rounds_of_a_real_coordinator_are_measured() -> None:
     sealed, last = rounds.members_rows(3, 0.3, rounds=1, model=rounds.SMALL)
     for row in (sealed, last):
         assert row.ours > 0
         assert row.baseline > 0
 
 
-def test_fan_out_stands_beside_as_many_bytes_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fan_out_is_compared_with_raw_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "REPEATS", 1)
     (row,) = broadcast.fan_out_rows(((2, 1 << 20, 2),))
     assert min(row.ours, row.baseline) > 0
@@ -192,21 +191,21 @@ def test_fan_out_stands_beside_as_many_bytes_raw(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(not LINUX, reason="peak memory is read from /proc")
-def test_peaks_are_those_of_the_processes(tmp_path: Path) -> None:
+def test_peak_memory_of_node_and_coordinator(tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
     run.write_text(RUN.format(width=64, heads=1, hidden=64, steps=4))
     node, coordinator = swarm_peaks(tmp_path / "swarm", run)
     log = (tmp_path / "swarm" / "coordinator.log").read_text()
     assert [event["step"] for event in events(log, "coordinator.snapshot_written")][-1] == 4
-    for peak in (node, coordinator):  # torch alone is as much
+    for peak in (node, coordinator):  # torch alone takes as much
         assert 64 << 20 < peak < 4 << 30
-    assert status_bytes("VmHWM", 1 << 30) == 0  # nobody has this number
+    assert status_bytes("VmHWM", 1 << 30) == 0  # no process has this number
 
 
 @pytest.mark.skipif(not LINUX, reason="peak memory is read from /proc")
-def test_the_merge_has_a_peak_of_its_own(tmp_path: Path) -> None:
+def test_peak_memory_of_the_merge(tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
     run.write_text(RUN.format(width=640, heads=10, hidden=1664, steps=4).replace("layers = 6", "layers = 2"))
     parameters = 9.9e6
     peak = peak_of("merge", run) / parameters
-    assert 2 < peak < 40  # an int16 for each component; anything a process takes beside it is far less than 400 MB
+    assert 2 < peak < 40  # one int16 for each component; everything else is far below 400 MB

@@ -1,4 +1,4 @@
-"""What `make bench` measures on a card, run where the tests run: every row has a baseline, and does the same work."""
+"""The measurements of `make bench` on a card, run on any device: every row has a baseline and does the same work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from bench.speed import gpu
 
 
-def test_each_size_stands_beside_the_floor_and_the_published_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_size_is_compared_with_the_limit_and_the_published_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "COPIED_BYTES", 1 << 16)
     monkeypatch.setattr(gpu, "REPEATS", 1)
     device = gpu.card() or torch.device("cpu")
@@ -27,7 +27,9 @@ def test_each_size_stands_beside_the_floor_and_the_published_operations(monkeypa
     assert floors[2] / floors[0] == pytest.approx(3)
 
 
-def test_without_a_card_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_card_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert list(gpu.rows()) == []
     assert "no card" in capsys.readouterr().err

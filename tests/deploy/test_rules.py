@@ -1,4 +1,4 @@
-"""Prometheus' rules, by its own tool; and that none is without a test that raises it and one that does not."""
+"""Prometheus' rules are valid by its own tool, and each rule has a test that raises it and one that does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_rules_and_configuration_are_valid() -> None:
     promtool("check", "config", "prometheus.yml")
 
 
-def test_rules_do_what_their_tests_say() -> None:
+def test_rules_pass_their_tests() -> None:
     promtool("test", "rules", "rules_test.yml")
 
 
@@ -38,4 +38,4 @@ def test_each_rule_has_its_tests() -> None:
     used = " ".join(rule["expr"] for rule in rules)
     for rule in rules:
         if "record" in rule:
-            assert rule["record"] in text or rule["record"] in used, f"{rule['record']} is tested nowhere"
+            assert rule["record"] in text or rule["record"] in used, f"{rule['record']} has no test"
