@@ -1,79 +1,78 @@
-"""*Bandwidth*: where every byte goes.
+"""*Bandwidth*: bytes by direction, kind and node.
 
-Bytes are payload (protobuf messages as gRPC hands them over) unless a panel says wire; docs/watching.md says which
-layer is counted where. Up is from the nodes to the coordinator, down the other way."""
+Bytes are payload (protobuf messages as passed to gRPC) unless a panel says "on the wire"; docs/watching.md explains the
+layers. Up is from the nodes to the coordinator, down the other way.
+"""
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import Dashboard, Panel, Query, Row
+from deploy.dashboards.panels import Dashboard, Panel, PanelRow, Query
 
 UP = 'thinwire_coordinator_payload_bytes_total{direction="received"}'
 DOWN = 'thinwire_coordinator_payload_bytes_total{direction="sent"}'
-DENSE = "thinwire_coordinator_dense_allreduce_bytes_total"
+ALL_REDUCE = "thinwire_coordinator_dense_allreduce_bytes_total"
 COUNTED = 'thinwire_coordinator_contributions_total{outcome="counted"}'
 SEALED = "thinwire_coordinator_rounds_sealed_total"
 TOKENS = "thinwire_coordinator_tokens_total"
 
 
 def _rate(metric: str) -> str:
-    """All of it in a second."""
+    """Total rate a second."""
     return f"sum(rate({metric}[$__rate_interval]))"
 
 
-TOTALS = Row(
+TOTALS = PanelRow(
     "Since the coordinator started",
     (
-        Panel("Up", "All payload that nodes sent.", "number", "bytes", (Query(f"sum({UP})", "up"),), width=6),
+        Panel("Up", "Payload sent by all nodes.", "number", "bytes", (Query(f"sum({UP})", "up"),), width=6),
+        Panel("Down", "Payload received by all nodes.", "number", "bytes", (Query(f"sum({DOWN})", "down"),), width=6),
         Panel(
-            "Down", "All payload that nodes were sent.", "number", "bytes", (Query(f"sum({DOWN})", "down"),), width=6
-        ),
-        Panel(
-            "A dense all-reduce",
-            "What the same nodes would have sent and received for the same rounds with a ring all-reduce of fp32 "
+            "All-reduce baseline",
+            "Bytes that the same nodes would have sent and received in the same rounds with a ring all-reduce of fp32 "
             "gradients.",
             "number",
             "bytes",
-            (Query(f"2 * {DENSE}", "dense"),),
+            (Query(f"2 * {ALL_REDUCE}", "all-reduce"),),
             width=6,
         ),
         Panel(
-            "Fewer bytes than dense",
-            "The dense all-reduce's bytes by those of the contributions received and the updates sent.",
+            "Bytes saved",
+            "Bytes of the all-reduce baseline, divided by those of the received contributions and sent updates.",
             "number",
             "times",
-            (Query("thinwire_coordinator_compression_ratio", "fewer"),),
+            (Query("thinwire_coordinator_compression_ratio", "ratio"),),
             width=6,
             decimals=0,
         ),
     ),
 )
-BY_KIND = Row(
+BY_KIND = PanelRow(
     "By kind of message",
     (
         Panel(
             "Up",
-            "Payload a second from all nodes together.",
+            "Payload a second from all nodes together, by kind of message.",
             "stack",
             "bytes/s",
             (Query(f"sum by (kind) (rate({UP}[$__rate_interval]))", "{{kind}}"),),
         ),
         Panel(
             "Down",
-            "Payload a second to all nodes together. Snapshot and corpus travel once to each node.",
+            "Payload a second to all nodes together. Snapshot and corpus are sent once to each node.",
             "stack",
             "bytes/s",
             (Query(f"sum by (kind) (rate({DOWN}[$__rate_interval]))", "{{kind}}"),),
         ),
         Panel(
             "On the wire",
-            "TCP segments with their headers, repeats too, by the kernel's count: what a provider counts. Linux only.",
+            "TCP segments with headers and retransmissions, counted by the kernel (Linux only). Providers bill this.",
             "lines",
             "bytes/s",
             (Query("rate(thinwire_coordinator_wire_bytes_total[$__rate_interval])", "{{direction}}"),),
         ),
         Panel(
-            "What HTTP/2 and TCP add",
-            "Wire bytes over payload, less one.",
+            "Overhead of HTTP/2 and TCP",
+            "Bytes on the wire divided by payload bytes, minus one.",
             "lines",
             "share",
             (
@@ -86,8 +85,8 @@ BY_KIND = Row(
         ),
     ),
 )
-BY_NODE = Row(
-    "By node (those that are scraped)",
+BY_NODE = PanelRow(
+    "By node (only nodes scraped by Prometheus)",
     (
         Panel(
             "Up",
@@ -104,7 +103,7 @@ BY_NODE = Row(
             (Query('name:thinwire_node_payload_bytes:rate1m{direction="received"}', "{{name}}"),),
         ),
         Panel(
-            "Sent and received in all",
+            "Total sent and received",
             "Payload since each node's process started.",
             "bars",
             "bytes",
@@ -118,8 +117,8 @@ BY_NODE = Row(
         ),
         Panel(
             "Share of the link's capacity",
-            "Contributions sent a second, by what the link upward has carried while one was under way (as the node "
-            "measures it). What is left could carry more components, or shorter rounds.",
+            "Contribution bytes sent a second, divided by the uplink capacity that the node measured during uploads. "
+            "The remaining capacity would allow more components or shorter rounds.",
             "lines",
             "share",
             (
@@ -133,45 +132,46 @@ BY_NODE = Row(
         ),
     ),
 )
-EACH = Row(
-    "For each round, token and parameter",
+EACH = PanelRow(
+    "Per round, token and parameter",
     (
         Panel(
-            "A round",
+            "Per round",
             "Payload of all nodes together for each sealed round.",
             "lines",
             "bytes",
             (
                 Query(f"{_rate(UP)} / {_rate(SEALED)}", "up"),
                 Query(f"{_rate(DOWN)} / {_rate(SEALED)}", "down"),
-                Query(f"{_rate(DENSE)} / {_rate(SEALED)}", "dense all-reduce, each way"),
+                Query(f"{_rate(ALL_REDUCE)} / {_rate(SEALED)}", "dense all-reduce, each way"),
             ),
             width=8,
             log=True,
         ),
         Panel(
-            "A token",
-            "Payload of all nodes together for each token that was counted.",
+            "Per token",
+            "Payload of all nodes together for each counted token.",
             "lines",
             "bytes",
             (
                 Query(f"{_rate(UP)} / {_rate(TOKENS)}", "up"),
                 Query(f"{_rate(DOWN)} / {_rate(TOKENS)}", "down"),
-                Query(f"{_rate(DENSE)} / {_rate(TOKENS)}", "dense all-reduce, each way"),
+                Query(f"{_rate(ALL_REDUCE)} / {_rate(TOKENS)}", "dense all-reduce, each way"),
             ),
             width=8,
             log=True,
         ),
         Panel(
-            "A parameter",
-            "Bytes for each parameter of the model, that a node sends and receives in a round that it contributes to.",
+            "Per parameter",
+            "Bytes that one node sends and receives in one round, divided by the number of model parameters. Only "
+            "rounds that the node contributes to.",
             "lines",
             "bytes a parameter",
             (
                 Query(f"{_rate(UP)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)", "up"),
                 Query(f"{_rate(DOWN)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)", "down"),
                 Query(
-                    f"{_rate(DENSE)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)",
+                    f"{_rate(ALL_REDUCE)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)",
                     "dense all-reduce, each way",
                 ),
             ),
@@ -180,13 +180,13 @@ EACH = Row(
         ),
     ),
 )
-CODEC = Row(
+CODEC = PanelRow(
     "The codec",
     (
         Panel(
             "Bits a component",
-            "Payload of contributions by their votes, and of updates by their components. 9.3 is the floor for k = 32 "
-            "upward; the update's form follows what is the smallest.",
+            "Payload bits of contributions for each vote, and of updates for each component. For contributions, 9.3 is "
+            "the entropy at k = 32; the coordinator uses the smallest form of an update.",
             "lines",
             "bits",
             (
@@ -204,16 +204,16 @@ CODEC = Row(
             width=8,
         ),
         Panel(
-            "The update's form",
-            "Sealed updates a second, by the form that the codec found to be the smallest.",
+            "Form of updates",
+            "Sealed updates a second, by form. The codec uses the smallest one.",
             "stack",
             "times/s",
             (Query("sum by (codec) (rate(thinwire_coordinator_updates_total[$__rate_interval]))", "{{codec}}"),),
             width=8,
         ),
         Panel(
-            "Size of an update, of a contribution",
-            "Mean payload. An update grows with the nodes, whose votes seldom meet.",
+            "Size of updates and contributions",
+            "Mean payload. An update grows with the number of nodes, because their votes seldom coincide.",
             "lines",
             "bytes",
             (
@@ -231,6 +231,6 @@ CODEC = Row(
 BANDWIDTH = Dashboard(
     "bandwidth",
     "thinwire: bandwidth",
-    "Where every byte goes, beside a dense all-reduce and what the links can carry.",
+    "Bytes by direction, kind and node, compared with an all-reduce and with the capacity of the links.",
     (TOTALS, BY_KIND, BY_NODE, EACH, CODEC),
 )

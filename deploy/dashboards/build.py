@@ -1,5 +1,7 @@
-"""A described dashboard in Grafana's words, by Grafana's own types. They need Python 3.11, so they are `Any` to mypy,
-which checks for 3.10; the tests hold what is written against them."""
+"""Builds Grafana's JSON model of a dashboard with Grafana's own types.
+
+These types need Python 3.11. They are `Any` to mypy, which checks for 3.10; the tests check the result against them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from deploy.dashboards.panels import Dashboard, Panel, Unit
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="thinwire")
-"""As grafana/provisioning/datasources names it."""
+"""As named in grafana/provisioning/datasources."""
 TAG = "thinwire"
 NUMBER_HEIGHT = 4
 PANEL_HEIGHT = 8
@@ -54,16 +56,16 @@ UNITS: dict[Unit, str] = {
 }
 
 
-def to_json(described: Dashboard) -> str:
-    text: str = JSONEncoder(sort_keys=True, indent=2).encode(build(described))
+def to_json(description: Dashboard) -> str:
+    text: str = JSONEncoder(sort_keys=True, indent=2).encode(build(description))
     return text + "\n"
 
 
-def build(described: Dashboard) -> Any:
+def build(description: Dashboard) -> Any:
     builder = (
-        dashboard.Dashboard(described.title)
-        .uid(f"thinwire-{described.uid}")
-        .description(described.about)
+        dashboard.Dashboard(description.title)
+        .uid(f"thinwire-{description.uid}")
+        .description(description.about)
         .tags([TAG])
         .time("now-30m", "now")
         .refresh("10s")
@@ -71,28 +73,25 @@ def build(described: Dashboard) -> Any:
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .readonly()
         .link(
-            dashboard.DashboardLink("The other dashboards")
-            .type(DashboardLinkType.DASHBOARDS)
-            .tags([TAG])
-            .keep_time(True)
+            dashboard.DashboardLink("Other dashboards").type(DashboardLinkType.DASHBOARDS).tags([TAG]).keep_time(True)
         )
     )
-    for choice in described.choices:
+    for variable in description.variables:
         builder.with_variable(
-            dashboard.QueryVariable(choice.name)
-            .label(choice.label)
-            .query({"query": choice.query, "refId": choice.name})
-            .regex(choice.regex)
+            dashboard.QueryVariable(variable.name)
+            .label(variable.label)
+            .query({"query": variable.query, "refId": variable.name})
+            .regex(variable.regex)
             .datasource(SOURCE)
             .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         )
-    for row in described.rows:
+    for row in description.rows:
         builder.with_row(dashboard.Row(row.title))
         for panel in row.panels:
             builder.with_panel(_panel(panel))
     built = builder.build()
     for number, placed in enumerate(built.panels, start=1):
-        placed.id_val = number  # or Grafana gives others with each start, and links to a panel break
+        placed.id_val = number  # stable ids, so that links to a panel survive a restart of Grafana
     return built
 
 

@@ -1,4 +1,4 @@
-"""All dashboards. Names of metrics: docs/metrics.md; of what is recorded: deploy/prometheus/rules.yml."""
+"""All dashboards. docs/metrics.md lists the metrics, and deploy/prometheus/rules.yml the recorded ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""*Node*: one volunteer's machine, chosen by name."""
+"""*Node*: one volunteer's machine, selected by name."""
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import Choice, Dashboard, Panel, Query, Row
+from deploy.dashboards.panels import Dashboard, Panel, PanelRow, Query, Variable
 
 THIS = '{instance="$node"}'
 
@@ -11,12 +11,12 @@ def _rate(metric: str, labels: str = "") -> str:
     return f'rate(thinwire_node_{metric}{{instance="$node"{labels}}}[$__rate_interval])'
 
 
-NOW = Row(
+NOW = PanelRow(
     "Now",
     (
         Panel(
-            "The node is",
-            "What it does now.",
+            "State",
+            "What the node is doing now.",
             "number",
             "number",
             (Query(f"thinwire_node_state{THIS} == 1", "{{state}}"),),
@@ -25,7 +25,7 @@ NOW = Row(
         ),
         Panel(
             "Step",
-            "Updates that its replica holds.",
+            "Number of updates applied to the node's replica.",
             "number",
             "number",
             (Query(f"thinwire_node_step{THIS}", "step"),),
@@ -34,7 +34,7 @@ NOW = Row(
         ),
         Panel(
             "Updates behind",
-            "Sealed, and not applied here yet: it catches up.",
+            "Sealed updates that the node has not applied yet. The node is catching up.",
             "number",
             "number",
             (Query(f"thinwire_node_steps_behind{THIS}", "behind"),),
@@ -43,23 +43,24 @@ NOW = Row(
         ),
         Panel(
             "Counted",
-            "Contributions that were, since the node started.",
+            "Counted contributions since the node started.",
             "number",
             "number",
             (Query('thinwire_node_contributions_total{instance="$node", outcome="counted"}', "counted"),),
             width=4,
         ),
         Panel(
-            "Tokens given",
-            "In contributions that were counted, since the node started.",
+            "Tokens contributed",
+            "Tokens in counted contributions since the node started.",
             "number",
             "number",
             (Query(f"thinwire_node_tokens_total{THIS}", "tokens"),),
             width=4,
         ),
         Panel(
-            "Replica differed",
-            "Times that its parameters were not the swarm's, and were fetched anew. More than once: faulty memory?",
+            "Replica mismatches",
+            "How often the node's parameters differed from the swarm's and were downloaded again. If this happens "
+            "repeatedly, check the memory of the machine.",
             "number",
             "number",
             (Query(f"thinwire_node_fingerprint_mismatches_total{THIS}", "times"),),
@@ -68,12 +69,12 @@ NOW = Row(
         ),
     ),
 )
-WORK = Row(
+WORK = PanelRow(
     "Work",
     (
         Panel(
             "Loss",
-            "In training, of the newest contribution; beside it that of the whole swarm.",
+            "Training loss of the node's newest contribution, and of the whole swarm.",
             "lines",
             "nats",
             (
@@ -84,15 +85,15 @@ WORK = Row(
         ),
         Panel(
             "Tokens a second",
-            "In contributions that were counted.",
+            "Tokens in counted contributions.",
             "lines",
             "tokens/s",
             (Query(_rate("tokens_total"), "tokens"),),
             width=8,
         ),
         Panel(
-            "What became of contributions",
-            "Receipts a second: counted, or why not.",
+            "Contribution outcomes",
+            "Receipts a second, by outcome: counted, or the reason for refusal.",
             "stack",
             "times/s",
             (Query(_rate("contributions_total"), "{{outcome}}"),),
@@ -100,7 +101,7 @@ WORK = Row(
         ),
         Panel(
             "Share of time",
-            "Seconds of each phase in a second. Uploading goes on beside computing.",
+            "Seconds of each phase in a second. Uploading overlaps with computing.",
             "stack",
             "share",
             (Query(_rate("phase_seconds_sum"), "{{phase}}"),),
@@ -108,8 +109,8 @@ WORK = Row(
         ),
         Panel(
             "Samples",
-            "Those that it may still train on (its lease), and those of a micro-batch, which it makes small enough "
-            "for the round.",
+            "Samples that the node may still train on (its lease), and samples in a micro-batch. The node keeps "
+            "micro-batches small enough for the round.",
             "lines",
             "number",
             (
@@ -119,9 +120,9 @@ WORK = Row(
             width=8,
         ),
         Panel(
-            "Thrown away",
-            "A second: micro-batches that were not finite, gradients whose base was too old, replicas given up, "
-            "sessions lost.",
+            "Dropped work",
+            "Events a second: micro-batches dropped because they were not finite, gradients dropped because their base "
+            "was too old, replicas downloaded again, and lost sessions.",
             "lines",
             "times/s",
             (
@@ -134,7 +135,7 @@ WORK = Row(
         ),
     ),
 )
-LINK = Row(
+LINK = PanelRow(
     "Link and clock",
     (
         Panel(
@@ -154,32 +155,33 @@ LINK = Row(
             width=8,
         ),
         Panel(
-            "The link",
-            "On the wire: TCP segments with their headers, by the kernel's count (Linux only). Capacity: what it has "
-            "carried upward while a contribution was under way.",
+            "Link usage",
+            "On the wire: TCP segments with headers, counted by the kernel (Linux only). Uplink capacity: the rate "
+            "measured during uploads of contributions.",
             "lines",
             "bytes/s",
             (
                 Query(_rate("wire_bytes_total"), "{{direction}} on the wire"),
-                Query(f"thinwire_node_upload_bytes_per_second{THIS}", "capacity upward"),
+                Query(f"thinwire_node_upload_bytes_per_second{THIS}", "uplink capacity"),
             ),
             width=8,
             log=True,
         ),
         Panel(
             "Slack",
-            "From the newest contribution's arrival to its round's deadline; below zero it was late.",
+            "Time from the arrival of the newest contribution to the deadline of its round. Below zero, it was late.",
             "lines",
             "seconds",
             (
                 Query(f"thinwire_node_upload_slack_seconds{THIS}", "slack"),
-                Query(f"thinwire_node_round_length_seconds{THIS}", "length of a round"),
+                Query(f"thinwire_node_round_length_seconds{THIS}", "round length"),
             ),
             width=8,
         ),
         Panel(
-            "How wrong its clock can be",
-            "The bound on the error in what it knows of the coordinator's clock; it cuts that much earlier.",
+            "Clock error",
+            "Upper bound on the error of the node's estimate of the coordinator's clock. The node extracts its "
+            "contribution that much earlier.",
             "lines",
             "seconds",
             (Query(f"thinwire_node_clock_error_seconds{THIS}", "error"),),
@@ -187,7 +189,7 @@ LINK = Row(
         ),
         Panel(
             "Bits a component",
-            "In the payload of its newest contribution.",
+            "Payload bits for each component of the newest contribution.",
             "lines",
             "bits",
             (Query(f"8 * thinwire_node_component_bytes{THIS}", "bits"),),
@@ -195,36 +197,36 @@ LINK = Row(
         ),
     ),
 )
-MACHINE = Row(
+MACHINE = PanelRow(
     "Machine",
     (
         Panel(
             "Memory",
-            "Held on the training device (on a CPU, by the process), and what that has.",
+            "Memory used on the training device (on a CPU: by the process), and its total memory.",
             "lines",
             "bytes",
             (
-                Query(f"thinwire_node_device_memory_bytes{THIS}", "held"),
-                Query(f"thinwire_node_device_memory_limit_bytes{THIS}", "there"),
+                Query(f"thinwire_node_device_memory_bytes{THIS}", "used"),
+                Query(f"thinwire_node_device_memory_limit_bytes{THIS}", "total"),
             ),
             width=8,
             log=True,
         ),
         Panel(
             "Processor",
-            "Cores that the node's process keeps busy, and what of it this watching takes.",
+            "Cores that the node's process keeps busy, and the part of them used for monitoring.",
             "lines",
             "number",
             (
-                Query(f"rate(process_cpu_seconds_total{THIS}[$__rate_interval])", "in all"),
-                Query(_rate("watching_cpu_seconds_total"), "watching"),
+                Query(f"rate(process_cpu_seconds_total{THIS}[$__rate_interval])", "total"),
+                Query(_rate("watching_cpu_seconds_total"), "monitoring"),
             ),
             width=8,
             log=True,
         ),
         Panel(
             "Queues",
-            "Jobs of the compute thread, and contributions without a receipt.",
+            "Queued jobs of the compute thread, and contributions that wait for a receipt.",
             "lines",
             "number",
             (Query(f"thinwire_node_queue_depth{THIS}", "{{queue}}"),),
@@ -235,10 +237,10 @@ MACHINE = Row(
 NODE = Dashboard(
     "node",
     "thinwire: node",
-    "One volunteer's machine: what it gives, over which link, and how it is.",
+    "One volunteer's machine: its contributions, its link, and its resources.",
     (NOW, WORK, LINK, MACHINE),
     (
-        Choice(
+        Variable(
             "node",
             "Node",
             "query_result(thinwire_node_info)",

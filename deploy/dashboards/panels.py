@@ -1,4 +1,4 @@
-"""What a description is made of. Nothing here knows Grafana; `build` does."""
+"""The elements of a dashboard's description. This module is independent of Grafana; `build` translates it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Unit = Literal[
 
 @dataclass(frozen=True)
 class Query:
-    """expr: PromQL. legend: Grafana's, with {{label}}."""
+    """expr: PromQL. legend: in Grafana's syntax, with {{label}}."""
 
     expr: str
     legend: str
@@ -31,8 +31,11 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """kind: lines; stack (lines that add up); number (the newest value, large); bars (one for each series' newest
-    value); heatmap (of a histogram's buckets). bad_from: the value from which on it is red; good below. width: of 24.
+    """One panel.
+
+    kind: lines; stack (lines that add up); number (the newest value in large type); bars (one for the newest value of
+    each series); heatmap (of a histogram's buckets). bad_from: values from here on are red, others green. width: in
+    24ths of the page.
     """
 
     title: str
@@ -45,18 +48,20 @@ class Panel:
     log: bool = False
     decimals: int | None = None
     shows_legend: bool = False
-    """A number's legend is its value: for a label that says it in words."""
+    """Show the legend instead of the number, for a label that is the value."""
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
+    """A titled row of panels."""
+
     title: str
     panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A variable of a dashboard: what it is chosen from, and how its text and its value are found in that."""
+class Variable:
+    """A variable of a dashboard: the query for its options, and the regular expression for their text and value."""
 
     name: str
     label: str
@@ -71,8 +76,8 @@ class Dashboard:
     uid: str
     title: str
     about: str
-    rows: tuple[Row, ...]
-    choices: tuple[Choice, ...] = ()
+    rows: tuple[PanelRow, ...]
+    variables: tuple[Variable, ...] = ()
 
     @property
     def panels(self) -> tuple[Panel, ...]:

@@ -1,8 +1,8 @@
-"""*Rounds*: where a round's time goes, who is late, and what came of it."""
+"""*Rounds*: duration of the phases, late contributions, and outcomes."""
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import Dashboard, Panel, Query, Row
+from deploy.dashboards.panels import Dashboard, Panel, PanelRow, Query
 
 
 def _quantile(share: float, histogram: str, by: str = "") -> str:
@@ -15,12 +15,12 @@ def _mean(histogram: str, by: str) -> str:
     return " / ".join(parts)
 
 
-NOW = Row(
+NOW = PanelRow(
     "Now",
     (
         Panel(
             "Round",
-            "The newest one that was opened.",
+            "Number of the newest round.",
             "number",
             "number",
             (Query("thinwire_coordinator_round", "round"),),
@@ -29,7 +29,7 @@ NOW = Row(
         ),
         Panel(
             "Since the last sealed round",
-            "By the clock of Prometheus. More than three rounds' length is an alert.",
+            "By Prometheus' clock. More than three round lengths raise an alert.",
             "number",
             "seconds",
             (Query("time() - thinwire_coordinator_sealed_timestamp_seconds", "since"),),
@@ -38,7 +38,7 @@ NOW = Row(
         ),
         Panel(
             "Void rounds",
-            "Share of the last five minutes' rounds that sealed no update.",
+            "Share of rounds in the last five minutes that sealed no update.",
             "number",
             "share",
             (Query("instance:thinwire_coordinator_rounds_void:share5m", "void"),),
@@ -47,7 +47,7 @@ NOW = Row(
         ),
         Panel(
             "Late contributions",
-            "Share of the last five minutes' contributions that came after their round.",
+            "Share of contributions in the last five minutes that arrived after the end of their round.",
             "number",
             "share",
             (Query("instance:thinwire_coordinator_contributions_late:share5m", "late"),),
@@ -56,12 +56,12 @@ NOW = Row(
         ),
     ),
 )
-OUTCOME = Row(
-    "What came of them",
+OUTCOME = PanelRow(
+    "Outcomes",
     (
         Panel(
             "Sealed rounds",
-            "A second, by how they ended: everybody had delivered, or time was up.",
+            "Rounds a second, by why they ended: all nodes had contributed, or the time was up.",
             "stack",
             "times/s",
             (Query("rate(thinwire_coordinator_rounds_sealed_total[$__rate_interval])", "{{reason}}"),),
@@ -69,15 +69,15 @@ OUTCOME = Row(
         ),
         Panel(
             "Void rounds",
-            "A second, by how they ended with too few contributions.",
+            "Rounds a second that ended with too few contributions, by why they ended.",
             "stack",
             "times/s",
             (Query("rate(thinwire_coordinator_rounds_void_total[$__rate_interval])", "{{reason}}"),),
             width=8,
         ),
         Panel(
-            "What became of contributions",
-            "Receipts a second: counted, or why not.",
+            "Contribution outcomes",
+            "Receipts a second, by outcome: counted, or the reason for refusal.",
             "stack",
             "times/s",
             (
@@ -90,39 +90,40 @@ OUTCOME = Row(
         ),
     ),
 )
-PHASES = Row(
+PHASES = PanelRow(
     "Phases",
     (
         Panel(
-            "At the coordinator, in the mean",
-            "gather: announced until over; merge: until the update is encoded; seal: until it is on disk; broadcast: "
-            "until a node's stream has taken it; apply: to the coordinator's own replica.",
+            "Coordinator, mean",
+            "gather: from the announcement to the end of the round; merge: until the update is encoded; seal: until it "
+            "is on disk; broadcast: until a node's stream has accepted it; apply: to the coordinator's own replica.",
             "lines",
             "seconds",
             (Query(_mean("thinwire_coordinator_phase_seconds", "phase"), "{{phase}}"),),
             log=True,
         ),
         Panel(
-            "At the coordinator, 95 of 100",
-            "No more than one phase in twenty took longer.",
+            "Coordinator, 95th percentile",
+            "One phase in twenty took longer.",
             "lines",
             "seconds",
             (Query(_quantile(0.95, "thinwire_coordinator_phase_seconds", "phase"), "{{phase}}"),),
             log=True,
         ),
         Panel(
-            "At the nodes, in the mean",
-            "compute: a micro-batch; encode: a cut; upload: first byte out to last byte in; receipt: from there; "
-            "apply: an update; wait: nothing to train on. Of the nodes that are scraped.",
+            "Nodes, mean",
+            "compute: a micro-batch; encode: extraction and encoding; upload: from the first byte sent to the last "
+            "byte received; receipt: from then to the receipt; apply: an update; wait: nothing to train on. Only "
+            "nodes scraped by Prometheus.",
             "lines",
             "seconds",
             (Query(_mean("thinwire_node_phase_seconds", "phase"), "{{phase}}"),),
             log=True,
         ),
         Panel(
-            "At the nodes, share of time",
-            "Seconds of each phase in a second, in the mean over the nodes that are scraped. Uploading goes on beside "
-            "computing, so they may add up to more than 100%.",
+            "Nodes, share of time",
+            "Seconds of each phase in a second, mean over the nodes scraped by Prometheus. Uploading overlaps with "
+            "computing, so the sum may exceed 100%.",
             "stack",
             "share",
             (
@@ -135,12 +136,12 @@ PHASES = Row(
         ),
     ),
 )
-LATENESS = Row(
+LATENESS = PanelRow(
     "Lateness and stragglers",
     (
         Panel(
             "Before the deadline",
-            "When contributions that are in their round arrived before its deadline: how many, by how much.",
+            "Number of contributions in time, by how long before the deadline they arrived.",
             "heatmap",
             "seconds",
             (
@@ -153,21 +154,21 @@ LATENESS = Row(
         ),
         Panel(
             "After the announcement",
-            "When contributions arrived after their round was opened. The distance between the middle and the last "
-            "ones is what stragglers cost where a round waits for everybody.",
+            "Time from the opening of a round to the arrival of contributions. If a round waits for all nodes, the "
+            "distance from the median to the last ones is the cost of stragglers.",
             "lines",
             "seconds",
             (
-                Query(_quantile(0.5, "thinwire_coordinator_contribution_after_open_seconds"), "half"),
+                Query(_quantile(0.5, "thinwire_coordinator_contribution_after_open_seconds"), "median"),
                 Query(_quantile(0.95, "thinwire_coordinator_contribution_after_open_seconds"), "95 of 100"),
                 Query(_quantile(0.99, "thinwire_coordinator_contribution_after_open_seconds"), "99 of 100"),
-                Query("thinwire_coordinator_round_length_seconds", "length of a round"),
+                Query("thinwire_coordinator_round_length_seconds", "round length"),
             ),
         ),
         Panel(
             "Slack of each node",
-            "From the arrival of its newest contribution to the deadline; below zero it was late. Of the nodes that "
-            "are scraped.",
+            "Time from the arrival of a node's newest contribution to the deadline. Below zero, it was late. Only "
+            "nodes scraped by Prometheus.",
             "lines",
             "seconds",
             (
@@ -179,11 +180,11 @@ LATENESS = Row(
         ),
         Panel(
             "Time to receive a contribution",
-            "From its first part to its last, as the coordinator sees it: how thin the links are.",
+            "Time from the first part to the last, measured by the coordinator. It shows how slow the links are.",
             "lines",
             "seconds",
             (
-                Query(_quantile(0.5, "thinwire_coordinator_contribution_receive_seconds"), "half"),
+                Query(_quantile(0.5, "thinwire_coordinator_contribution_receive_seconds"), "median"),
                 Query(_quantile(0.95, "thinwire_coordinator_contribution_receive_seconds"), "95 of 100"),
             ),
             log=True,
@@ -193,6 +194,6 @@ LATENESS = Row(
 ROUNDS = Dashboard(
     "rounds",
     "thinwire: rounds",
-    "Where a round's time goes, who is late, and what came of it.",
+    "Duration of the phases, late contributions, and outcomes.",
     (NOW, OUTCOME, PHASES, LATENESS),
 )

@@ -1,16 +1,16 @@
-"""*Swarm*: does it learn, who takes part, are the replicas equal, and is the coordinator well?"""
+"""*Swarm*: training progress, participating nodes, equality of replicas, and health of the coordinator."""
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import Dashboard, Panel, Query, Row
+from deploy.dashboards.panels import Dashboard, Panel, PanelRow, Query
 
-NOW = Row(
+NOW = PanelRow(
     "Now",
     (
         Panel(
-            "The swarm is",
-            "What the coordinator does: starting (the ledger is replayed meanwhile), waiting (for nodes), training, "
-            "complete, failed (it could not seal).",
+            "State",
+            "State of the coordinator: starting (it replays the ledger), waiting (for nodes), training, complete, or "
+            "failed (it could not seal an update).",
             "number",
             "number",
             (Query("thinwire_coordinator_state == 1", "{{state}}"),),
@@ -19,7 +19,7 @@ NOW = Row(
         ),
         Panel(
             "Steps sealed",
-            "Updates that are in the ledger, of those that the whole run will have.",
+            "Share of the run's updates that are in the ledger.",
             "number",
             "share",
             (Query("thinwire_coordinator_step / thinwire_coordinator_steps", "sealed"),),
@@ -28,7 +28,7 @@ NOW = Row(
         ),
         Panel(
             "Held-out loss",
-            "On text that nobody trains on, the newest measurement, nats a token.",
+            "Newest measurement on held-out text, in nats a token.",
             "number",
             "nats",
             (Query("thinwire_coordinator_held_out_loss", "held-out"),),
@@ -37,7 +37,7 @@ NOW = Row(
         ),
         Panel(
             "Nodes",
-            "Active ones: their heartbeat lives, and they hold a lease.",
+            "Active nodes: they send heartbeats and hold a lease.",
             "number",
             "number",
             (Query('thinwire_coordinator_nodes{state="active"}', "active"),),
@@ -45,7 +45,7 @@ NOW = Row(
         ),
         Panel(
             "Tokens a second",
-            "In contributions that were counted, over the last minute.",
+            "Tokens in counted contributions, over the last minute.",
             "number",
             "tokens/s",
             (Query("instance:thinwire_coordinator_tokens:rate1m", "tokens"),),
@@ -53,8 +53,8 @@ NOW = Row(
             decimals=0,
         ),
         Panel(
-            "Replicas that differed",
-            "Times, since the coordinator started, that a contribution's fingerprint was not that of the swarm's "
+            "Replica mismatches",
+            "Contributions since the coordinator started whose fingerprint differed from that of the swarm's "
             "parameters. 0 means that all replicas are equal to the bit.",
             "number",
             "number",
@@ -64,12 +64,12 @@ NOW = Row(
         ),
     ),
 )
-LEARNING = Row(
+LEARNING = PanelRow(
     "Learning",
     (
         Panel(
             "Loss",
-            "Training: mean over the samples of the newest sealed round. Held-out: on text that nobody trains on.",
+            "Training: mean over the samples of the newest sealed round. Held-out: on text not used for training.",
             "lines",
             "nats",
             (
@@ -79,14 +79,14 @@ LEARNING = Row(
         ),
         Panel(
             "Tokens a second",
-            "In contributions that were counted, by node: of those that are scraped.",
+            "Tokens in counted contributions, by node. Only nodes scraped by Prometheus.",
             "stack",
             "tokens/s",
             (Query("name:thinwire_node_tokens:rate1m", "{{name}}"),),
         ),
         Panel(
             "Steps",
-            "Updates that are sealed. A flat stretch is one in which nothing was.",
+            "Sealed updates. Where the line is flat, no round was sealed.",
             "lines",
             "number",
             (Query("thinwire_coordinator_step", "sealed"),),
@@ -94,7 +94,7 @@ LEARNING = Row(
         ),
         Panel(
             "Tokens",
-            "In contributions that were counted, since the coordinator started.",
+            "Tokens in counted contributions since the coordinator started.",
             "lines",
             "number",
             (Query("thinwire_coordinator_tokens_total", "tokens"),),
@@ -102,7 +102,7 @@ LEARNING = Row(
         ),
         Panel(
             "Learning rate",
-            "Of the newest sealed update: it follows the step, so it is flat while rounds are void.",
+            "Learning rate of the newest sealed update. It depends on the step, so it is flat while rounds are void.",
             "lines",
             "number",
             (Query("thinwire_coordinator_learning_rate", "learning rate"),),
@@ -110,20 +110,20 @@ LEARNING = Row(
         ),
     ),
 )
-NODES = Row(
+NODES = PanelRow(
     "Nodes and replicas",
     (
         Panel(
             "Nodes",
-            "Active: the heartbeat lives, and it holds a lease. Away: this coordinator process has known it.",
+            "Active: sends heartbeats and holds a lease. Away: known to this coordinator process, but not connected.",
             "stack",
             "number",
             (Query("thinwire_coordinator_nodes", "{{state}}"),),
             width=8,
         ),
         Panel(
-            "Coming and going",
-            "Nodes a second that became active, that left, and that were lost without a word.",
+            "Arrivals and departures",
+            "Nodes a second that became active, that left, and whose connection was lost.",
             "lines",
             "times/s",
             (
@@ -134,7 +134,7 @@ NODES = Row(
         ),
         Panel(
             "Fingerprints compared",
-            "Replicas compared with the coordinator's a second: one for each contribution that came whole.",
+            "Fingerprints compared with the coordinator's, a second. One for each complete contribution.",
             "stack",
             "times/s",
             (Query("rate(thinwire_coordinator_fingerprints_compared_total[$__rate_interval])", "{{result}}"),),
@@ -142,13 +142,13 @@ NODES = Row(
         ),
     ),
 )
-MACHINE = Row(
+MACHINE = PanelRow(
     "The coordinator",
     (
         Panel(
             "Disk",
-            "Free where the state lies (and the updates, if on another local disk), and what the rest of the run "
-            "will take of it, foretold from the updates sealed so far.",
+            "Free space for the state (and for the updates, if they are on another local disk), and the space that "
+            "the rest of the run needs, estimated from the updates sealed so far.",
             "lines",
             "bytes",
             (
@@ -160,7 +160,7 @@ MACHINE = Row(
         ),
         Panel(
             "Queues",
-            "Jobs of a worker thread that wait or run. One that stays above 1 is behind.",
+            "Waiting and running jobs of each worker thread. A thread that stays above 1 cannot keep up.",
             "lines",
             "number",
             (Query("thinwire_coordinator_queue_depth", "{{queue}}"),),
@@ -181,7 +181,7 @@ MACHINE = Row(
         ),
         Panel(
             "Memory",
-            "Of the coordinator's process, resident.",
+            "Resident memory of the coordinator's process.",
             "lines",
             "bytes",
             (Query("process_resident_memory_bytes and on (instance) thinwire_coordinator_info", "resident"),),
@@ -192,6 +192,6 @@ MACHINE = Row(
 SWARM = Dashboard(
     "swarm",
     "thinwire: swarm",
-    "Does it learn, who takes part, are the replicas equal, and is the coordinator well?",
+    "Training progress, participating nodes, equality of replicas, and health of the coordinator.",
     (NOW, LEARNING, NODES, MACHINE),
 )

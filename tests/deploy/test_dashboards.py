@@ -1,4 +1,4 @@
-"""The dashboards' JSON against Grafana's published types, and what they ask against what there is to ask for."""
+"""The dashboards' JSON conforms to Grafana's types, and every queried metric exists."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ FILES = sorted(FOLDER.glob("*.json"))
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 
-def test_all_four_are_there() -> None:
+def test_all_four_dashboards_exist() -> None:
     assert [path.stem for path in FILES] == ["bandwidth", "node", "rounds", "swarm"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_grafanas_types_hold_it_whole(path: Path) -> None:
-    """Read through the types and written again it is the same: no key is unknown to them, and each has its type."""
+def test_json_round_trips_through_grafanas_types(path: Path) -> None:
+    """Reading and writing it with the types changes nothing, so no key is unknown and each has its type."""
     pytest.importorskip("grafana_foundation_sdk", reason="Grafana's types need Python 3.11")
     from grafana_foundation_sdk.cog import plugins  # noqa: PLC0415
     from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415
     from grafana_foundation_sdk.models.dashboard import Dashboard  # noqa: PLC0415
 
-    plugins.register_default_plugins()  # or each panel's and query's own options stay plain dictionaries
+    plugins.register_default_plugins()  # otherwise the options of panels and queries stay plain dictionaries
     written = json.loads(path.read_text())
     read = Dashboard.from_json(written)
     assert json.loads(JSONEncoder().encode(read)) == written
@@ -45,7 +45,7 @@ def test_grafanas_types_hold_it_whole(path: Path) -> None:
 
 
 def _check_types(value: Any) -> None:
-    """Every attribute has the type that Grafana's class declares for it, all the way down."""
+    """Every attribute, at any depth, has the type that Grafana's class declares."""
     if isinstance(value, list | dict):
         for part in value if isinstance(value, list) else value.values():
             _check_types(part)
@@ -63,7 +63,7 @@ def _check_types(value: Any) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_panel_says_what_it_shows_and_in_which_unit(path: Path) -> None:
+def test_every_panel_has_a_description_and_a_unit(path: Path) -> None:
     panels = [panel for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"]
     titles = [(panel["title"], panel["type"]) for panel in panels]
     assert len(titles) > 10
@@ -75,38 +75,38 @@ def test_every_panel_says_what_it_shows_and_in_which_unit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panels_fill_the_grid_and_never_overlap(path: Path) -> None:
-    taken: set[tuple[int, int]] = set()
+def test_panels_fit_the_grid_and_do_not_overlap(path: Path) -> None:
+    occupied: set[tuple[int, int]] = set()
     for panel in json.loads(path.read_text())["panels"]:
-        place = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
         assert max(x for x, _ in cells) < 24, panel["title"]
-        assert not cells & taken, panel["title"]
-        taken |= cells
+        assert not cells & occupied, panel["title"]
+        occupied |= cells
 
 
-def test_whatever_is_asked_for_exists() -> None:
+def test_every_queried_metric_exists() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    there = set(PROCESS) | {rule["record"] for rule in rules if "record" in rule}
+    known = set(PROCESS) | {rule["record"] for rule in rules if "record" in rule}
     for family in (*COORDINATORS, *NODES):
         ends = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
-        there |= {family.name + end for end in ends}
-    asked = [query.expr for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
-    asked += [choice.query for dashboard in DASHBOARDS for choice in dashboard.choices]
-    asked += [rule["expr"] for rule in rules]
-    assert len(asked) > 100
-    for expression in asked:
+        known |= {family.name + end for end in ends}
+    expressions = [query.expr for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
+    expressions += [variable.query for dashboard in DASHBOARDS for variable in dashboard.variables]
+    expressions += [rule["expr"] for rule in rules]
+    assert len(expressions) > 100
+    for expression in expressions:
         names = METRIC.findall(expression)
         assert names or expression == "up == 0", expression
-        assert set(names) <= there, expression
+        assert set(names) <= known, expression
 
 
-def test_the_source_of_data_is_the_one_that_is_provisioned() -> None:
+def test_the_data_source_is_the_provisioned_one() -> None:
     (source,) = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yml").read_text())["datasources"]
     (provider,) = yaml.safe_load((PROVISIONING / "dashboards" / "thinwire.yml").read_text())["providers"]
     compose = yaml.safe_load((FOLDER.parent.parent.parent / "docker-compose.yml").read_text())
