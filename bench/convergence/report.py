@@ -78,7 +78,7 @@ def _table(summaries: Sequence[ArmSummary]) -> str:
 
 
 def _verdict(summaries: Sequence[ArmSummary]) -> str:
-    """The default beside the reference and beside AdamW, with the targets of the work on convergence."""
+    """A table that compares the default with the reference and with AdamW, with the targets."""
     by = {(summary.arm, summary.nodes): summary for summary in summaries}
     adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
     rows = ["| nodes | thinwire | compared with | loss | relative loss | bytes |", "|---|---|---|---|---|---|"]

@@ -143,7 +143,7 @@ EACH = PanelRow(
             (
                 Query(f"{_rate(UP)} / {_rate(SEALED)}", "up"),
                 Query(f"{_rate(DOWN)} / {_rate(SEALED)}", "down"),
-                Query(f"{_rate(ALL_REDUCE)} / {_rate(SEALED)}", "dense all-reduce, each way"),
+                Query(f"{_rate(ALL_REDUCE)} / {_rate(SEALED)}", "all-reduce, each way"),
             ),
             width=8,
             log=True,
@@ -156,7 +156,7 @@ EACH = PanelRow(
             (
                 Query(f"{_rate(UP)} / {_rate(TOKENS)}", "up"),
                 Query(f"{_rate(DOWN)} / {_rate(TOKENS)}", "down"),
-                Query(f"{_rate(ALL_REDUCE)} / {_rate(TOKENS)}", "dense all-reduce, each way"),
+                Query(f"{_rate(ALL_REDUCE)} / {_rate(TOKENS)}", "all-reduce, each way"),
             ),
             width=8,
             log=True,
@@ -172,7 +172,7 @@ EACH = PanelRow(
                 Query(f"{_rate(DOWN)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)", "down"),
                 Query(
                     f"{_rate(ALL_REDUCE)} / {_rate(COUNTED)} / scalar(thinwire_coordinator_parameters)",
-                    "dense all-reduce, each way",
+                    "all-reduce, each way",
                 ),
             ),
             width=8,

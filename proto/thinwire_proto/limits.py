@@ -36,7 +36,7 @@ RECEIPT_WAIT_S = ROUND_TRIP_MAX_S
 SHUTDOWN_GRACE_S = ROUND_TRIP_MAX_S
 """Calls in progress may run for so long after the coordinator was told to stop."""
 SUSPENDED_S = ROUND_TRIP_MAX_S / 2
-"""After a longer sleep, a machine measures its clock offset anew."""
+"""After a longer sleep, a machine measures its clock offset again."""
 KEEPING_UP_S = HEARTBEAT_S
 """A node that catches up for so long without getting closer is on a link that is too slow."""
 LOOK_AGAIN_S = ROUND_TRIP_MAX_S

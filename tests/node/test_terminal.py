@@ -1,4 +1,4 @@
-"""The live view on a real pty, as an emulator shows it."""
+"""The node's live view on a real pseudo-terminal, as a terminal emulator shows it."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def say(terminal: Terminal, text: str) -> None:
 
 
 def view(lines: list[str]) -> list[str]:
-    """The view's own lines: from its head on."""
+    """The lines of the live view, without the log lines above it."""
     return lines[next(number for number, line in enumerate(lines) if line.startswith("thinwire · ")) :]
 
 
-def test_log_lines_run_above_one_view_that_changes(screen: Screen, terminal: Terminal) -> None:
+def test_log_lines_scroll_above_the_live_view(screen: Screen, terminal: Terminal) -> None:
     terminal.show(REPORT)
     first = screen.shows(lambda lines: "step 117 of 200" in "".join(lines))
-    assert view(first) == first  # nothing above it yet
+    assert view(first) == first  # no log lines yet
     for number in range(100):  # more than the screen has rows
         say(terminal, f"line {number}")
     terminal.show(replace(REPORT, place=replace(REPORT.place, step=118)))
     found = screen.shows(lambda lines: "step 118 of 200" in "".join(lines) and "line 99" in lines)
-    assert len(found) == 23  # the last row is the cursor's
+    assert len(found) == 23  # the cursor is in the last row
     assert found[: len(found) - len(first)] == [f"line {number}" for number in range(100 - 23 + len(first), 100)]
     assert len(view(found)) == len(first)
     assert screen.cursor == (0, 23)
 
 
 @pytest.mark.parametrize("columns", [40, 60, 200])
-def test_it_fits_into_a_narrow_terminal_and_follows_a_resize(screen: Screen, terminal: Terminal, columns: int) -> None:
+def test_view_follows_a_resize_and_fits_a_narrow_terminal(screen: Screen, terminal: Terminal, columns: int) -> None:
     say(terminal, "a line that was there before")
     terminal.show(REPORT)
     wide = screen.shows(lambda lines: "step 117 of 200" in "".join(lines))
@@ -71,7 +71,7 @@ def test_it_fits_into_a_narrow_terminal_and_follows_a_resize(screen: Screen, ter
     assert "tokens       1,204,224 counted" in "\n".join(found)
 
 
-def test_a_terminal_with_few_rows_shows_the_head(screen: Screen, terminal: Terminal) -> None:
+def test_a_terminal_with_few_rows_shows_the_top_of_the_view(screen: Screen, terminal: Terminal) -> None:
     screen.resize(80, 4)
     terminal.show(REPORT)
     found = screen.shows(lambda lines: "step 117 of 200" in "".join(lines))
@@ -80,29 +80,29 @@ def test_a_terminal_with_few_rows_shows_the_head(screen: Screen, terminal: Termi
     assert screen.shows(lambda lines: "leaving" in lines[0])[1:] == found[1:]
 
 
-def test_whoever_stops_the_terminal_does_not_stop_the_node(screen: Screen, terminal: Terminal) -> None:
-    """Nobody reads what is written: the pty is full after a few kilobytes."""
+def test_a_blocked_terminal_does_not_block_the_node(screen: Screen, terminal: Terminal) -> None:
+    """Without a reader, the pseudo-terminal is full after a few kilobytes."""
     done = threading.Event()
 
     def node() -> None:
         for number in range(5000):
-            say(terminal, f"line {number} of a log that nobody takes from the terminal")
+            say(terminal, f"line {number} of a log without a reader")
             terminal.show(replace(REPORT, place=replace(REPORT.place, step=number)))
         done.set()
 
     threading.Thread(target=node, daemon=True).start()
     assert done.wait(30)
-    screen.shows(lambda lines: "line 4999 of a log that nobody takes from the terminal" in lines)
+    screen.shows(lambda lines: "line 4999 of a log without a reader" in lines)
 
 
-def test_what_others_wrote_cannot_move_the_cursor(screen: Screen, terminal: Terminal) -> None:
+def test_control_characters_in_texts_cannot_move_the_cursor(screen: Screen, terminal: Terminal) -> None:
     terminal.show(replace(REPORT, words="waiting for \x1b[2J\x1b[10;10Hyou\nto see"))
     say(terminal, "not counted: \x1b]0;title\x07\x1b[5Aboo")
     found = screen.shows(lambda lines: "boo" in lines[0])
     assert view(found)[0] == "thinwire · node-1 · waiting for  [2J [10;10Hyou to see"
 
 
-def test_the_last_frame_stays_and_the_cursor_stands_below_it(screen: Screen, terminal: Terminal) -> None:
+def test_the_last_frame_remains_with_the_cursor_below_it(screen: Screen, terminal: Terminal) -> None:
     terminal.show(replace(REPORT, state="left", words="left"))
     say(terminal, "counted 117 times")
     terminal.close()
@@ -111,7 +111,7 @@ def test_the_last_frame_stays_and_the_cursor_stands_below_it(screen: Screen, ter
     assert screen.cursor == (0, len(found))
 
 
-def test_a_file_or_a_dumb_terminal_gets_plain_lines(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_or_a_dumb_terminal_has_no_live_view(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     with os.fdopen(os.dup(screen.end), "w") as stream:
         monkeypatch.setenv("TERM", "xterm")
         assert can_show(stream)

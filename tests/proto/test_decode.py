@@ -146,7 +146,7 @@ def test_self_test_passes_and_detects_a_float_decode(
     demo = DemoSpec.model_validate({"transform": transform, "magnitude": magnitude})
     assert run_selftest(demo, "cpu").passed
 
-    def in_float(scaled: torch.Tensor, transform: str, room: torch.Tensor) -> torch.Tensor:
+    def in_float(scaled: torch.Tensor, transform: str, buffer: torch.Tensor) -> torch.Tensor:
         return inverse(scaled, transform) * (1 + 1e-7)
 
     monkeypatch.setattr(decode_module, "inverse_exact", in_float)

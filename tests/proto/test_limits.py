@@ -1,4 +1,4 @@
-"""All time limits are in one table: the page and the code agree, and no other module defines a limit of its other."""
+"""All time limits are in one table: the page and the code agree, and no other module defines a limit of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeMo as published (arXiv 2411.19870, and the code beside it), operation for operation, in float.
+"""DeMo as published (arXiv 2411.19870, and its reference code), operation for operation, in float.
 
 This is the baseline for thinwire's own variant. A tensor is split into chunks whose edges divide it: the largest
 divisors not above `chunk`. The values of the selected coefficients travel as float32 with an int64 index. If several
@@ -72,12 +72,12 @@ class PublishedMomentum:
         return sent
 
     @torch.no_grad()
-    def step_of(self, everybody: Sequence[Mapping[str, ChunkCoefficients]]) -> dict[str, Tensor]:
+    def step_of(self, contributions: Sequence[Mapping[str, ChunkCoefficients]]) -> dict[str, Tensor]:
         """The sign of the step from all nodes' coefficients, by name: −1, 0 or 1, float32."""
         steps = {}
         for name, delta in self.delta.items():
-            indices = torch.cat([sent[name].indices for sent in everybody], 1)
-            values = torch.cat([sent[name].values for sent in everybody], 1)
+            indices = torch.cat([sent[name].indices for sent in contributions], 1)
+            values = torch.cat([sent[name].values for sent in contributions], 1)
             flat = torch.zeros(indices.shape[0], self.size(name), device=delta.device)
             flat.scatter_reduce_(1, indices, values, reduce="mean", include_self=False)
             steps[name] = self._decode(name, flat).sign_()

@@ -21,7 +21,8 @@ _ON_CPU = ("gloo", "mpi", "undefined")  # "undefined": one backend for each devi
 
 
 class AllGather:
-    """All-gather between the ranks of `group` or the default group. Without torch.distributed initialised is one rank.
+    """All-gather between the ranks of `group` or the default group. Without torch.distributed, this process is the only
+    rank.
 
     bytes_sent, bytes_received: totals of all exchanges, including padding. A rank sends its bytes once for every other
     rank, as the rings of gloo and NCCL do.

@@ -3,7 +3,7 @@ swarm.
 
 The problem: many components of a tile have the same |V|, a small integer, and the update can hold only some of them.
 The lowest positions are the low frequencies, so choosing those first would starve the others for the whole run. The
-sketch: ties are ordered by a permutation of positions that is drawn anew for each step and tile. The draw is a hash, so
+sketch: ties are ordered by a permutation of positions that is drawn for each step and tile. The draw is a hash, so
 the same votes give the same update. Only the coordinator draws; replay and nodes read the selection from the update.
 """
 
