@@ -25,7 +25,7 @@ from bench.costs.light_members import CHANNEL_OPTIONS, Common, Member
 from bench.speed.programs import program
 from bench.speed.raw import receive
 from bench.speed.row import BenchRow
-from bench.speed.speeds import merge_plainly
+from bench.speed.speeds import merge_in_torch
 from bench.speed.synthetic import uniform_votes
 from bench.speed.timing import interleaved, threads
 from bench.wide_area.programs import POLL_S, Programs
@@ -174,7 +174,7 @@ def _plain_seal(folder: Path, measured: Measured, members: int) -> float:
     votes = [uniform_votes(measured.layout, K, seed) for seed in range(members)]
 
     def seal() -> None:
-        total = merge_plainly(votes, measured.layout.components)
+        total = merge_in_torch(votes, measured.layout.components)
         with (folder / "sums").open("wb") as file:
             file.write(zstandard.ZstdCompressor(level=1).compress(total.tobytes()))
             file.flush()
