@@ -59,7 +59,7 @@ def rows_on(
     for size in sizes:
         count = max(1, round(size / (shape[0] * shape[1])))
         layout = TileLayout([Parameter(name=f"w{number}", shape=shape) for number in range(count)])
-        gradients = {of.name: torch.randn(of.shape, device=device) for of in layout.tensors}
+        gradients = {tensor.name: torch.randn(tensor.shape, device=device) for tensor in layout.tensors}
         published = published_step(layout, gradients, device)
         for precondition, floor_bytes in FLOOR_BYTES.items():
             ours, how = own_step(layout, gradients, precondition, device)
@@ -84,7 +84,8 @@ def own_step(
 def published_step(layout: TileLayout, gradients: dict[str, Tensor], device: torch.device) -> float | None:
     """Milliseconds of the published operations; None if the card has too little memory for them."""
     try:
-        published = PublishedMomentum({of.name: of.shape for of in layout.tensors}, k=K, device=device)
+        shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+        published = PublishedMomentum(shapes, k=K, device=device)
 
         def step() -> None:
             published.accumulate(gradients, RATE)

@@ -46,15 +46,15 @@ def make_fused(spec: DemoSpec, device: torch.device) -> FusedCompressor | None:
     if device.type != "cuda":  # ROCm devices also have the type "cuda"
         return None
     plain = spec.model_copy(update={"k": 1, "k_policy": "fixed"})  # the kernel does not depend on k
-    made = _decide_once(plain.model_dump_json(), device)
-    return None if made is None else type(made)(spec, device, made.launch)
+    compressor = _decide_once(plain.model_dump_json(), device)
+    return None if compressor is None else type(compressor)(spec, device, compressor.launch)
 
 
 @lru_cache(maxsize=16)
 def _decide_once(spec_json: str, device: torch.device) -> FusedCompressor | None:
-    made, why = decide(DemoSpec.model_validate_json(spec_json), device)
-    (log.warning if made is None else log.info)("compressor on %s: %s", device, why)
-    return made
+    compressor, why = decide(DemoSpec.model_validate_json(spec_json), device)
+    (log.warning if compressor is None else log.info)("compressor on %s: %s", device, why)
+    return compressor
 
 
 def decide(spec: DemoSpec, device: torch.device, timed_tiles: int = TIMED_TILES) -> tuple[FusedCompressor | None, str]:
@@ -66,19 +66,19 @@ def decide(spec: DemoSpec, device: torch.device, timed_tiles: int = TIMED_TILES)
     found: list[tuple[float, FusedCompressor]] = []
     problem = ""
     for launch in LAUNCHES if _has_tf32(device) else (ANYWHERE,):
-        made = FusedCompressor(spec, device, launch)
+        compressor = FusedCompressor(spec, device, launch)
         try:
-            problem = disagreement(made, spec, device)
+            problem = disagreement(compressor, spec, device)
             if not problem:
-                found.append((_seconds(made, spec, device, timed_tiles), made))
+                found.append((_seconds(compressor, spec, device, timed_tiles), compressor))
         except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; torch is the fallback
             problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if not found:
         return None, f"operation by operation in torch, because the fused kernel fails its test here ({problem})"
     found.sort(key=lambda pair: pair[0])
-    made = found[0][1]
+    compressor = found[0][1]
     timings = "; ".join(f"{one.launch} {took / timed_tiles / MATRIX_COMPONENTS:.2g}" for took, one in found)
-    return made, f"the fused kernel with the fastest of these launches, in seconds a parameter: {timings}"
+    return compressor, f"the fused kernel with the fastest of these launches, in seconds a parameter: {timings}"
 
 
 def _has_tf32(device: torch.device) -> bool:
@@ -88,13 +88,13 @@ def _has_tf32(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device)[0] >= TF32_CAPABILITY
 
 
-def disagreement(made: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:
+def disagreement(compressor: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:
     """How the kernel's result differs from plain torch, in words; "" if it does not."""
     for k in TESTED_K:
-        wrong = _selection_differs(made, spec, device, hard_tiles(), k)
+        wrong = _selection_differs(compressor, spec, device, hard_tiles(), k)
         if wrong:
             return f"k = {k}: {wrong}"
-    return _accumulation_differs(made, spec, device)
+    return _accumulation_differs(compressor, spec, device)
 
 
 def hard_tiles() -> Tensor:
@@ -126,10 +126,10 @@ def _on_cpu(extracted: Extracted) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _selection_differs(
-    made: FusedCompressor, spec: DemoSpec, device: torch.device, coefficients: Tensor, k: int
+    compressor: FusedCompressor, spec: DemoSpec, device: torch.device, coefficients: Tensor, k: int
 ) -> str:
     after = coefficients.to(device, copy=True)
-    components, values, codes = _on_cpu(made.extract(after, k))
+    components, values, codes = _on_cpu(compressor.extract(after, k))
     selected = reference_topk(coefficients, k)
     mean = (coefficients.double().abs() * selected).sum((1, 2)) / selected.sum((1, 2)).clamp(min=1)
     if spec.magnitude == "tile":
@@ -149,36 +149,39 @@ def _selection_differs(
     return "" if ((after.cpu() - rest).abs() / scale).amax() < 1e-5 else "the remaining momentum differs"
 
 
-def _accumulation_differs(made: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:
+def _accumulation_differs(compressor: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:
     from thinwire_node.compression.triton.compress import GradientInput  # noqa: PLC0415
 
     generator = torch.Generator().manual_seed(2)
     coefficients, expected = torch.randn(2, TESTED_LAYOUT.tiles, 64, 64, generator=generator)
-    gradients = [torch.randn(of.rows, of.columns, generator=generator) for of in TESTED_LAYOUT.tensors]
-    seconds = [torch.rand(of.rows, of.columns, generator=generator) for of in TESTED_LAYOUT.tensors]
+    tensors = TESTED_LAYOUT.tensors
+    gradients = [torch.randn(tensor.rows, tensor.columns, generator=generator) for tensor in tensors]
+    seconds = [torch.rand(tensor.rows, tensor.columns, generator=generator) for tensor in tensors]
     rate, share, weight, beta = 0.5, 0.25, 0.75, spec.precondition_beta
     expected.zero_()
     after = [beta * v + (1 - beta) * (share * g) ** 2 for v, g in zip(seconds, gradients, strict=True)]
-    for of, gradient, v in zip(TESTED_LAYOUT.tensors, gradients, after, strict=True):
-        fed = gradient * share / ((v / weight).sqrt() + 1e-8) if spec.precondition == "adam" else gradient * share
-        TESTED_LAYOUT.add_into(expected.view(-1), of, fed.view(of.shape), rate)
+    for tensor, gradient, v in zip(tensors, gradients, after, strict=True):
+        preconditioned = gradient * share
+        if spec.precondition == "adam":
+            preconditioned = preconditioned / ((v / weight).sqrt() + 1e-8)
+        TESTED_LAYOUT.add_into(expected.view(-1), tensor, preconditioned.view(tensor.shape), rate)
     b = float_basis(spec.transform, torch.device("cpu"))
     expected = spec.beta * coefficients + b @ expected @ b.T
-    here = [v.to(device) for v in seconds] if spec.precondition == "adam" else []
-    there = coefficients.to(device)
+    second_moments = [v.to(device) for v in seconds] if spec.precondition == "adam" else []
+    remaining = coefficients.to(device)
     inputs = GradientInput(
-        TESTED_LAYOUT.tensors, [gradient.to(device) for gradient in gradients], rate, share, here, weight
+        TESTED_LAYOUT.tensors, [gradient.to(device) for gradient in gradients], rate, share, second_moments, weight
     )
-    components, values, _ = _on_cpu(made.extract(there, 8, inputs))
-    got = there.cpu()
-    got.view(-1)[components] += spec.alpha * values
-    if not (got - expected).abs().amax() < GRADIENT_TOLERANCE * expected.abs().amax():
+    components, values, _ = _on_cpu(compressor.extract(remaining, 8, inputs))
+    restored = remaining.cpu()
+    restored.view(-1)[components] += spec.alpha * values
+    if not (restored - expected).abs().amax() < GRADIENT_TOLERANCE * expected.abs().amax():
         return "accumulated gradients differ"
-    same = all(torch.allclose(v.cpu(), ideal, rtol=1e-5) for v, ideal in zip(here, after, strict=False))
+    same = all(torch.allclose(v.cpu(), ideal, rtol=1e-5) for v, ideal in zip(second_moments, after, strict=False))
     return "" if same else "second moments differ"
 
 
-def _seconds(made: FusedCompressor, spec: DemoSpec, device: torch.device, tiles: int) -> float:
+def _seconds(compressor: FusedCompressor, spec: DemoSpec, device: torch.device, tiles: int) -> float:
     """Median time of one launch on `tiles` tiles, including gradient input and the list of selected components."""
     from thinwire_node.compression.triton.compress import GradientInput  # noqa: PLC0415
 
@@ -191,7 +194,7 @@ def _seconds(made: FusedCompressor, spec: DemoSpec, device: torch.device, tiles:
     for _ in range(TIMED_RUNS):
         _wait_for(device)
         began = perf_counter()
-        made.extract(coefficients, TIMED_K, inputs)
+        compressor.extract(coefficients, TIMED_K, inputs)
         _wait_for(device)
         spans.append(perf_counter() - began)
     return median(spans)

@@ -113,11 +113,11 @@ class Momentum:
         from thinwire_node.compression.triton.compress import GradientInput  # noqa: PLC0415 - Triton is optional
 
         matrices = [tensor for tensor in self._layout.tensors if tensor.is_matrix]
-        of_matrices = [gradients[tensor.name] for tensor in matrices]
+        matrix_gradients = [gradients[tensor.name] for tensor in matrices]
         if self._second is None:
-            return GradientInput(matrices, of_matrices, rate, 1 / samples)
+            return GradientInput(matrices, matrix_gradients, rate, 1 / samples)
         seconds = [self._second.of(tensor.name)["second"] for tensor in matrices]
-        return GradientInput(matrices, of_matrices, rate, 1 / samples, seconds, self._second.weight)
+        return GradientInput(matrices, matrix_gradients, rate, 1 / samples, seconds, self._second.weight)
 
     def _begin(self) -> None:
         if self._second is not None:
@@ -133,29 +133,29 @@ class Momentum:
         for part in batch.parts:
             band = part.band(gradients[part.tensor.name])
             if self._second is None:
-                for of_band, of_tiles in part.pieces(band, tiles):
-                    of_tiles.copy_(of_band)
+                for band_piece, tiles_piece in part.pieces(band, tiles):
+                    tiles_piece.copy_(band_piece)
                 continue
             root = self._second.root_of(part, band, samples, scratch.view(-1)[: band.numel()].view(band.shape))
-            for (of_band, of_tiles), (of_root, _) in zip(
+            for (band_piece, tiles_piece), (root_piece, _) in zip(
                 part.pieces(band, tiles), part.pieces(root, tiles), strict=True
             ):
-                torch.div(of_band, of_root, out=of_tiles)
+                torch.div(band_piece, root_piece, out=tiles_piece)
         scale = 1 / samples if self._second is None else self._second.scale / samples
         self.compressor.accumulate(coefficients, tiles, rate * scale)
 
     def _collect(self, parts: Iterator[tuple[Extracted, int]], k: int) -> Sent:
         """Collect the parts of `_extract_parts` in one list. Each part is copied before the next one is computed."""
-        most, device = self._layout.selected_max(k), self.buffer.device
-        components = torch.empty(most, dtype=torch.int64, device=device)
-        values = torch.empty(most, device=device)
+        selected_max, device = self._layout.selected_max(k), self.buffer.device
+        components = torch.empty(selected_max, dtype=torch.int64, device=device)
+        values = torch.empty(selected_max, device=device)
         codes, end = [], 0
         for part, first in parts:
             start, end = end, end + len(part.components)
             torch.add(part.components, first, out=components[start:end])
             values[start:end] = part.values
             codes.append(part.codes)
-        if end < most:  # tiles with zeros have fewer than k
+        if end < selected_max:  # tiles with zeros have fewer than k
             components, values = components[:end].clone(), values[:end].clone()
         return Sent(components, values, self._extractions, torch.cat(codes) if self._spec.magnitude == "tile" else None)
 

@@ -59,11 +59,11 @@ class AllGather:
         fits = data[: self._capacity]
         framed[HEAD_BYTES : HEAD_BYTES + len(fits)] = np.frombuffer(fits, np.uint8)
         # in torch's own memory: gloo's threads may release it after the Python interpreter has ended
-        ours = torch.from_numpy(framed).clone()
+        message = torch.from_numpy(framed).clone()
         if dist.get_backend(self._group) not in _ON_CPU:
-            ours = ours.to(device)
-        gathered = [torch.empty_like(ours) for _ in range(self.ranks)]
-        dist.all_gather(gathered, ours, group=self._group)
+            message = message.to(device)
+        gathered = [torch.empty_like(message) for _ in range(self.ranks)]
+        dist.all_gather(gathered, message, group=self._group)
         self.bytes_sent += (self.ranks - 1) * len(framed)
         self.bytes_received += (self.ranks - 1) * len(framed)
         rows = torch.stack(gathered).cpu().numpy()

@@ -48,8 +48,8 @@ def apply_votes(
         for part in batch.parts:
             theta = part.band(tensors[part.tensor.name])
             _decay(theta, decay)
-            for of_theta, of_change in part.pieces(theta, change):
-                of_theta.sub_(of_change)
+            for theta_piece, change_piece in part.pieces(theta, change):
+                theta_piece.sub_(change_piece)
             flush_subnormals(theta)
 
 

@@ -106,7 +106,7 @@ class MagnitudeMerger:
     def merged(self) -> Merged:
         """The nonzero V', int16 within ±127, and the scale of each tile that has votes."""
         parts = [self._scaled(first, tile, part) for first, tile, _, part in tiles_in_chunks(self._sum, self._layout)]
-        components, values, scales = (np.concatenate(of_all) for of_all in zip(*parts, strict=True))
+        components, values, scales = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Merged(components, values, rounded(scales))
 
     def _scaled(

@@ -137,14 +137,14 @@ def run_selftest(demo: DemoSpec, device: torch.device | str) -> SelfTest:
         different += _step_and_compare(start, name, reference_change(merged, demo, STEP), replica)
 
     scaled = {"matrix": reference_scaled(matrix), "vector": reference_scaled(vector)}
-    values = np.concatenate([of_kind.reshape(-1) for of_kind in scaled.values()])
+    values = np.concatenate([tiles_of_kind.reshape(-1) for tiles_of_kind in scaled.values()])
     positions = np.flatnonzero(values)
-    has_votes = [bool(tile.any()) for of_kind in scaled.values() for tile in of_kind]
+    has_votes = [bool(tile.any()) for tiles_of_kind in scaled.values() for tile in tiles_of_kind]
     scales = np.where(has_votes, rounded(10.0 ** rng.uniform(-12, -4, 2 * tiles)), np.float32(0))
     sized = Merged(positions, values[positions].astype(np.int16), scales[scales > 0])
     replica.apply(Update(STEP + 1, RATE, DECAY, sized), b"")
-    for (name, of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
-        x = reference_integers(of_kind, transform).astype(np.float32)
+    for (name, tiles_of_kind), scale in zip(scaled.items(), np.split(scales, 2), strict=True):
+        x = reference_integers(tiles_of_kind, transform).astype(np.float32)
         different += _step_and_compare(start, name, scale.reshape(-1, *[1] * (x.ndim - 1)) * x, replica)
     control = _control_differs(matrix, transform, device)
     words = "every bit as expected" if not different else f"{different} parameters differ from the integer reference"

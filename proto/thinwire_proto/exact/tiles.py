@@ -188,8 +188,8 @@ class TileLayout:
         unchanged."""
         kind = self.matrices(flat) if tensor.is_matrix else self.vectors(flat)
         for part in self._bands(tensor, tensor.tiles):
-            for of_tensor, of_tiles in part.pieces(part.band(values), kind):
-                of_tiles.add_(of_tensor, alpha=scale)
+            for tensor_piece, tiles_piece in part.pieces(part.band(values), kind):
+                tiles_piece.add_(tensor_piece, alpha=scale)
 
     def batches(self, tiles_max: int) -> tuple[Batch, ...]:
         """All tiles in batches of at most `tiles_max` matrix tiles, or vector tiles with as many components.
@@ -202,12 +202,12 @@ class TileLayout:
 
     def _make_batches(self, tiles_max: int) -> list[Batch]:
         parts: list[list[Part]] = []
-        for is_matrix, most in ((True, tiles_max), (False, tiles_max * TILE_EDGE)):
+        for is_matrix, tiles_in_batch in ((True, tiles_max), (False, tiles_max * TILE_EDGE)):
             batch: list[Part] = []
-            for part in (part for tensor in self.tensors for part in self._bands(tensor, most)):
+            for part in (part for tensor in self.tensors for part in self._bands(tensor, tiles_in_batch)):
                 if part.tensor.is_matrix != is_matrix:
                     continue
-                if not batch or part.tiles.stop - batch[0].tiles.start > most:
+                if not batch or part.tiles.stop - batch[0].tiles.start > tiles_in_batch:
                     batch = []
                     parts.append(batch)
                 batch.append(part)

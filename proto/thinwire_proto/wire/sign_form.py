@@ -44,8 +44,8 @@ def signs_of(merged: Merged, layout: TileLayout, transform: str, step: int) -> S
     positive = {tensor.name: torch.zeros(tensor.shape, dtype=torch.bool) for tensor in layout.tensors}
     for batch, change in changes(merged, layout, demo, learning_rate=1.0, step=step, device=torch.device("cpu")):
         for part in batch.parts:
-            for of_tensor, of_tiles in part.pieces(part.band(positive[part.tensor.name]), change):
-                of_tensor.copy_(of_tiles > 0)
+            for tensor_piece, tiles_piece in part.pieces(part.band(positive[part.tensor.name]), change):
+                tensor_piece.copy_(tiles_piece > 0)
     stepped = _stepped(merged, layout)
     chosen = [
         positive[tensor.name].view(-1).numpy()[layout.in_tiles(tensor, stepped).reshape(-1)]

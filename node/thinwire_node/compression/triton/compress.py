@@ -111,14 +111,9 @@ class FusedCompressor:
 
     def _update_tables(self, inputs: GradientInput) -> None:
         """Write the tensors' addresses to the tables. Does nothing if no tensor has moved."""
-        for of, *both in zip(
-            inputs.tensors,
-            inputs.gradients,
-            *([inputs.seconds] if inputs.seconds else []),
-            strict=True,
-        ):
-            for tensor in both:
-                self._check(tensor, of)
+        for values in (inputs.gradients, inputs.seconds) if inputs.seconds else (inputs.gradients,):
+            for tensor, value in zip(inputs.tensors, values, strict=True):
+                self._check(value, tensor)
         seconds = inputs.seconds or inputs.gradients
         addresses = tuple(tensor.data_ptr() for pair in zip(inputs.gradients, seconds, strict=True) for tensor in pair)
         if addresses == self._addresses:
@@ -126,21 +121,30 @@ class FusedCompressor:
         device = self._table.device
         if not self._addresses:
             numbers = torch.arange(len(inputs.tensors), dtype=torch.int32)
-            self._tensor_of = numbers.repeat_interleave(torch.tensor([of.tiles for of in inputs.tensors])).to(device)
+            tiles = torch.tensor([tensor.tiles for tensor in inputs.tensors])
+            self._tensor_of = numbers.repeat_interleave(tiles).to(device)
         rows = [
-            [gradient.data_ptr(), second.data_ptr(), of.rows, of.columns, of.first_tile, of.tile_columns]
-            for of, gradient, second in zip(inputs.tensors, inputs.gradients, seconds, strict=True)
+            [
+                gradient.data_ptr(),
+                second.data_ptr(),
+                tensor.rows,
+                tensor.columns,
+                tensor.first_tile,
+                tensor.tile_columns,
+            ]
+            for tensor, gradient, second in zip(inputs.tensors, inputs.gradients, seconds, strict=True)
         ]
         self._table = torch.tensor(rows, dtype=torch.int64).to(device)
-        lines = (of.columns * self._basis.element_size() for of in inputs.tensors)
-        self._aligned = all(size % ALIGNED_BYTES == 0 for size in (*addresses, *lines))
+        row_bytes = (tensor.columns * self._basis.element_size() for tensor in inputs.tensors)
+        self._aligned = all(size % ALIGNED_BYTES == 0 for size in (*addresses, *row_bytes))
         self._addresses = addresses
 
-    def _check(self, tensor: Tensor, of: TensorTiles) -> None:
+    def _check(self, value: Tensor, tensor: TensorTiles) -> None:
         """Raise ValueError unless the tensor has the expected layout; the kernel receives only an address."""
-        right = tensor.dtype == torch.float32 and tensor.is_contiguous() and tensor.device == self._basis.device
-        if not right or tensor.numel() != of.rows * of.columns:
-            raise ValueError(f"{of.name} is not a contiguous float32 tensor of {of.rows} × {of.columns} on the card")
+        readable = value.dtype == torch.float32 and value.is_contiguous() and value.device == self._basis.device
+        if not readable or value.numel() != tensor.rows * tensor.columns:
+            shape = f"{tensor.rows} × {tensor.columns}"
+            raise ValueError(f"{tensor.name} is not a contiguous float32 tensor of {shape} on the card")
 
 
 def _listed_components(positions: Tensor, counts: Tensor, magnitudes: Tensor) -> tuple[Tensor, Tensor]:

@@ -73,14 +73,14 @@ def choose(bits: tl.tensor, k: tl.tensor) -> tl.tensor:
     """
     strict, low, left = threshold(bits, k)
     above = bits >= strict
-    equal = (bits == low) & (bits < strict)
+    tied = (bits == low) & (bits < strict)
     # two counts in one scan: neither reaches 2¹⁶
-    both = above.to(tl.int32) + (equal.to(tl.int32) << 16)
+    both = above.to(tl.int32) + (tied.to(tl.int32) << 16)
     columns = tl.sum(both, 0)
     rank = tl.cumsum(both, 0) + (tl.cumsum(columns, 0) - columns)[None, :]
-    of_equal = rank >> 16
-    selected = above | (equal & (of_equal <= left))
-    return selected, (rank & 0xFFFF) + tl.minimum(of_equal, left) - 1
+    tie_rank = rank >> 16
+    selected = above | (tied & (tie_rank <= left))
+    return selected, (rank & 0xFFFF) + tl.minimum(tie_rank, left) - 1
 
 
 @triton.jit
