@@ -1,4 +1,4 @@
-"""Fan-out of updates as rows: see `fanout`, which measures."""
+"""The rows of the fan-out of updates, measured by `fanout`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.speed.row import BenchRow
 TOPIC = "fan-out"
 SHARE_WANTED = 0.7
 SUBSCRIBERS = ((10, 4 << 20, 15), (50, 2 << 20, 8), (200, 1 << 20, 6))
-"""How many, the bytes of an update, and how many updates."""
+"""Number of subscribers, bytes of an update, and number of updates."""
 
 
 def fan_out_rows(subscribers: tuple[tuple[int, int, int], ...] = SUBSCRIBERS) -> Iterator[BenchRow]:

@@ -1,10 +1,10 @@
-"""Fan-out: the coordinator's stream of updates to many subscribers, beside raw gRPC streaming of the same bytes.
+"""Fan-out: the coordinator's stream of updates to many subscribers, compared with raw gRPC streaming of the same bytes.
 
     python -m bench.speed.fanout
 
-Both servers are processes of their own and serve over loopback to the same clients, who join (or not), read bytes and
-count them. What is compared is all that the coordinator does beyond handing bytes to gRPC: finding the member, waiting
-for the seal, putting the body into messages, counting. Nothing is trained and nothing is written.
+Both servers run in their own processes and serve the same clients over loopback. The clients join (or not), read bytes
+and count them. The difference is the coordinator's own work besides passing bytes to gRPC: finding the member, waiting
+for the seal, building messages, counting. Nothing is trained, and nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ CHANNEL_OPTIONS = (
 
 
 def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
-    """Bytes a second to all subscribers together, ours and raw: medians of runs that take turns. `updates` updates of
-    `bytes` each; all of them together must fit the coordinator's memory of recent ones, as a follower's do."""
+    """Bytes a second to all subscribers together, of the coordinator and of raw gRPC; medians of alternating runs.
+
+    There are `updates` updates of `bytes` bytes. All together must fit the coordinator's cache of recent updates.
+    """
     if bytes * updates > CACHE_BYTES_MAX:
         raise ValueError("updates that have to be read again from disk measure the disk")
     messages = updates * len(list(split(b"x" * bytes)))
@@ -54,7 +56,7 @@ def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
         ports = tuple(receive(server, START_S) for server in servers)
         with _all_started(subscribe, [(ports, share, messages) for share in shares if share]) as clients:
             for client in clients:
-                receive(client, START_S)  # all are there
+                receive(client, START_S)  # all clients are connected
             for run in range(2 * (1 + REPEATS)):
                 which = run % 2
                 for client in clients:
@@ -64,7 +66,7 @@ def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
                 for client in clients:
                     receive(client, DONE_S)
                 rates[which].append(subscribers * bytes * updates / (time.perf_counter() - began))
-    return statistics.median(rates[0][1:]), statistics.median(rates[1][1:])  # the first of each warms up
+    return statistics.median(rates[0][1:]), statistics.median(rates[1][1:])  # the first run of each is the warm-up
 
 
 # processes
@@ -72,14 +74,14 @@ def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
 
 @contextmanager
 def started(target: Callable[..., Awaitable[None]], *arguments: Any) -> Iterator[Connection]:
-    """A process that runs this coroutine, and the pipe to it; it is ended with the block."""
+    """Start a process that runs this coroutine, and yield the pipe to it. The process ends with the block."""
     with process_of(target, *arguments) as (pipe, _):
         yield pipe
 
 
 @contextmanager
 def process_of(target: Callable[..., Awaitable[None]], *arguments: Any) -> Iterator[tuple[Connection, int]]:
-    """The same, with the process's number."""
+    """Like `started`, but also yields the process id."""
     ours, theirs = mp.get_context("spawn").Pipe()
     process = mp.get_context("spawn").Process(target=_run, args=(target, theirs, *arguments), daemon=True)
     process.start()
@@ -109,17 +111,17 @@ def _run(target: Callable[..., Awaitable[None]], *arguments: Any) -> None:
 
 
 def receive(pipe: Connection, patience_s: float) -> Any:
-    """What comes over it. Raises TimeoutError or EOFError."""
+    """The next object from the pipe. Raises TimeoutError or EOFError."""
     if not pipe.poll(patience_s):
         raise TimeoutError(f"nothing came within {patience_s:g} s")
     return pipe.recv()
 
 
-async def _told(pipe: Connection) -> Any:
+async def _next_command(pipe: Connection) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
 
 
-# servers: they say their port, and then send as many updates as they are told, over and over
+# servers: send their port, and then, for each number received, so many updates
 
 
 async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
@@ -150,12 +152,12 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encoded_update(0, row, b""))  # so that subscribers can tell that they are there
         while True:
-            for _ in range(await _told(pipe)):
+            for _ in range(await _next_command(pipe)):
                 await feed.publish(await workers.submit(Job.WRITE_UPDATE, encoded_update, feed.step, row, body))
 
 
 async def serve_raw(pipe: Connection, size: int) -> None:
-    """The same bytes, by gRPC and nothing else."""
+    """Serve the same bytes with gRPC alone."""
     parts, sealed, moved = list(split(os.urandom(size))), 0, asyncio.Condition()
 
     async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -176,7 +178,7 @@ async def serve_raw(pipe: Connection, size: int) -> None:
     await server.start()
     pipe.send(port)
     while True:
-        updates = await _told(pipe)
+        updates = await _next_command(pipe)
         async with moved:
             sealed += updates
             moved.notify_all()
@@ -186,21 +188,23 @@ async def serve_raw(pipe: Connection, size: int) -> None:
 
 
 async def subscribe(pipe: Connection, ports: tuple[int, int], subscribers: int, messages: int) -> None:
-    """So many to either server, each on a connection of its own. Says when all are there, and, each time that it was
-    told of which server, when all have so many messages more."""
+    """Open `subscribers` streams to each server, each on its own connection, and report when all are open.
+
+    Then, for each server index received, read so many messages from all of its streams, and report completion.
+    """
     streams = [
         await asyncio.gather(*(subscription(port, joins=joins) for _ in range(subscribers)))
         for port, joins in zip(ports, (True, False), strict=True)
     ]
     pipe.send("all are there")
     while True:
-        which = await _told(pipe)
+        which = await _next_command(pipe)
         await asyncio.gather(*(read(stream, messages) for stream in streams[which]))
         pipe.send("all have all")
 
 
 async def subscription(port: int, *, joins: bool) -> Any:
-    """A stream whose first message has come; the messages are as they lie on the wire."""
+    """A stream whose first message has arrived. Messages stay serialized."""
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS)
     method, request = RAW, b""
     if joins:
@@ -213,7 +217,7 @@ async def subscription(port: int, *, joins: bool) -> Any:
         method, request = UPDATES, UpdatesRequest(session=reply.session).SerializeToString()
     call: Any = channel.unary_stream(method)
     stream: Any = call(request)
-    stream.channel = channel  # or nobody would keep it
+    stream.channel = channel  # keep the channel alive
     await stream.read()
     return stream
 

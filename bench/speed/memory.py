@@ -1,5 +1,7 @@
-"""Peak memory of a node and of a coordinator, a parameter: real processes that train a few steps of a small and of a
-larger model. What does not grow with the model (the interpreter, torch, the corpus) drops out of the difference.
+"""Peak memory of a node and of a coordinator, in bytes a parameter.
+
+Real processes train a small and a larger model for a few steps. Memory that does not depend on the model (interpreter,
+torch, corpus) cancels in the difference.
 """
 
 from __future__ import annotations
@@ -36,21 +38,21 @@ warmup_steps = 1
 [round]
 samples = 1
 """
-"""A short context and one sample: what is left are parameters, and what is kept beside them."""
+"""The context is short and there is one sample, so that parameters and their companions dominate the memory."""
 SERVER_BYTES, MERGE_WANTED, SUM_BYTES = 8, 3, 4
 TIME_MAX_S = 180.0
-COUNT_A_WIDTH = 64  # of a head
+HEAD_WIDTH = 64
 
 
 def run_file(folder: Path, width: int) -> Path:
     path = folder / f"{width}.toml"
     hidden = 8 * width // 3 // 64 * 64
-    path.write_text(RUN.format(width=width, heads=width // COUNT_A_WIDTH, hidden=hidden, steps=STEPS))
+    path.write_text(RUN.format(width=width, heads=width // HEAD_WIDTH, hidden=hidden, steps=STEPS))
     return path
 
 
 def swarm_peaks(folder: Path, run: Path) -> tuple[int, int]:
-    """(node's, coordinator's) in bytes, over a run from its first state to its last snapshot."""
+    """Peaks (node, coordinator) in bytes, from the initial state to the last snapshot."""
     folder.mkdir()
     with Processes(folder, 1) as processes:
         processes.start_nodes(processes.start_coordinator(run))
@@ -65,9 +67,9 @@ def swarm_peaks(folder: Path, run: Path) -> tuple[int, int]:
         return peak, status_bytes("VmHWM", coordinator.popen.pid)
 
 
-def peak_of(what: str, run: Path) -> int:
-    """Bytes; see `peaks`."""
-    return int(subprocess.run([*program("bench.speed.peaks"), what, str(run)], check=True, capture_output=True).stdout)
+def peak_of(task: str, run: Path) -> int:
+    """Peak in bytes of a task of `bench.speed.peaks`."""
+    return int(subprocess.run([*program("bench.speed.peaks"), task, str(run)], check=True, capture_output=True).stdout)
 
 
 def _parameters(run: Path) -> int:
@@ -76,7 +78,7 @@ def _parameters(run: Path) -> int:
 
 def rows(full: bool = False) -> Iterator[BenchRow]:
     if not Path("/proc/self/clear_refs").exists():
-        print("peak memory is measured on Linux alone", file=sys.stderr)
+        print("peak memory is measured only on Linux", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
         folder = Path(name)
@@ -90,8 +92,10 @@ def rows(full: bool = False) -> Iterator[BenchRow]:
         node, coordinator = zip(*(swarm_peaks(folder / run.stem, run) for run in (small, large)), strict=True)
         adamw = peak_of("adamw", small), peak_of("adamw", large)
         merge = peak_of("merge", small), peak_of("merge", large)
-    of = f"{counts[0] / 1e6:.0f}M to {counts[1] / 1e6:.0f}M"
-    yield BenchRow(TOPIC, f"a node, {of}", slope(node), slope(adamw), "B/param", "torch AdamW alone")
-    yield BenchRow(TOPIC, f"the coordinator, {of}", slope(coordinator), SERVER_BYTES, "B/param", "fp32 parameters and sum")
+    sizes = f"{counts[0] / 1e6:.0f}M to {counts[1] / 1e6:.0f}M"
+    yield BenchRow(TOPIC, f"a node, {sizes}", slope(node), slope(adamw), "B/param", "torch AdamW alone")
+    yield BenchRow(
+        TOPIC, f"the coordinator, {sizes}", slope(coordinator), SERVER_BYTES, "B/param", "fp32 parameters and sum"
+    )
     merged = "the merge, payloads not included"
     yield BenchRow(TOPIC, merged, slope(merge), SUM_BYTES, "B/param", "fp32 sum", wanted=MERGE_WANTED)

@@ -1,4 +1,4 @@
-"""The command that runs a module of ours, from wherever."""
+"""The command that runs one of our modules, independent of the working directory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From a round's deadline to the sealed update, and from there until the last subscriber has it.
+"""Time from a round's deadline to the sealed update, and from there until the last subscriber has received it.
 
-A real coordinator in a process of its own, with rounds on the clock, and a crowd of members in this one: each sends a
-whole contribution of synthetic votes on a connection of its own, and follows the updates. What a member does with an
-update waits until all have it, so that only the coordinator's own replica works meanwhile, as it would elsewhere.
+A real coordinator runs in its own process, with rounds on the clock. Its members run in this process: each sends a
+whole contribution of synthetic votes on its own connection, and receives the updates. Members process an update only
+after all have received it, so that meanwhile only the coordinator's own replica uses the processor, as in a real swarm.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ steps = 100000
 pace = "clock"
 length_ms = {length_ms}
 """
-"""A short context, since nothing is trained here."""
+"""The context is short, because nothing is trained here."""
 
 
 @dataclass
-class Watched:
-    """What the coordinator said, by round: seconds of the monotonic clock."""
+class CoordinatorTimes:
+    """Times reported by the coordinator, by round, in seconds of the monotonic clock."""
 
     opened: dict[int, float] = field(default_factory=dict)
     deadline: dict[int, float] = field(default_factory=dict)
     sealed: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """(on disk at, step)."""
+    """(time when the update was on disk, step)."""
     update_bytes: list[int] = field(default_factory=list)
 
     def take(self, line: dict[str, float]) -> None:
@@ -76,16 +76,16 @@ class Watched:
             self.update_bytes.append(int(line["bytes"]))
 
 
-class Timed(Common):
-    """A crowd that notes when each of its members had each update."""
+class TimedCrowd(Common):
+    """Members that record when each of them received each update."""
 
     def __init__(self, members: int) -> None:
         super().__init__(random.Random(1))
         self.last: dict[int, float] = {}
-        """When the last member had the update of a step, if it has it."""
+        """Time at which the last member received the update of a step."""
         self._members = members
-        self._have: dict[int, int] = {}
-        self._whole = asyncio.Condition()
+        self._received: dict[int, int] = {}
+        self._all_received = asyncio.Condition()
         self.votes_layout: TileLayout | None = None
 
     def make_bodies(self, layout: TileLayout) -> list[bytes]:
@@ -94,17 +94,17 @@ class Timed(Common):
 
     async def arrived(self, name: str, step: int) -> None:
         now = time.monotonic()
-        async with self._whole:
-            self._have[step] = self._have.get(step, 0) + 1
-            if self._have[step] == self._members:
+        async with self._all_received:
+            self._received[step] = self._received.get(step, 0) + 1
+            if self._received[step] == self._members:
                 self.last[step] = now
-                self._whole.notify_all()
-            await self._whole.wait_for(lambda: step in self.last)
+                self._all_received.notify_all()
+            await self._all_received.wait_for(lambda: step in self.last)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Seconds, medians over rounds."""
+class RoundFigures:
+    """Seconds, as medians over rounds."""
 
     deadline_to_sealed_s: float
     sealed_to_last_s: float
@@ -112,7 +112,9 @@ class Measured:
     layout: TileLayout
 
 
-async def _swarm(folder: Path, programs: Programs, members: int, length_s: float, rounds: int, model: str) -> Measured:
+async def _swarm(
+    folder: Path, programs: Programs, members: int, length_s: float, rounds: int, model: str
+) -> RoundFigures:
     run = folder / "run.toml"
     run.write_text(RUN.format(model=model, k=K, length_ms=round(1000 * length_s)))
     coordinator = programs.start(
@@ -121,7 +123,7 @@ async def _swarm(folder: Path, programs: Programs, members: int, length_s: float
     programs.wait_for(coordinator, '{"port"')
     lines = [json.loads(line) for line in coordinator.text().splitlines() if line.startswith("{")]
     address = f"127.0.0.1:{lines[0]['port']}"
-    common, randomness = Timed(members), random.Random(2)
+    common, randomness = TimedCrowd(members), random.Random(2)
     crowd = [Member(address, f"{n}", common, randomness, keeps=n == 0) for n in range(members)]
     tasks = [asyncio.ensure_future(member.run()) for member in crowd]
     while len(common.last) < WARM_UP + rounds:
@@ -133,26 +135,26 @@ async def _swarm(folder: Path, programs: Programs, members: int, length_s: float
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    watched = Watched()
+    times = CoordinatorTimes()
     for line in coordinator.text().splitlines():
         if line.startswith("{"):
-            watched.take(json.loads(line))
-    return _measured(watched, common, rounds)
+            times.take(json.loads(line))
+    return _figures(times, common, rounds)
 
 
-def _measured(watched: Watched, common: Timed, rounds: int) -> Measured:
-    numbers = [number for number, (_, step) in watched.sealed.items() if step in common.last][WARM_UP:][:rounds]
+def _figures(times: CoordinatorTimes, common: TimedCrowd, rounds: int) -> RoundFigures:
+    numbers = [number for number, (_, step) in times.sealed.items() if step in common.last][WARM_UP:][:rounds]
     assert common.votes_layout is not None
-    return Measured(
-        statistics.median(watched.sealed[number][0] - watched.deadline[number] for number in numbers),
-        statistics.median(common.last[watched.sealed[number][1]] - watched.sealed[number][0] for number in numbers),
-        round(statistics.median(watched.update_bytes)),
+    return RoundFigures(
+        statistics.median(times.sealed[number][0] - times.deadline[number] for number in numbers),
+        statistics.median(common.last[times.sealed[number][1]] - times.sealed[number][0] for number in numbers),
+        round(statistics.median(times.update_bytes)),
         common.votes_layout,
     )
 
 
 async def _raw(programs: Programs, size: int, subscribers: int, times: int) -> float:
-    """Seconds from sending until the last subscriber has all, the median of several times."""
+    """Seconds from sending until the last subscriber has received everything; median of several runs."""
     server = programs.start("raw", [*program("bench.speed.raw"), str(size), str(subscribers)])
     while not server.text().endswith("\n"):
         programs.check()
@@ -169,8 +171,9 @@ async def _raw(programs: Programs, size: int, subscribers: int, times: int) -> f
     return statistics.median(last[sent] - sent for sent in sorted(last)[WARM_UP:])
 
 
-def _plain_seal(folder: Path, measured: Measured, members: int) -> float:
-    """Seconds to add up all votes, to compress the sums, and to have them on disk, begun at the deadline."""
+def _plain_seal(folder: Path, measured: RoundFigures, members: int) -> float:
+    """Seconds of the baseline: add up all votes, compress the sums, and write them to disk, starting at the
+    deadline."""
     votes = [uniform_votes(measured.layout, K, seed) for seed in range(members)]
 
     def seal() -> None:

@@ -1,8 +1,8 @@
-"""A coordinator as it is, that also says on its standard output when rounds open and are sealed: a JSON object a line.
+"""A real coordinator that also prints when rounds open and are sealed, as one JSON object a line.
 
     python -m bench.speed.watched RUN.toml STATE_DIR NODES
 
-Times are of the machine's monotonic clock, which every process of it shares.
+Times are in seconds of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from thinwire_coordinator.coordinator import Coordinator, Settings
 from thinwire_coordinator.swarm.events import ContributionTaken, Event, RoundOpened, RoundSealed
 
 NEVER = 1 << 30
-"""How seldom the held-out loss is measured after the first time: it is not what is measured here."""
+"""Rounds between two measurements of the held-out loss, which must not disturb this benchmark."""
 
 
-def told(event: Event) -> dict[str, Any] | None:
-    """What is said of an event."""
+def event_line(event: Event) -> dict[str, Any] | None:
+    """The JSON object for an event; None if it is not reported."""
     match event:
         case RoundOpened():
             return {"opened": event.round, "at": event.at}
@@ -37,13 +37,13 @@ def told(event: Event) -> dict[str, Any] | None:
     return None
 
 
-def _say(line: dict[str, Any]) -> None:
+def _print_line(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def _watch(event: Event) -> None:
-    if (line := told(event)) is not None:
-        _say(line)
+def _print_event(event: Event) -> None:
+    if (line := event_line(event)) is not None:
+        _print_line(line)
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         settings = Settings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)
-        await Coordinator(settings, [_watch], lambda port: _say({"port": port})).run(stop)
+        await Coordinator(settings, [_print_event], lambda port: _print_line({"port": port})).run(stop)
 
     uvloop.run(serve())
 

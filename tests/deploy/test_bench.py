@@ -16,7 +16,7 @@ from bench.speed.memory import RUN, peak_of, swarm_peaks
 from bench.speed.peaks import status_bytes
 from bench.speed.row import BenchRow
 from bench.speed.synthetic import contract_of, uniform_votes
-from bench.speed.watched import told
+from bench.speed.watched import event_line
 from deploy.local_swarm.daemon_log import events
 from thinwire_coordinator.swarm.events import ContributionTaken, RoundOpened, RoundSealed
 from thinwire_proto.contract import DemoSpec, Parameter
@@ -162,18 +162,20 @@ def test_the_readme_shows_each_row_that_it_selects() -> None:
 
 
 def test_sealing_time_starts_at_the_deadline() -> None:
-    watched = rounds.Watched()
+    times = rounds.CoordinatorTimes()
     for line in (
-        told(RoundOpened(7, 3, 2, 10.0, 2.0)),
-        told(ContributionTaken("a", 7, 100, 10, 0.5, 1.5, 0.1)),
-        told(RoundSealed(7, 3, 12.9, "", (), 1, 2.0, 1e-3, 500, 10, "votes", gather_s=2.1, merge_s=0.2, seal_s=0.3)),
+        event_line(RoundOpened(7, 3, 2, 10.0, 2.0)),
+        event_line(ContributionTaken("a", 7, 100, 10, 0.5, 1.5, 0.1)),
+        event_line(
+            RoundSealed(7, 3, 12.9, "", (), 1, 2.0, 1e-3, 500, 10, "votes", gather_s=2.1, merge_s=0.2, seal_s=0.3)
+        ),
     ):
         assert line is not None
-        watched.take(line)
-    assert watched.deadline == {7: 12.0}
-    on_disk, step = watched.sealed[7]
+        times.take(line)
+    assert times.deadline == {7: 12.0}
+    on_disk, step = times.sealed[7]
     assert (round(on_disk, 6), step) == (12.6, 3)
-    assert watched.update_bytes == [500]
+    assert times.update_bytes == [500]
 
 
 def test_rounds_of_a_real_coordinator_are_measured() -> None:

@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 
-class Watched:
+class CrowdedCoordinator:
     """A coordinator with its crowd, and where its page is."""
 
     def __init__(self, swarm: RealSwarm) -> None:
@@ -59,9 +59,9 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrowdedCoordinator]:
     with real_swarm(tmp_path_factory.mktemp("page")) as swarm:
-        yield Watched(swarm)
+        yield CrowdedCoordinator(swarm)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ class Open:
 
 
 @pytest.fixture(scope="module")
-def light(watched: Watched, browser: Browser) -> Open:
+def light(watched: CrowdedCoordinator, browser: Browser) -> Open:
     return Open(browser, watched.address)
 
 
@@ -120,7 +120,7 @@ def serious(page: Page) -> list[str]:
     ]
 
 
-def test_it_loads_within_a_second(watched: Watched, light: Open) -> None:
+def test_it_loads_within_a_second(watched: CrowdedCoordinator, light: Open) -> None:
     """Until figures, charts and the table are there; the browser's own clock."""
     taken = []
     for _ in range(LOADS):
@@ -152,7 +152,7 @@ def test_names_are_text(light: Open) -> None:
     assert NAME in light.page.locator("#thanks tbody th").first.inner_text()
 
 
-def test_the_table_is_sorted_and_turned_by_the_coordinator(watched: Watched, light: Open) -> None:
+def test_the_table_is_sorted_and_turned_by_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:
     page = light.page
     expect(page.locator("#which")).to_have_text("1 to 15 of 200")
     page.locator("#after").click()
@@ -166,7 +166,7 @@ def test_the_table_is_sorted_and_turned_by_the_coordinator(watched: Watched, lig
         assert len(answer.read()) < DETAILS_BYTES_MAX
 
 
-def test_messages_stay_small(watched: Watched) -> None:
+def test_messages_stay_small(watched: CrowdedCoordinator) -> None:
     with urlopen(f"{watched.address}/api/live", timeout=10) as stream:
         lines = [next(line for line in stream if line.startswith(b"data: {")) for _ in range(2)]
     for line in lines:
@@ -200,7 +200,9 @@ def test_a_theme_is_remembered(light: Open) -> None:
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)])
-def test_nothing_serious_is_in_the_way_of_anybody(watched: Watched, browser: Browser, dark: bool, width: int) -> None:
+def test_nothing_serious_is_in_the_way_of_anybody(
+    watched: CrowdedCoordinator, browser: Browser, dark: bool, width: int
+) -> None:
     opened = Open(browser, watched.address, dark=dark, width=width)
     opened.page.locator("#node-table tbody tr").first.wait_for()
     assert serious(opened.page) == []
@@ -209,13 +211,13 @@ def test_nothing_serious_is_in_the_way_of_anybody(watched: Watched, browser: Bro
     opened.context.close()
 
 
-def test_nothing_is_asked_for_elsewhere(watched: Watched, light: Open) -> None:
+def test_nothing_is_asked_for_elsewhere(watched: CrowdedCoordinator, light: Open) -> None:
     assert light.errors == []
     assert len(light.asked) > 10
     assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
 
 
-def test_it_goes_on_after_a_restart(watched: Watched, light: Open) -> None:
+def test_it_goes_on_after_a_restart(watched: CrowdedCoordinator, light: Open) -> None:
     page = light.page
     page.evaluate("window.loadedOnce = true")
     before = watched.status()

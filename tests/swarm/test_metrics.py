@@ -29,7 +29,7 @@ NOT_EVERYWHERE = {"thinwire_node_device_memory_limit_bytes"}  # a CPU has none
 
 
 @dataclass(frozen=True)
-class Watched:
+class CompletedRun:
     """A run of two nodes that is complete, and all that was told of it. The coordinator and Prometheus go on."""
 
     status: StatusReply
@@ -45,7 +45,7 @@ def is_whole(prometheus: Prometheus, addresses: list[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletedRun]:
     if PROGRAM is None:
         pytest.skip(HOW_TO_INSTALL)
     here, first, second, listen = free_addresses(4)
@@ -73,10 +73,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         seen = value(parsed(exposition), "thinwire_coordinator_messages_total", direction="sent", kind="status")
         asked = 'thinwire_coordinator_messages_total{direction="sent",kind="status"}'
         until(lambda: prometheus.value(asked) == seen, "all of it is scraped", program)
-        yield Watched(status, exposition, prometheus, prometheus.names())
+        yield CompletedRun(status, exposition, prometheus, prometheus.names())
 
 
-def test_all_targets_have_all_that_the_table_promises(watched: Watched) -> None:
+def test_all_targets_have_all_that_the_table_promises(watched: CompletedRun) -> None:
     """That each of them is up, `watched` has seen to."""
     promised = {
         f"{metric.name}_bucket" if metric.kind == "histogram" else metric.name for metric in (*COORDINATOR, *NODE)
@@ -88,7 +88,7 @@ def test_all_targets_have_all_that_the_table_promises(watched: Watched) -> None:
     assert there - parts == {name for name in promised if name.startswith("thinwire_coordinator_")}
 
 
-def test_promtool_has_nothing_to_say(watched: Watched) -> None:
+def test_promtool_has_nothing_to_say(watched: CompletedRun) -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None
     told = subprocess.run(
@@ -97,7 +97,7 @@ def test_promtool_has_nothing_to_say(watched: Watched) -> None:
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
 
 
-def test_bytes_are_those_of_the_status_and_of_the_nodes(watched: Watched) -> None:
+def test_bytes_are_those_of_the_status_and_of_the_nodes(watched: CompletedRun) -> None:
     status, prometheus = watched.status, watched.prometheus
 
     def payload(direction: str, kinds: str) -> float:
@@ -111,7 +111,7 @@ def test_bytes_are_those_of_the_status_and_of_the_nodes(watched: Watched) -> Non
     assert min(status.bytes_up, status.bytes_down, status.bytes_fetched) > 0
 
 
-def test_everything_else_is_what_the_status_says(watched: Watched) -> None:
+def test_everything_else_is_what_the_status_says(watched: CompletedRun) -> None:
     status, of = watched.status, parsed(watched.exposition)
 
     def told(name: str, **labels: str) -> float:
