@@ -25,9 +25,9 @@ from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
 Cell = tuple[LinkSpec, float]
-"""With how much time is dilated."""
+"""A link, and the factor by which time is dilated."""
 CONTROL_SHARE = 0.5
-"""The control's window, as a share of the others': nothing in it waits for anything."""
+"""Window of the control as a share of the others; it is shorter because nothing in it waits."""
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     try:
         failed = _measure(_cells(arguments), machine, arguments, folder, console)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; everything that was started has ended. Logs, and the cells so far: {folder}")
+        console.print(f"\nstopped; everything that was started has ended. Logs and finished cells: {folder}")
         sys.exit(130)
     sys.exit(1 if failed else 0)
 
@@ -53,7 +53,7 @@ def main() -> None:
 def _measure(
     cells: list[Cell], machine: EmulationSupport, arguments: argparse.Namespace, folder: Path, console: Console
 ) -> int:
-    """All cells, one after the other. One that fails is left out, with the reason; returns how many did."""
+    """Measure all cells in turn. A cell that fails is skipped with its reason; returns the number of failures."""
     failed = 0
     outcomes: list[CellResult] = []
     skipped: list[SkippedCell] = []
@@ -75,7 +75,7 @@ def _measure(
             console.print(f"{name}: failed: {error}", style="red")
             continue
         outcomes.append(outcome)
-        _say(name, outcome, console)
+        _print_result(name, outcome, console)
         write_cells(outcomes, skipped, how, folder)
     write_cells(outcomes, skipped, how, folder)
     into = arguments.into or folder
@@ -87,7 +87,7 @@ def _measure(
 def _cell(
     link: LinkSpec, dilation: float, machine: EmulationSupport, arguments: argparse.Namespace, folder: Path
 ) -> CellResult:
-    """The swarm first: the baseline then exchanges after as many tokens as the swarm did."""
+    """Measure one cell. The swarm comes first, because the baseline uses the same number of tokens per exchange."""
     seconds = arguments.seconds * dilation
     with hosts_behind(link.dilated(dilation), NODES, machine.netem, arguments.seed, folder) as hosts:
         swarm = measure_swarm(hosts, seconds, dilation, folder)
@@ -98,7 +98,7 @@ def _cell(
     return CellResult(link, control, swarm, ddp, exchange_s, os.cpu_count() or 1, dilation)
 
 
-def _say(name: str, outcome: CellResult, console: Console) -> None:
+def _print_result(name: str, outcome: CellResult, console: Console) -> None:
     console.print(
         f"{name}: X/T {outcome.x_over_t:.1f}; swarm {outcome.swarm.tokens_s:,.0f} tokens/s, "
         f"DDP {outcome.ddp.tokens_s:,.0f}: {outcome.gain:.1f}× of {outcome.gain_max:.1f}×, "
@@ -108,7 +108,7 @@ def _say(name: str, outcome: CellResult, console: Console) -> None:
 
 def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     by = "tc netem" if machine.netem else "a line in Python over TUN devices"
-    # namespaces inherit it, and may not take just any other without a change to what all of the machine may
+    # namespaces inherit this setting; allowing others would change the whole machine
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return (
         f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), links by {by}, "
@@ -139,11 +139,15 @@ def _arguments() -> argparse.Namespace:
         nargs="*",
         default=[2, 4],
         metavar="BY",
-        help="measure 10 Mbit/s and 100 ms in dilated time, too: nodes with more of the cores; default 2 4",
+        help="also measure 10 Mbit/s and 100 ms in dilated time, with more cores a node; default 2 4",
     )
-    parser.add_argument("--seconds", type=_positive, default=60, help="of a window, in the emulated world; default 60")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the losses; default %(default)s")
-    parser.add_argument("--into", type=Path, metavar="FOLDER", help="for page and plot; default the run's own")
+    parser.add_argument(
+        "--seconds", type=_positive, default=60, help="length of a window, in the emulated world; default 60"
+    )
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the losses; default %(default)s")
+    parser.add_argument(
+        "--into", type=Path, metavar="FOLDER", help="folder for page and plot; default: that of the run"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Programs that are started for a while: each with a log, and all ended when the `with` block is left."""
+"""Runs programs, each with its own log, and ends all of them at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Programs:
+    """Starts programs with logs in `folder`; a context manager."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.all: list[Process] = []
@@ -32,33 +34,33 @@ class Programs:
                 process.end(END_S)
 
     def start(self, name: str, command: list[str]) -> Process:
-        with uninterrupted():  # or it could run without being known here
+        with uninterrupted():  # otherwise an interrupt could leave it running
             process = Process(name, command, self._folder / f"{name}.log")
             self.all.append(process)
         return process
 
     def check(self) -> None:
-        """Raise SwarmError if one has ended in bad order."""
+        """Raise SwarmError if a program has failed."""
         for process in self.all:
             if process.popen.poll():
                 raise SwarmError(f"{process.name} has ended:\n{process.tail(20)}")
 
     def wait_for(self, process: Process, text: str) -> None:
-        """Until a program that is not a daemon has said something. Raises SwarmError."""
+        """Wait until a program that is not a daemon has printed `text`. Raises SwarmError."""
         deadline_s = time.monotonic() + START_S
         while text not in process.text():
             if not process.running or time.monotonic() > deadline_s:
-                raise SwarmError(f"{process.name} did not say {text!r}:\n{process.tail(20)}")
+                raise SwarmError(f"{process.name} did not print {text!r}:\n{process.tail(20)}")
             time.sleep(POLL_S)
 
 
 def module(name: str) -> list[str]:
-    """The command that runs a module of ours, wherever it is run from; `env` is replaced by it."""
+    """The command that runs one of our modules from any working directory. `env` execs it."""
     return ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", name]
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process has used; 0 for no process."""
+    """Processor time of a process in seconds; 0 for pid 0."""
     if pid == 0:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

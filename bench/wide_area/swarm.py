@@ -1,9 +1,9 @@
-"""A swarm over the emulated links: started as people start it, and watched from outside.
+"""A swarm over the emulated links, started with the normal commands and observed from outside.
 
-The window begins and ends at the moment at which an update is sealed, so it holds whole rounds, and what nodes tell of
-their computing with their contributions is told up to both ends of it. What comes before (fetching text and
-parameters, the first rounds) is not in it. The held-out loss is not measured meanwhile: in a real swarm the
-coordinator does that on cores of its own.
+The measured window begins and ends when an update is sealed, so it contains whole rounds. The nodes report their
+computation with their contributions, so it is complete at both ends of the window. The start (downloading text and
+parameters, and the first rounds) is excluded. The held-out loss is not measured meanwhile, because a real coordinator
+does that on its own cores.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from deploy.local_swarm.processes import BIN, Process, SwarmError
 PORT = 7700
 WARMUP_STEPS = 10
 START_S = 600.0
-"""Until the first rounds are done: on a slow line with losses, text and parameters take minutes."""
-STILL_S = 120.0
-"""Without an update, something is wrong."""
+"""Limit for the first rounds. On a slow line with losses, downloading text and parameters takes minutes."""
+STALLED_S = 120.0
+"""A swarm without an update for so long has failed."""
 NEVER = 1_000_000_000
 
 
@@ -41,7 +41,7 @@ class Reading:
 
 
 def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -> SystemFigures:
-    """Let a swarm train for a while; what it did in the last `seconds` of it. Raises SwarmError."""
+    """Train with a swarm, and return its figures for the last `seconds`. Raises SwarmError."""
     with Programs(folder) as programs:
         watch = _start(hosts, dilation, programs, folder)
         sealed = _sealed(watch, programs)
@@ -59,7 +59,7 @@ def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -
 
 
 def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> Process:
-    """Coordinator, nodes, and the process that asks for the status; returns the last."""
+    """Start coordinator, nodes, and the process that polls the status; returns the latter."""
     (folder / "RUN.toml").write_text(run_toml(dilation))
     address = f"{hosts.coordinator.address}:{PORT}"
     command = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(folder / "RUN.toml"), "--listen", address]
@@ -76,7 +76,7 @@ def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> P
 
 
 def _sealed(watch: Process, programs: Programs) -> Iterator[Sample]:
-    """The first sample after each update. Raises SwarmError if none comes any more."""
+    """Yield the first sample after each update. Raises SwarmError if updates stop."""
     step, patience_s, since_s = 0, START_S, time.monotonic()
     with watch.log.open() as lines:
         line = ""
@@ -85,7 +85,7 @@ def _sealed(watch: Process, programs: Programs) -> Iterator[Sample]:
             if line.endswith("\n"):
                 sample, line = _parse(line), ""
                 if sample.step > step:
-                    step, patience_s, since_s = sample.step, STILL_S, time.monotonic()
+                    step, patience_s, since_s = sample.step, STALLED_S, time.monotonic()
                     yield sample
                 continue
             programs.check()
@@ -99,7 +99,7 @@ def _parse(line: str) -> Sample:
     try:
         return Sample(**json.loads(line))
     except ValueError:
-        raise SwarmError(f"the coordinator's status could not be asked for: {line}") from None
+        raise SwarmError(f"the coordinator's status is not available: {line}") from None
 
 
 def _read(sample: Sample, hosts: Hosts) -> Reading:

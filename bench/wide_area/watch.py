@@ -1,6 +1,6 @@
-"""Asks a coordinator for its status again and again, and prints what the measuring needs, a line of JSON each time.
+"""Polls a coordinator's status, and prints the counters that the benchmark needs, as one JSON object a line.
 
-A process of its own, because it must be in the coordinator's namespace and whoever measures is in none of them.
+It is a separate process because it must run in the coordinator's namespace, and the benchmark runs in none of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Sample:
-    """A swarm at some time; sums over its nodes, since their start."""
+    """Counters of a swarm at one time, summed over its nodes since their start."""
 
     at_s: float
-    """Of the machine's monotonic clock, which all its processes share."""
+    """On the machine's monotonic clock, which all processes share."""
     step: int
     tokens: int
     counted: int
@@ -33,7 +33,7 @@ class Sample:
     active: int
     rounds_void: int
     different: int
-    """Fingerprints that were not the coordinator's."""
+    """Fingerprints that differed from the coordinator's."""
 
 
 def sample_of(status: StatusReply, at_s: float) -> Sample:
