@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from support.sealed_run import make_run
 from thinwire_coordinator.__main__ import main
+from thinwire_coordinator.cli.threads import default_threads
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,20 @@ def test_a_temperature_that_cannot_be_is_said(
     with pytest.raises(SystemExit):
         sampled(run, monkeypatch, capsys, f"--temperature={temperature}")
     assert "--temperature" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("wanted", "threads"), [((), 1), (("--threads", "2"), 2)])
+def test_a_small_model_has_one_thread_unless_more_are_asked_for(
+    wanted: tuple[str, ...],
+    threads: int,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = torch.get_num_threads()
+    try:
+        sampled(run, monkeypatch, capsys, *wanted)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert (default_threads(1_000_000, 16), default_threads(100_000_000, 16)) == (1, 16)

@@ -34,6 +34,12 @@ class StateOptions(CommonOptions):
     state_dir: Path = option("the state directory", metavar="DIR")
 
 
+class ReplayOptions(StateOptions):
+    threads: int | None = option(
+        "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, else all cores"
+    )
+
+
 class ServeOptions(StateOptions):
     run: Path | None = option("the run; without it, the byte model", None, metavar="RUN.toml")
     listen: Address = option("where nodes join; port 0 is a free one", DEFAULT_ADDRESS, metavar="HOST:PORT")

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from thinwire_common.options import add_options, add_version, read_options
-from thinwire_coordinator.cli.options import CommonOptions, ServeOptions, StateOptions, StatusOptions
+from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     write.set_defaults(command=_sample)
 
     for command in (check, export, write):
-        add_options(command, StateOptions, "state_dir")
+        add_options(command, ReplayOptions, "state_dir", "threads")
     return parser
 
 
@@ -64,26 +64,32 @@ def _status(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    options = read_options(StateOptions, arguments)
+    options = read_options(ReplayOptions, arguments)
 
+    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
 
+    set_threads(options.state_dir, options.threads)
     verify(options.state_dir, print)
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    options = read_options(StateOptions, arguments)
+    options = read_options(ReplayOptions, arguments)
 
     from thinwire_coordinator.cli.model import export  # noqa: PLC0415
+    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
 
+    set_threads(options.state_dir, options.threads)
     export(options.state_dir, arguments.step, arguments.out)
 
 
 def _sample(arguments: argparse.Namespace) -> None:
-    options, given = read_options(StateOptions, arguments), arguments
+    options, given = read_options(ReplayOptions, arguments), arguments
 
     from thinwire_coordinator.cli.model import print_sample  # noqa: PLC0415
+    from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
 
+    set_threads(options.state_dir, options.threads)
     print_sample(options.state_dir, given.prompt, given.length, given.temperature, given.seed)
 
 

@@ -1,0 +1,46 @@
+"""`thinwire-coordinator verify` of 200 small updates beside a busy neighbour: processor time on one thread and on more.
+
+PYTHONPATH=tests python -m bench.costs.verify_threads
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from support.sealed_run import make_run
+
+UPDATES = 200
+NEIGHBOUR = "while True: pass"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
+        make_run(Path(name), UPDATES)
+        neighbours = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) for _ in range((os.cpu_count() or 2) - 1)]
+        try:
+            for threads in (1, 2):
+                print(f"{threads} thread(s): {measure(Path(name), threads)}", flush=True)
+        finally:
+            for neighbour in neighbours:
+                neighbour.kill()
+                neighbour.wait()
+
+
+def measure(folder: Path, threads: int) -> str:
+    """Processor time and time of one verify, in words."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    command = [sys.executable, "-m", "thinwire_coordinator", "verify", "--threads", str(threads)]
+    subprocess.run([*command, "--state-dir", str(folder)], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return f"{spent_s:.1f} s of processor time in {time.monotonic() - began:.1f} s"
+
+
+if __name__ == "__main__":
+    main()
