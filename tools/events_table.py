@@ -18,10 +18,10 @@ tables below, it also has its id as `event`, and the event's fields:
     {"time": "2026-11-22T07:00:00.000+00:00", "level": "info", "logger": "thinwire.coordinator",
      "message": "step 20: snapshot written", "event": "coordinator.snapshot_written", "step": 20}
 
-Ids and fields are an interface: they stay what they are. A message may change at any time, so no program should read
+Ids and fields are an interface and do not change. A message may change at any time, so no program should read
 it. To learn where a daemon listens, wait for its [ready file](operating.md#the-ready-file) instead.
 
-This page is made from the code by `python -m tools.events_table`.
+`python -m tools.events_table` generates this page from the code.
 """
 
 

@@ -16,10 +16,10 @@ TABLES = (
 )
 OPENING = """# Metrics
 
-What `/metrics` of a coordinator and of a node hold. Made from the code by `python -m tools.metrics_table`;
-[watching.md](watching.md) says where the numbers come from. Counters and histograms begin at 0 when the process starts.
-A histogram is there as `NAME_bucket`, `NAME_sum` and `NAME_count`. Besides these there are `process_*`, of the process
-itself (processor time, memory, open files), on Linux.
+All metrics that a coordinator and a node serve at `/metrics`. `python -m tools.metrics_table` generates this page from
+the code. [watching.md](watching.md) says where the numbers come from. Counters and histograms start at 0 when the
+process starts. A histogram has the series `NAME_bucket`, `NAME_sum` and `NAME_count`. On Linux there are also
+`process_*`, about the process itself (processor time, memory, open files).
 """
 
 

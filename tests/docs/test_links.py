@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "tests") for page in (ROOT / folder).rglob("*.md"))])
 HISTORY = {"CHANGELOG.md", "log"}
 """Pages and folders that name files as they were called at the time."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)

@@ -57,7 +57,7 @@ RESYNCS = METRICS.counter("resyncs_total", "Times that the replica was given up,
 # time
 PHASE_SECONDS = METRICS.histogram(
     "phase_seconds",
-    "Time spent. phase: compute (a micro-batch), encode (a cut), upload (first byte out to last byte in), "
+    "Time spent. phase: compute (a micro-batch), encode (an extraction), upload (first byte out to last byte in), "
     "receipt (from there to the receipt), apply (an update), wait (nothing to train on).",
     "phase",
 )
