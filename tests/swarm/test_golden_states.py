@@ -98,7 +98,7 @@ def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts
     assert state.node_id == (folder / "node_id").read_text()
     assert state.head is not None
     assert (state.head.step, state.head.hash.hex()) == (facts["step"], facts["head"])
-    assert state.corpus(contract) is not None
+    assert state.data(contract) is not None
     replica = state.replica(contract)
     assert replica is not None
     assert (replica.step, replica.state_hash().hex()) == (facts["step"], facts["state"])
