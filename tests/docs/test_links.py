@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "tests") for page in (ROOT / folder).rglob("*.md"))])
@@ -101,3 +107,14 @@ def test_a_good_link_and_a_heading_with_a_link_are_accepted() -> None:
 
 def test_a_path_that_is_none_is_found() -> None:
     assert missing("`docs/none.md` and `docs/README.md`, `tests/` and `runs/x`") == ["docs/none.md"]
+
+
+def test_the_page_names_the_layers_that_import_linter_holds() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {contract["name"]: contract["layers"] for contract in contracts if contract["type"] == "layers"}
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for package in ("proto/thinwire_proto", "coordinator/thinwire_coordinator", "node/thinwire_node"):
+        (cell,) = re.findall(rf"^\| `{package}` \|.*\|([^|]*)\|$", page, re.MULTILINE)
+        names = [layer.rpartition(".")[2] for layer in reversed(layers[f"{package.partition('/')[0]}: the floors"])]
+        folders = [name for name in names if (ROOT / package / name).is_dir()]
+        assert CODE.findall(cell) == folders
