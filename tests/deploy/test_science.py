@@ -26,6 +26,8 @@ from thinwire_proto.models import PRESETS
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
 TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 2048, 2048, (1,))
+TEXT_FILES = 800
+"""One in a hundred is held out, by a hash of its path. With so many, at least one is."""
 
 
 def result_of(run: Run, loss: float) -> Result:
@@ -126,8 +128,8 @@ def test_results_on_another_text_are_refused(tmp_path: Path) -> None:
 
 def synthetic_text(folder: Path) -> Path:
     folder.mkdir()
-    for number in range(300):
-        (folder / f"{number}.py").write_text(f"def function_{number}(value):\n    return value + {number}\n" * 40)
+    for number in range(TEXT_FILES):
+        (folder / f"{number}.py").write_text(f"def function_{number}(value):\n    return value + {number}\n" * 30)
     return folder
 
 
@@ -135,7 +137,7 @@ def test_machine_text_is_tokenized_and_duplicate_files_are_dropped(tmp_path: Pat
     folder = synthetic_text(tmp_path / "text")
     (folder / "copy.md").write_bytes((folder / "7.py").read_bytes())
     (folder / "picture.png").write_bytes(b"\x89PNG" * 1000)
-    assert len(text_files((folder,))) == 300
+    assert len(text_files((folder,))) == TEXT_FILES
     count = make_machine_text((folder,), tmp_path / "cache")
     train, held_out = (np.load(tmp_path / "cache" / f"{part}.npy") for part in ("train", "held_out"))
     assert (train.dtype, len(train)) == (np.uint16, count)
