@@ -1,4 +1,4 @@
-"""Run files and addresses at the door; updates out to quick and slow followers."""
+"""Tests the validation of run files and addresses, and the feed of updates to fast and slow followers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_preset_is_a_start_that_other_keys_override(tmp_path: Path) -> None:
+def test_other_keys_override_a_preset(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
     assert isinstance(run.model, DecoderSpec)
     assert (run.model.width, run.model.layers, run.round.pace) == (384, 2, "clock")
@@ -38,7 +38,7 @@ def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     assert (run.demo.k, run.demo.beta, run.demo.alpha) == (176, 0.99, 1.0)
 
 
-def test_the_run_file_in_the_docs_says_the_defaults(tmp_path: Path) -> None:
+def test_the_run_file_in_the_docs_lists_the_defaults(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "organizer.md").read_text()
     (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert read_run(run_file(tmp_path, shown)) == RunSpec()
@@ -48,31 +48,31 @@ def test_the_run_file_in_the_docs_says_the_defaults(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[model\n", "is not TOML"),
-        ('[model]\npreset = "huge"\n', "model.preset: there is no 'huge'; there are byte-1m, byte-10m"),
-        ("[data]\ncorpus_bytes = 5\n", "data.corpus_bytes: the coordinator works this out"),
+        ('[model]\npreset = "huge"\n', "model.preset: 'huge' does not exist; choose one of byte-1m, byte-10m"),
+        ("[data]\ncorpus_bytes = 5\n", "data.corpus_bytes: computed by the coordinator; remove it"),
         ("[rounds]\n", "rounds: there is no such key"),
         ("[schedule]\nsteps = 10\nwarmup_steps = 10\n", "warmup_steps must be less than steps"),
         ("model = 5\n", "model: "),
     ],
 )
-def test_a_bad_run_file_is_said(text: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_run_file_is_rejected_with_its_error(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"RUN\.toml") as error:
         read_run(run_file(tmp_path, text))
     assert said in str(error.value)
 
 
-def test_a_run_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_run_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_run(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize("address", ["", "7700", "localhost", "localhost:", ":7700", "a:b", "a:70000"])
-def test_addresses_that_are_none_are_said(address: str) -> None:
+def test_invalid_addresses_are_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         host_and_port(address)
 
 
-def test_the_embedded_corpus_is_real_and_always_the_same() -> None:
+def test_the_embedded_corpus_is_large_and_deterministic() -> None:
     corpus = make_corpus()
     assert corpus.hash == make_corpus().hash
     assert MANUAL in {file.name for file in corpus.files if not file.held_out}
@@ -88,7 +88,7 @@ def update(step: int) -> EncodedUpdate:
     st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.sampled_from([0, 1, PART_BYTES_MAX, 2 * PART_BYTES_MAX + 1])
 )
 @settings(max_examples=20, deadline=None)
-def test_the_messages_are_those_that_protobuf_would_write(step: int, head_step: int, size: int) -> None:
+def test_update_messages_equal_those_that_protobuf_writes(step: int, head_step: int, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
     row, found = b"row", list(encoded_update(step, b"row", body).parts(head_step))
     for message, data in zip(found, split(body), strict=True):
@@ -96,13 +96,13 @@ def test_the_messages_are_those_that_protobuf_would_write(step: int, head_step: 
         row, head_step = b"", 0
 
 
-def test_all_who_are_at_the_head_are_sent_the_same_bytes() -> None:
+def test_followers_at_the_head_share_the_same_bytes() -> None:
     sealed = encoded_update(6, b"row", b"x" * PART_BYTES_MAX + b"y")
     for one, other in zip(sealed.parts(7), sealed.parts(7), strict=True):
         assert one is other
 
 
-async def test_a_follower_gets_each_update_as_it_is_sealed_and_a_slow_one_from_disk() -> None:
+async def test_a_fast_follower_reads_from_memory_and_a_slow_one_from_disk() -> None:
     read_from_disk: list[int] = []
 
     async def read(step: int) -> EncodedUpdate:
@@ -114,12 +114,12 @@ async def test_a_follower_gets_each_update_as_it_is_sealed_and_a_slow_one_from_d
     async def follow() -> list[EncodedUpdate]:
         return [await feed.get(step) for step in range(5)]
 
-    quick = asyncio.ensure_future(follow())
+    fast = asyncio.ensure_future(follow())
     for step in range(5):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await feed.publish(update(step))
-    assert await quick == [update(step) for step in range(5)]
+    assert await fast == [update(step) for step in range(5)]
     assert read_from_disk == []
     assert await follow() == [update(step) for step in range(5)]
     assert read_from_disk == [0, 1, 2]

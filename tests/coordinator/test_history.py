@@ -1,4 +1,4 @@
-"""The page's history: bucketed series beside a dumb reference, and what is told and read of a run."""
+"""Tests the page's history: bucketed series against a simple reference, watched events, and the ledger's past."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thinwire_coordinator.web import status
 from thinwire_proto.wire.rows import Counted
 
 ANSWER_BYTES_MAX = 64_000
-"""Of /api/history with 400 points, however long the run is."""
+"""Maximum size of /api/history with 400 points, for any length of the run."""
 
 
 def steps(count: int, seed: int = 1, first: int = 1) -> list[Bucket]:
@@ -39,7 +39,7 @@ def steps(count: int, seed: int = 1, first: int = 1) -> list[Bucket]:
 
 
 def dumb(raw: list[Bucket], stride: int) -> list[tuple[object, ...]]:
-    """All steps kept, and grouped when they are asked for."""
+    """The reference: keeps all steps, and groups them on demand."""
     groups: dict[int, list[Bucket]] = {}
     for bucket in raw:
         groups.setdefault(bucket.step // stride, []).append(bucket)
@@ -66,7 +66,7 @@ def plain(buckets: list[Bucket]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 63, 64, 300, 1001])
-def test_a_series_is_what_the_dumb_one_says(count: int) -> None:
+def test_a_series_equals_the_reference(count: int) -> None:
     series = Series(buckets_max=16)
     for bucket in steps(count):
         series.add(bucket)
@@ -78,7 +78,7 @@ def test_a_series_is_what_the_dumb_one_says(count: int) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 7), (5, 3), (40, 300), (300, 40), (17, 0)])
-def test_a_series_is_put_in_front_of_another(before: int, after: int) -> None:
+def test_prepending_a_series_equals_one_whole_series(before: int, after: int) -> None:
     whole, earlier, later = steps(before + after), Series(16), Series(16)
     for bucket in steps(before + after)[:before]:
         earlier.add(bucket)
@@ -97,7 +97,7 @@ def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
 
 
 class Watched:
-    """Counts and a history, told of the same events in the order of a swarm's watchers."""
+    """Counts and a history that handle the same events, in the order of a swarm's watchers."""
 
     def __init__(self, parameters: int = 1000, step: int = 0) -> None:
         self.counts = Counts(parameters)
@@ -108,7 +108,7 @@ class Watched:
         self.history.watch(event)
 
 
-def test_a_hundred_thousand_rounds_stay_small() -> None:
+def test_the_history_of_a_hundred_thousand_rounds_stays_small() -> None:
     watched = Watched(10**9)
     counts, history = watched.counts, watched.history
     for step in range(100_000):
@@ -131,7 +131,7 @@ def test_a_hundred_thousand_rounds_stay_small() -> None:
     assert answer["held_out"]["loss_max"][0] == 10.0
 
 
-def test_a_loss_that_is_no_number_is_left_out() -> None:
+def test_a_loss_that_is_not_finite_is_omitted() -> None:
     watched = Watched()
     history = watched.history
     watched.tell(sealed(0, loss=float("nan")))
@@ -140,21 +140,21 @@ def test_a_loss_that_is_no_number_is_left_out() -> None:
     assert history.loss_newest is None
 
 
-def test_dense_is_a_ring() -> None:
-    assert ring_bytes(0, 1000) == ring_bytes(1, 1000) == 0  # nobody to send to
+def test_the_dense_baseline_is_a_ring_all_reduce() -> None:
+    assert ring_bytes(0, 1000) == ring_bytes(1, 1000) == 0  # no other node to send to
     assert ring_bytes(4, 1000) == 4 * (2 * 3 * 4 * 1000 // 4)  # four nodes send 2·3/4·4·1000 each
 
 
-def test_the_rate_is_over_the_last_half_minute_until_now() -> None:
+def test_the_token_rate_covers_the_last_half_minute() -> None:
     watched = Watched()
     history = watched.history
     for step in range(101):
-        watched.tell(sealed(step))  # one a second
+        watched.tell(sealed(step))  # one step per second
     assert history.tokens_per_s(200.0) == pytest.approx(512, rel=0.1)
-    assert history.tokens_per_s(215.0) == pytest.approx(256, rel=0.2)  # and none since
+    assert history.tokens_per_s(215.0) == pytest.approx(256, rel=0.2)  # no step since
 
 
-def test_who_gave_what_and_how() -> None:
+def test_shares_and_participation_are_recorded_for_each_node() -> None:
     watched = Watched()
     history = watched.history
     node = f"{1:032x}"
@@ -164,7 +164,7 @@ def test_who_gave_what_and_how() -> None:
     assert (history.manners[node].early_s, history.manners[node].weight) == (-0.01, 4)
 
 
-def test_void_rounds_in_a_row_are_one_entry() -> None:
+def test_consecutive_void_rounds_form_one_entry() -> None:
     watched = Watched()
     history = watched.history
     for number, why in ((1, "a"), (2, "a"), (3, "b"), (5, "b")):
@@ -175,11 +175,11 @@ def test_void_rounds_in_a_row_are_one_entry() -> None:
     assert history.rounds_void_before + watched.counts.rounds_void.total() == 4 + VOIDS_MAX
     assert len(history.voids) == VOIDS_MAX
     assert [entry.first for entry in list(history.voids)[-3:]] == [1, 3, 5]
-    assert history.voids[-4].first == VOIDS_MAX - 1  # the newest of the old ones
+    assert history.voids[-4].first == VOIDS_MAX - 1  # the newest entry of earlier terms
 
 
-async def test_what_the_ledger_knows(tmp_path: Path) -> None:
-    await asyncio.to_thread(make_run, tmp_path, 3)  # it has an event loop of its own
+async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Path) -> None:
+    await asyncio.to_thread(make_run, tmp_path, 3)  # make_run starts its own event loop
     state = open_state(tmp_path)
     term = state.ledger.begin_term()
     state.ledger.record_void(term.number, 3, "nobody came")
@@ -205,9 +205,9 @@ async def test_what_the_ledger_knows(tmp_path: Path) -> None:
     assert list(accumulate(bucket.tokens for bucket in points)) == [2 * 8 * 32 * n for n in range(1, 5)]
     assert history.tokens_before == 3 * 2 * 8 * 32
     assert history.share(f"{3:032x}").rounds == 1
-    assert history.share(f"{1:032x}").rounds == 2  # before, and since
+    assert history.share(f"{1:032x}").rounds == 2  # one in an earlier term, one in this term
     assert history.names[f"{3:032x}"] == "Ada"
     assert history.loss_first == (2, 4.5)
     assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(3, 3, "nobody came")]
     answer = status.series(history, 100)["steps"]
-    assert answer["bytes_up"][:3] == [None] * 3  # nobody counted them in another life
+    assert answer["bytes_up"][:3] == [None] * 3  # the ledger does not record them

@@ -1,4 +1,5 @@
-"""The page's answers and its stream, over a real socket or as ASGI: before there is a swarm, and for many browsers."""
+"""Tests the page's answers and its stream, over a real socket or as ASGI, before a swarm exists and with many
+browsers."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTP
     return await asyncio.to_thread(ask)
 
 
-async def test_before_it_is_ready_it_says_so() -> None:
+async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:
     readiness = Readiness()
     readiness.text = "replaying <the> ledger"
     web = Web("127.0.0.1:0", readiness, Page(readiness).routes, may_move=False)
@@ -59,7 +60,7 @@ async def test_before_it_is_ready_it_says_so() -> None:
 
 
 class Browser:
-    """One that reads a stream. `slow`: it takes nothing in after the first message until it is let."""
+    """A browser that reads a stream. It reads nothing while `reads` is cleared."""
 
     def __init__(self, stream: live.Live) -> None:
         self.got: list[dict[str, Any]] = []
@@ -79,13 +80,13 @@ class Browser:
         self.has.set()
 
     async def message(self, text: bytes) -> None:
-        """Wait until a message with this text has come."""
+        """Wait until a message that contains `text` has arrived."""
         while not any(text in sent.get("body", b"") for sent in self.got):
             self.has.clear()
             await asyncio.wait_for(self.has.wait(), 10)
 
 
-async def test_messages_are_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_message_is_built_once_for_all_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "EVERY_S", 0.01)
     made: list[bytes] = []
 
@@ -96,7 +97,7 @@ async def test_messages_are_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -
     stream = live.Live(message, Events().failed)
     stream.wake()
     await asyncio.sleep(0)
-    assert not made  # nobody looks
+    assert not made  # no browser is connected
     browsers = [Browser(stream) for _ in range(50)]
     for browser in browsers:
         await browser.message(b'{"n":0}')
@@ -111,19 +112,19 @@ async def test_messages_are_made_once_for_all(monkeypatch: pytest.MonkeyPatch) -
     assert len(made) <= 8
     slow.reads.set()
     await slow.message(made[-1])
-    assert len(slow.got) <= 5  # the newest, not all that it has missed
+    assert len(slow.got) <= 5  # only the newest message, not all that it has missed
     stream.close()
     await asyncio.gather(*(browser.task for browser in browsers))
     assert slow.got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def test_there_is_room_for_so_many_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_browsers_beyond_the_limit_are_refused_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "STREAMS_MAX", 2)
     stream = live.Live(lambda: b"{}", Events().failed)
     browsers = [Browser(stream) for _ in range(3)]
     await browsers[2].task
     assert browsers[2].got[0]["status"] == 503
-    assert b"room for 2" in browsers[2].got[1]["body"]
+    assert b"at most 2 browsers" in browsers[2].got[1]["body"]
     browsers[0].closed.set()
     await browsers[0].task
     after = Browser(stream)
@@ -133,7 +134,7 @@ async def test_there_is_room_for_so_many_browsers(monkeypatch: pytest.MonkeyPatc
     await asyncio.gather(browsers[1].task, after.task)
 
 
-def test_samples_take_their_share_and_no_more() -> None:
+def test_samples_use_their_share_of_the_processor_and_no_more() -> None:
     budget, spent = SampleBudget(), 0.0
     for second in range(100_000):
         if budget.due(float(second), last=False):

@@ -100,7 +100,7 @@ def test_bodies_go_a_turn_after_their_snapshot(state: State) -> None:
     text = said(state.folder)
     assert "replayed 2 updates from the snapshot of step 8, the oldest that is kept" in text
     assert "of the 8 updates before step 8 only the rows are checked" in text
-    with pytest.raises(ConfigError, match="step 7 is not kept any more: the oldest snapshot is that of step 8"):
+    with pytest.raises(ConfigError, match="step 7 is no longer kept: the oldest snapshot is that of step 8"):
         replica_at(state.folder, 7)
     assert replica_at(state.folder, 9).step == 9
     Retention(state, 2).sweep()  # after a restart nobody reads yet

@@ -1,4 +1,4 @@
-"""`thinwire-coordinator sample`: the command as a person calls it, on a run that is there."""
+"""Tests the command `thinwire-coordinator sample` on an existing run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sampled(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return capsys.readouterr().out
 
 
-def test_at_temperature_0_the_most_likely_bytes_are_written(
+def test_temperature_0_writes_the_most_likely_bytes(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = {sampled(run, monkeypatch, capsys, "--temperature", "0", "--seed", seed) for seed in ("1", "2")}
@@ -35,7 +35,7 @@ def test_at_temperature_0_the_most_likely_bytes_are_written(
     assert texts.pop().startswith("line")
 
 
-def test_at_other_temperatures_the_seed_decides(
+def test_at_other_temperatures_the_seed_determines_the_sample(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, again, other = (sampled(run, monkeypatch, capsys, "--seed", seed) for seed in ("1", "1", "2"))
@@ -43,7 +43,7 @@ def test_at_other_temperatures_the_seed_decides(
 
 
 @pytest.mark.parametrize("temperature", ["-1", "nan", "inf", "warm"])
-def test_a_temperature_that_cannot_be_is_said(
+def test_an_invalid_temperature_is_rejected(
     temperature: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -52,7 +52,7 @@ def test_a_temperature_that_cannot_be_is_said(
 
 
 @pytest.mark.parametrize(("wanted", "threads"), [((), 1), (("--threads", "2"), 2)])
-def test_a_small_model_has_one_thread_unless_more_are_asked_for(
+def test_a_small_model_uses_one_thread_unless_more_are_requested(
     wanted: tuple[str, ...],
     threads: int,
     run: Path,

@@ -1,4 +1,4 @@
-"""The table of `thinwire-coordinator status`, and what it says where nobody answers."""
+"""Tests the table of `thinwire-coordinator status`, and its error when no coordinator answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def printed(status: StatusReply) -> str:
     return capture.get()
 
 
-def test_it_shows_what_everybody_gave_and_names_as_they_are() -> None:
+def test_the_table_shows_each_node_and_prints_names_literally() -> None:
     nodes = [
         NodeStatus(name="[red]a[/]", active=True, counted=3, tokens=1234, bytes_up=5600, replica_equal=True),
         NodeStatus(name="b", counted=1, replica_equal=False),
@@ -33,7 +33,7 @@ def test_it_shows_what_everybody_gave_and_names_as_they_are() -> None:
         assert words in text
 
 
-def test_of_very_many_it_shows_those_that_gave_most() -> None:
+def test_a_long_table_shows_the_nodes_with_the_most_tokens() -> None:
     nodes = [NodeStatus(name=f"node-{number:03}", tokens=number) for number in range(NODES_SHOWN + 10)]
     text = printed(StatusReply(nodes=nodes))
     assert "node-059" in text
@@ -41,14 +41,14 @@ def test_of_very_many_it_shows_those_that_gave_most() -> None:
     assert "and 10 more" in text
 
 
-def test_where_nobody_answers_it_says_so() -> None:
+def test_status_fails_with_an_error_when_no_coordinator_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     done = subprocess.run(
         [BIN / "thinwire-coordinator", "status", address], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"thinwire-coordinator: {address}: no coordinator answers there")
+    assert done.stderr.startswith(f"thinwire-coordinator: {address}: no coordinator answers")
     assert done.stdout == ""
 
 

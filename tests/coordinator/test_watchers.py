@@ -1,4 +1,4 @@
-"""What watches a swarm cannot end it, and what somebody asks does not hold up a seal."""
+"""Tests that observers cannot end a swarm, and that queries do not delay a seal."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Broken:
 
     def watch(self, event: Event) -> None:
         self.told.append(event)
-        raise ValueError("it watches badly")
+        raise ValueError("a broken watcher")
 
 
-async def test_a_watcher_that_raises_at_every_event_ends_nothing_and_is_counted(
+async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench, broken, seen = Bench(tmp_path), Broken(), list[Event]()
@@ -48,17 +48,17 @@ async def test_a_watcher_that_raises_at_every_event_ends_nothing_and_is_counted(
             assert (receipt.outcome, receipt.step) == (Receipt.OUTCOME_COUNTED, seed)
             bench.replica.apply(bench.state.update(bench.state.ledger.row(seed)), b"")
     assert not bench.swarm.failed.done()
-    assert broken.told == seen  # and the others are told all the same
+    assert broken.told == seen  # the other watchers still get every event
     assert sum(isinstance(event, RoundSealed) for event in seen) == 2
     told = parsed(generate_latest(exposition.metrics.registry).decode())
     assert value(told, "thinwire_coordinator_watcher_failures_total") == len(seen)
     tracebacks = [record for record in caplog.records if record.exc_info]
-    assert len(tracebacks) == 1  # each event is not worth one
+    assert len(tracebacks) == 1  # only the first failure logs a traceback
     assert len(caplog.records) == len(seen)
     await bench.close()
 
 
-async def test_receipts_go_out_before_anybody_is_told_that_the_round_is_sealed(tmp_path: Path) -> None:
+async def test_receipts_are_sent_before_watchers_learn_of_the_seal(tmp_path: Path) -> None:
     bench, order = Bench(tmp_path), list[str]()
     member = bench.join("a")
     await bench.attend(member)
@@ -77,7 +77,7 @@ async def test_receipts_go_out_before_anybody_is_told_that_the_round_is_sealed(t
     await bench.close()
 
 
-async def test_a_page_that_cannot_be_told_goes_on_with_the_next_event(tmp_path: Path) -> None:
+async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     events, made = bench.swarm.registry.events, asyncio.Event()
 
@@ -110,7 +110,7 @@ async def test_a_page_that_cannot_be_told_goes_on_with_the_next_event(tmp_path: 
     await bench.close()
 
 
-async def test_questions_are_answered_while_a_seal_waits_for_its_disk(tmp_path: Path) -> None:
+async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)
@@ -125,7 +125,7 @@ async def test_questions_are_answered_while_a_seal_waits_for_its_disk(tmp_path: 
 
 
 @pytest.mark.parametrize("job", [Job.READ_STATUS, Job.WRITE_SNAPSHOT, Job.MEASURE_LOSS])
-async def test_a_round_is_sealed_while_something_else_takes_long(tmp_path: Path, job: Job) -> None:
+async def test_a_round_is_sealed_while_another_job_takes_long(tmp_path: Path, job: Job) -> None:
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)

@@ -1,4 +1,4 @@
-"""What shows a swarm to whoever watches it: counts of messages and of segments, health, readiness, metrics."""
+"""Tests observation of a swarm: counts of messages and TCP segments, health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
 class Served:
-    """A swarm without nodes at a real port, and what `/metrics` and `/healthz` answer."""
+    """A swarm without nodes on a real port, with its answers to `/metrics` and `/healthz`."""
 
     def __init__(self, folder: Path) -> None:
         state = make_state(folder, small_contract())
@@ -88,7 +88,7 @@ async def test_every_message_is_counted_by_kind_and_direction(served: Served) ->
         stub = SwarmStub(channel)
         join = JoinRequest(protocol=PROTOCOL, node_id=NODE, name="x")
         reply = await stub.Join(join)
-        parts = [ContributionPart(data=b"x" * 1000)]  # of nobody's session: refused, but it has travelled
+        parts = [ContributionPart(data=b"x" * 1000)]  # without a session: refused, but its bytes count
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.Contribute(iter(parts))
         status = await stub.Status(StatusRequest())
@@ -101,7 +101,7 @@ async def test_every_message_is_counted_by_kind_and_direction(served: Served) ->
         assert await served.told("connections") == 1
 
 
-async def test_health_and_reflection_are_there_as_tools_expect(served: Served) -> None:
+async def test_standard_health_and_reflection_services_answer(served: Served) -> None:
     async with grpc.aio.insecure_channel(await served.start()) as channel:
         health: Any = HealthStub(channel)
         for name in ("", SERVICE):
@@ -116,7 +116,7 @@ async def test_health_and_reflection_are_there_as_tools_expect(served: Served) -
         assert told.status == HealthCheckResponse.NOT_SERVING
 
 
-async def test_ready_is_what_serves_and_nothing_else(served: Served) -> None:
+async def test_only_a_serving_coordinator_is_ready(served: Served) -> None:
     assert await served.healthz() == (503, False)
     assert (await served.told("ready"), await served.told("state", state="starting")) == (0, 1)
     await served.start()
@@ -139,7 +139,7 @@ def sealed(**changes: object) -> events.RoundSealed:
     return events.RoundSealed(**(facts | changes))  # type: ignore[arg-type]
 
 
-def test_events_become_figures() -> None:
+def test_events_update_the_metrics() -> None:
     metrics, counts = Metrics(), Counts(1000)
     metrics.registry.register(Counters(counts))
     metrics.begin(None)
@@ -172,7 +172,7 @@ def test_events_become_figures() -> None:
     assert figure("contributions_total", outcome="counted") == 6
     assert figure("contributions_total", outcome="late") == 1
     assert (figure("votes_total"), figure("votes_bytes_total")) == (100, 110)
-    assert figure("contribution_before_deadline_seconds_sum") == 0  # at the very last moment
+    assert figure("contribution_before_deadline_seconds_sum") == 0  # negative values are clamped to 0
     assert figure("phase_seconds_sum", phase="gather") == 4
     assert figure("phase_seconds_sum", phase="broadcast") == 0.4
     assert figure("fingerprints_compared_total", result="different") == 1
@@ -183,13 +183,13 @@ def test_events_become_figures() -> None:
     assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes(3, 1000)
 
 
-def test_a_ring_moves_what_the_formula_says() -> None:
+def test_the_ring_all_reduce_baseline_follows_its_formula() -> None:
     nodes, parameters = 5, 1_000_000
     assert ring_bytes(nodes, parameters) == nodes * (2 * (nodes - 1) / nodes * 4 * parameters)
     assert ring_bytes(1, parameters) == ring_bytes(0, parameters) == 0
 
 
-def test_connections_are_counted_and_closed_ones_are_kept() -> None:
+def test_bytes_of_closed_connections_stay_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connections = Connections(server.getsockname()[1], End.OURS)
         client = socket.create_connection(server.getsockname())
@@ -202,7 +202,7 @@ def test_connections_are_counted_and_closed_ones_are_kept() -> None:
             accepted.sendall(b"y" * 100)
             assert len(client.recv(100)) == 100
             connections.look()
-            assert len(connections) == 1  # and not the one that listens, nor the client's end
+            assert len(connections) == 1  # neither the listening socket nor the client's end
             seen = connections.wire
             assert 50_000 < seen.received < 55_000
             assert 100 < seen.sent < 2_000
@@ -210,17 +210,17 @@ def test_connections_are_counted_and_closed_ones_are_kept() -> None:
         assert (len(connections), connections.wire) == (0, seen)
 
 
-def test_a_kernel_that_tells_less_tells_nothing() -> None:
+def test_a_short_tcp_info_is_ignored() -> None:
     assert parse_tcp_info(bytes(TCP_INFO_BYTES - 1), IPV4_BYTES) is None
 
 
-def test_what_is_costly_is_done_seldom() -> None:
-    seldom = CpuBudget(least_s=1.0)
-    assert seldom.due(10.0)
-    assert not seldom.due(20.0)  # it is being done
-    seldom.took(20.0, 0.001)
-    assert not seldom.due(20.9)
-    assert seldom.due(21.0)
-    seldom.took(21.0, 0.1)
-    assert not seldom.due(40.9)
-    assert seldom.due(41.0)
+def test_the_cpu_budget_limits_expensive_measurements() -> None:
+    budget = CpuBudget(least_s=1.0)
+    assert budget.due(10.0)
+    assert not budget.due(20.0)  # the measurement is still running
+    budget.took(20.0, 0.001)
+    assert not budget.due(20.9)
+    assert budget.due(21.0)
+    budget.took(21.0, 0.1)
+    assert not budget.due(40.9)
+    assert budget.due(41.0)

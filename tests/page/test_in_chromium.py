@@ -222,7 +222,7 @@ def test_it_goes_on_after_a_restart(watched: CrowdedCoordinator, light: Open) ->
     page.evaluate("window.loadedOnce = true")
     before = watched.status()
     watched.coordinator.tell(signal.SIGKILL)
-    expect(page.locator("#state")).to_have_text("The coordinator is away")
+    expect(page.locator("#state")).to_have_text("The coordinator is unreachable")
     watched.start_again()
     expect(page.locator("#link")).to_have_attribute("data-link", "live")
     step = before["step"] + 2

@@ -1,4 +1,4 @@
-"""`thinwire-coordinator export` and `sample`: the model that a state directory holds."""
+"""The commands `thinwire-coordinator export` and `sample`, which read the model from a state directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def print_sample(folder: Path, prompt: str, length: int, temperature: float, see
 
 
 def replica_at(folder: Path, step: int | None) -> Replica:
-    """The replica of a step (the head, if None), replayed from the newest snapshot before it."""
+    """The replica at a step (None: at the head), replayed from the newest snapshot at or before that step.
+
+    Raises ConfigError if the step does not exist or is no longer kept.
+    """
     return _replica_of(open_state(folder, read_only=True), step)
 
 
@@ -36,7 +39,7 @@ def _replica_of(state: State, step: int | None) -> Replica:
         raise ConfigError(f"there is no step {step}: the ledger holds steps 0 to {state.ledger.step}")
     snapshots = state.snapshot_steps()
     if step < snapshots[0]:
-        raise ConfigError(f"step {step} is not kept any more: the oldest snapshot is that of step {snapshots[0]}")
+        raise ConfigError(f"step {step} is no longer kept: the oldest snapshot is that of step {snapshots[0]}")
     replica = state.load_snapshot(max(snapshot for snapshot in snapshots if snapshot <= step))
     for _ in replay(state, replica, step):
         pass

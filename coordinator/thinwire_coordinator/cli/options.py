@@ -1,4 +1,4 @@
-"""What `thinwire-coordinator` can be told, by options or by environment variables."""
+"""Settings of `thinwire-coordinator`, from options or environment variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_ADDRESS = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"
 NO_HTTP = "off"
 KEEP_MIN = 2
-"""Snapshots: one to go on from, and one to fall back on."""
+"""Minimum number of snapshots to keep: one to continue from, and one to fall back to."""
 
 
 def _http(text: str) -> str:
@@ -23,50 +23,52 @@ def _http(text: str) -> str:
 
 
 class CommonOptions(Options):
-    """Of every command."""
+    """Options of every command."""
 
-    log_level: Literal["debug", "info", "warning"] = option("the least important lines that are logged", "info")
+    log_level: Literal["debug", "info", "warning"] = option("lowest level that is logged", "info")
 
 
 class StateOptions(CommonOptions):
-    """Of the commands that work on a state directory."""
+    """Options of the commands that work on a state directory."""
 
     state_dir: Path = option("the state directory", metavar="DIR")
 
 
 class ReplayOptions(StateOptions):
     threads: int | None = option(
-        "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, else all cores"
+        "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, otherwise all cores"
     )
 
 
 class ServeOptions(StateOptions):
-    run: Path | None = option("the run; without it, the byte model", None, metavar="RUN.toml")
-    listen: Address = option("where nodes join; port 0 is a free one", DEFAULT_ADDRESS, metavar="HOST:PORT")
-    wait_for: int = option("nodes before the first round", 1, metavar="N", ge=1)
-    evaluate_every: int = option("steps from one held-out loss to the next", 20, metavar="STEPS", ge=1)
+    run: Path | None = option("the run file; without it, the byte model is trained", None, metavar="RUN.toml")
+    listen: Address = option(
+        "address on which nodes join; port 0 picks a free port", DEFAULT_ADDRESS, metavar="HOST:PORT"
+    )
+    wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
+    evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)
     keep: int | None = option(
-        "keep the newest N snapshots (2 or more) and every update since the oldest of them; without it, everything "
-        "from the first state on",
+        "keep the newest N snapshots (2 or more) and every update since the oldest of them; without it, keep "
+        "everything since the initial state",
         None,
         metavar="N",
         ge=KEEP_MIN,
     )
     bodies: str | None = option(
-        "where a new run's updates are kept: a folder, s3://BUCKET/PREFIX, …",
+        "where a new run stores its updates: a folder, s3://BUCKET/PREFIX, …",
         None,
         metavar="URL",
         shown="in the state directory",
     )
     http: Annotated[str, AfterValidator(_http)] | None = option(
-        "the page, and the metrics; 'off' for none",
+        "address of the page and the metrics; 'off' disables both",
         None,
         metavar="HOST:PORT",
         shown=f"{DEFAULT_HTTP}, or a free port",
     )
-    log_format: Literal["text", "json"] = option("text, or one JSON object a line", "text")
+    log_format: Literal["text", "json"] = option("text, or one JSON object per line", "text")
     ready_file: Path | None = option(
-        "JSON with the addresses, written when nodes can join",
+        "JSON file with the addresses, written once nodes can join",
         None,
         metavar="FILE",
         shown="ready.json in the state directory",
@@ -75,5 +77,5 @@ class ServeOptions(StateOptions):
 
 class StatusOptions(CommonOptions):
     coordinator: RemoteAddress = option(
-        "where the coordinator listens", DEFAULT_ADDRESS, metavar="HOST:PORT", positional=True
+        "address of the coordinator", DEFAULT_ADDRESS, metavar="HOST:PORT", positional=True
     )

@@ -1,4 +1,5 @@
-"""The command line of `thinwire-coordinator`. A command loads what it needs when it runs: torch takes seconds."""
+"""The command line of `thinwire-coordinator`. Each command imports its modules when it runs, because torch takes
+seconds to import."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, Serve
 
 
 def parser() -> argparse.ArgumentParser:
-    """Its arguments have a `command`, to be called with them."""
+    """The argument parser. Parsed arguments hold `command`, a function that takes these arguments."""
     parser = argparse.ArgumentParser("thinwire-coordinator", description="The command `thinwire-coordinator`.")
     add_version(parser)
     add_options(parser, CommonOptions)
@@ -21,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     add_options(serve, ServeOptions, *(name for name in ServeOptions.model_fields if name != "log_level"))
     serve.set_defaults(command=_serve)
 
-    ask = commands.add_parser("status", help="how a running swarm is doing")
+    ask = commands.add_parser("status", help="show the status of a running swarm")
     add_options(ask, StatusOptions, "coordinator")
     ask.set_defaults(command=_status)
 
@@ -33,11 +34,11 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
     export.set_defaults(command=_export)
 
-    write = commands.add_parser("sample", help="what the model writes by now")
+    write = commands.add_parser("sample", help="generate text with the current model")
     write.add_argument("--prompt", default="def ", metavar="TEXT")
     write.add_argument("--length", type=_positive, default=300, metavar="BYTES")
     write.add_argument(
-        "--temperature", type=_temperature, default=0.8, help="0 takes the most likely byte each time; default 0.8"
+        "--temperature", type=_temperature, default=0.8, help="0 always picks the most likely byte; default 0.8"
     )
     write.add_argument("--seed", type=int, default=1)
     write.set_defaults(command=_sample)

@@ -1,4 +1,4 @@
-"""RUN.toml: bad input ends here, with an error that says what was wrong."""
+"""Reads and validates RUN.toml, and reports errors in it as ConfigError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ else:
 
 
 def read_run(path: Path) -> RunSpec:
-    """A run file, checked. `model.preset` names a size; other keys of [model] override it. Raises ConfigError."""
+    """Read and validate a run file. `model.preset` names a preset; other keys of [model] override it.
+
+    Raises ConfigError.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -29,7 +32,7 @@ def read_run(path: Path) -> RunSpec:
     kind = DATA.kind_of(data)
     for key in kind.spec.DERIVED if kind else ():
         if isinstance(data, dict) and key in data:
-            raise ConfigError(f"{path}: data.{key}: the coordinator works this out; leave it away")
+            raise ConfigError(f"{path}: data.{key}: computed by the coordinator; remove it")
     return parse_run(document, str(path))
 
 
@@ -39,5 +42,5 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
         return
     name = model.pop("preset")
     if name not in PRESETS:
-        raise ConfigError(f"{source}: model.preset: there is no {name!r}; there are {', '.join(PRESETS)}")
+        raise ConfigError(f"{source}: model.preset: {name!r} does not exist; choose one of {', '.join(PRESETS)}")
     document["model"] = PRESETS[name].model_dump() | model

@@ -1,4 +1,4 @@
-"""`thinwire-coordinator serve`."""
+"""The command `thinwire-coordinator serve`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire_coordinator.coordinator import Coordinator, Settings
 
 
 def serve(options: ServeOptions) -> None:
-    """Until SIGINT or SIGTERM. Raises ThinwireError."""
+    """Run a coordinator until SIGINT or SIGTERM. Raises ThinwireError."""
     log_to_stderr(options.log_level, options.log_format)
     settings = Settings(
         state_dir=options.state_dir,
@@ -33,6 +33,6 @@ def serve(options: ServeOptions) -> None:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await Coordinator(settings).run(stop)
 
-    import uvloop  # noqa: PLC0415 - not there on Windows, where the other commands work
+    import uvloop  # noqa: PLC0415 - not available on Windows, where the other commands work
 
     uvloop.run(run())

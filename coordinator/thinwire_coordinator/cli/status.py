@@ -1,4 +1,4 @@
-"""`thinwire-coordinator status`."""
+"""The command `thinwire-coordinator status`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from thinwire_coordinator.cli.status_table import table
 
 
 def print_status(address: str) -> None:
-    """Raises RemoteError if no coordinator answers there."""
+    """Print the status of the swarm. Raises RemoteError if no coordinator answers at `address`."""
     Console().print(table(ask_status(address)))

@@ -1,4 +1,4 @@
-"""`thinwire-coordinator status`: asks a running coordinator how its swarm is doing."""
+"""Requests the status of a swarm from its coordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 
 def ask_status(address: str) -> StatusReply:
-    """`address`: HOST:PORT. Raises RemoteError if no coordinator answers there."""
+    """The status of the swarm at `address` (HOST:PORT). Raises RemoteError if no coordinator answers."""
     with grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]) as channel:
         try:
             return SwarmStub(channel).Status(StatusRequest(), timeout=limits.STATUS_ANSWER_S)
@@ -23,7 +23,7 @@ def ask_status(address: str) -> StatusReply:
 def _in_words(error: grpc.RpcError) -> str:
     code = error.code() if isinstance(error, grpc.Call) else None
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return "what answers there is no coordinator of thinwire"
+        return "the server at this address is not a thinwire coordinator"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer within {limits.STATUS_ANSWER_S:.0f} s"
-    return "no coordinator answers there; one that replays its ledger does not either, until it is through"
+    return "no coordinator answers; a coordinator that still replays its ledger does not answer yet"

@@ -1,4 +1,4 @@
-"""How a swarm is doing, from its status, as tables for a terminal."""
+"""Formats the status of a swarm as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 BAR_WIDTH = 60
 NODES_SHOWN = 50
-"""Those that gave the most tokens."""
+"""Number of nodes in the table: those with the most tokens."""
 
 
 def equality(status: StatusReply) -> str:
-    """Replicas equal or not, in words."""
+    """Whether the replicas are equal, as text."""
     compared, different = status.fingerprints_compared, status.fingerprints_different
     if not compared:
         return "not compared yet"
-    return f"equal, {compared} times compared" if not different else f"{different} of {compared} comparisons DIFFER"
+    return f"equal, {compared} comparisons" if not different else f"{different} of {compared} comparisons DIFFER"
 
 
 def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
-    """Everything in a status; names of nodes are shown as they are, and never read as markup."""
+    """All fields of a status. Names of nodes are shown literally, never parsed as markup."""
     heading = Text(f"thinwire · step {status.step} of {status.steps}", style="bold")
-    progress = Table.grid()  # a bar alone does not end its line
+    progress = Table.grid()  # a bar without a grid does not end its line
     progress.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH))
     parts: list[RenderableType] = [heading, progress, Text(), _facts(status, tokens_per_second), Text(), _nodes(status)]
     if (hidden := len(status.nodes) - NODES_SHOWN) > 0:

@@ -13,7 +13,7 @@ from thinwire_coordinator.swarm.counts import Counts
 
 
 class Counters(Collector):
-    """`counts`: those of the swarm, when there is one."""
+    """Exports a swarm's counts. `counts` is empty until `Exposition.begin` replaces it with the swarm's."""
 
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
@@ -71,7 +71,7 @@ def _one(of: Definition, value: float) -> Metric:
 
 
 def _each(of: Definition, values: Mapping[str, float]) -> Metric:
-    """One value for each value of its only label: those that are known, with a 0, and those that came up."""
+    """One value for each value of the metric's only label. Label values known in advance start at 0."""
     counter = of.counter()
     for label, value in (dict.fromkeys(of.values, 0) | dict(values)).items():
         counter.add_metric((label,), value)

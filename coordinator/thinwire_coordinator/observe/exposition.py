@@ -1,7 +1,7 @@
-"""What `/metrics` answers: everything that is counted and how everything stands, in Prometheus's text format.
+"""The `/metrics` endpoint: all counters, gauges and histograms in Prometheus's text format.
 
-Two things cost more than reading a number: asking the kernel about every connection, and measuring the disks. They are
-done in threads, seldom, and only while somebody asks for metrics at all.
+Two measurements are expensive: asking the kernel about every connection, and measuring the disks. Both run in threads,
+within a CPU budget, and only when a client requests the metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ DISKS_EVERY_S = 10.0
 
 
 class Exposition:
-    """There from the start of the process; `begin` when the ledger is replayed, `listening` when nodes can join."""
+    """Serves metrics from the start of the process. Call `begin` once the ledger is replayed, and `listening` once
+    nodes can join."""
 
     def __init__(self, readiness: Readiness, workers: Workers) -> None:
         self.metrics = Metrics()
@@ -57,8 +58,11 @@ class Exposition:
         self._keep: int | None = None
 
     def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], loss: tuple[int, float] | None) -> None:
-        """From now on the swarm is watched. keep: see `retention`. needs: of the disks, as just measured. loss: the
-        newest held-out one, with its step."""
+        """Start to watch the swarm.
+
+        keep: number of snapshots to keep, see `retention`. needs: the latest measurement of the disks. loss: step and
+        value of the newest held-out loss.
+        """
         self._state, self._keep = swarm.state, keep
         self._gauges.needs = needs
         self.metrics.begin(loss)
@@ -82,7 +86,7 @@ class Exposition:
             finally:
                 self._look_at_wire.took(now, cpu_s)
         if self._state is not None and self._look_at_disks.due(now):
-            # not waited for: the disk may be busy, and what was last measured will do
+            # not awaited: the disk may be busy, and the previous measurement is good enough
             self._measuring = asyncio.create_task(self._measure_disks(self._state, now))
 
     async def _measure_disks(self, state: State, now: float) -> None:
@@ -93,13 +97,13 @@ class Exposition:
                 Job.MEASURE_DISKS, _timed, lambda: measure(state, self._keep)
             )
         except (OSError, LedgerError) as error:
-            log.warning("the disks cannot be measured: %s", error)
+            log.warning("cannot measure the disks: %s", error)
         finally:
             self._gauges.needs = needs
             self._look_at_disks.took(now, cpu_s)
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What it returns, and the seconds of processor time that this thread spent on it."""
+    """Run `work`; return its result and the processor time that this thread used for it, in seconds."""
     began = time.thread_time()
     return work(), time.thread_time() - began

@@ -17,13 +17,13 @@ from thinwire_coordinator.swarm.workers import Workers
 
 STATES = ("starting", "waiting", "training", "complete", "failed")
 PLACES = ("state", "bodies")
-"""The disks that `sizes` measures, in its order."""
+"""Labels of the disks, in the order in which `disk_forecast.measure` returns them."""
 CONTRACT_DIGITS = 16
-VERSION = version("thinwire")  # once: it is looked up on the disk
+VERSION = version("thinwire")  # read once, because the lookup reads the disk
 
 
 class Gauges(Collector):
-    """needs: of each disk, as last measured."""
+    """Exports the current state of the coordinator. `needs` holds the latest measurement of each disk."""
 
     def __init__(self, readiness: Readiness, workers: Workers) -> None:
         self._readiness = readiness
@@ -74,7 +74,7 @@ def _one(of: Definition, value: float) -> Metric:
 
 
 def _each(of: Definition, values: Mapping[str, float]) -> Metric:
-    """One value for each value of its only label."""
+    """One value for each value of the metric's only label."""
     gauge = of.gauge()
     for label, value in values.items():
         gauge.add_metric((label,), value)

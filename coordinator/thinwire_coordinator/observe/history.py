@@ -1,7 +1,8 @@
-"""What the page tells of a run beyond the moment: its figures by step, who gave what, and which rounds were void.
+"""The history of a run, for the page: its figures by step, the share of each node, and the void rounds.
 
-A watcher of `events`: called on the event loop, in microseconds. What earlier lives of the coordinator sealed is read
-from the ledger meanwhile (`read_past`, off the event loop, in small pieces) and put in front when it is all there.
+`History` watches `events`: it is called on the event loop and takes microseconds. Steps that were sealed in earlier
+terms are read from the ledger by `read_past`, off the event loop and in small pieces, and are prepended once all of
+them are read.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from thinwire_coordinator.swarm.events import (
 )
 
 VOIDS_MAX = 50
-"""Runs of void rounds that are remembered."""
+"""Number of sequences of void rounds that are remembered."""
 SHARES_MAX = 65_536
-"""Nodes whose share of the run is remembered, those that gave least being forgotten."""
+"""Number of nodes whose share is remembered. Nodes with the fewest tokens are dropped first."""
 NAMES_MAX = 65_536
-"""Of nodes, the newest."""
+"""Number of node names that are remembered: the newest ones."""
 MANNERS_MAX = 16_384
-"""Nodes of which it is known how they took part of late; more than any contract allows at once."""
+"""Number of nodes whose recent participation is remembered. No contract allows this many nodes at once."""
 RATE_OVER_S = 30.0
 RATE_STEPS_MAX = 512
 ROWS_AT_ONCE = 256
-"""Read from the ledger before others are let at it."""
+"""Rows that one job reads from the ledger, so that other jobs can run in between."""
 
 
 @dataclass
 class Share:
-    """What a node has given to the run, all lives of the coordinator taken together."""
+    """A node's counted rounds and tokens over all terms of the coordinator."""
 
     rounds: int = 0
     tokens: int = 0
@@ -49,17 +50,19 @@ class Share:
 
 @dataclass
 class Manner:
-    """How a node took part of late. early_s: before the deadline, its newest contribution had arrived whole."""
+    """A node's recent participation. early_s: seconds from the arrival of its newest complete contribution to the
+    deadline."""
 
     round: int | None = None
     weight: int = 0
     early_s: float | None = None
-    refused: ContributionRefused | None = None  # if the newest contribution was
+    refused: ContributionRefused | None = None  # set if the newest contribution was refused
 
 
 @dataclass
 class Voids:
-    """Void rounds in a row for one reason. at: by the coordinator's clock; None: before its start."""
+    """Consecutive void rounds with the same reason. at: time of the last one on the coordinator's clock, or None if it
+    was in an earlier term."""
 
     first: int
     last: int
@@ -69,7 +72,7 @@ class Voids:
 
 @dataclass
 class Past:
-    """What the ledger knows of the steps before this life of the coordinator."""
+    """The history of the steps before this term, as read from the ledger."""
 
     series: Series = field(default_factory=Series)
     held_out: list[tuple[int, float]] = field(default_factory=list)
@@ -80,28 +83,31 @@ class Past:
 
 
 class History:
-    """counts: of this life, and told of each event before this is. started: when this life began, after `step` steps,
-    by the clock that events' times are of."""
+    """Collects the figures of a run by watching its events.
+
+    counts: the counts of this term; they must be updated before `watch` is called. step: number of steps before this
+    term. started: when this term began, on the clock of the events.
+    """
 
     def __init__(self, counts: Counts, step: int, started: float) -> None:
         self._counts = counts
-        self._bytes_before = (0, 0, 0)  # up, down and dense, when the step before was sealed
+        self._bytes_before = (0, 0, 0)  # up, down and dense, as of the previous sealed step
         self._shares_before: dict[str, Share] = {}
-        self._sealed: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS_MAX)  # when, and tokens since the start
+        self._sealed: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS_MAX)  # time, and tokens since the start
         self.since_step = step
         self.started = started
         self.complete = step == 0
-        """Whether what came before is in it."""
+        """Whether the steps of earlier terms are included."""
         self.series = Series()
         self.held_out = Series()
         self.loss_first: tuple[int, float] | None = None
         self.loss_newest: tuple[int, float] | None = None
         self.tokens_before = 0
-        """Before this life, like the next."""
+        """Tokens of earlier terms."""
         self.rounds_void_before = 0
         self.sample: Sampled | None = None
         self.names: dict[str, str] = {}
-        """Of nodes that this life may not have seen."""
+        """Names of nodes, including nodes that have not joined in this term."""
         self.manners: dict[str, Manner] = {}
         self.voids: deque[Voids] = deque(maxlen=VOIDS_MAX)
 
@@ -121,7 +127,7 @@ class History:
             self.sample = event
 
     def tokens_per_s(self, now: float) -> float:
-        """Over the last half minute or so, until now."""
+        """Mean rate over about the last `RATE_OVER_S` seconds."""
         while len(self._sealed) > 2 and now - self._sealed[1][0] > RATE_OVER_S:
             self._sealed.popleft()
         if len(self._sealed) < 2:
@@ -130,14 +136,14 @@ class History:
         return (self._sealed[-1][1] - before) / max(now - then, 1e-3)
 
     def share(self, node: str) -> Share:
-        """What a node has given, in this life and before."""
+        """The share of a node over all terms."""
         before, since = self._shares_before.get(node, Share()), self._counts.nodes.get(node)
         if since is None:
             return before
         return Share(before.rounds + since.counted, before.tokens + since.tokens)
 
     def shares(self) -> dict[str, Share]:
-        """Of all nodes that have given something."""
+        """The shares of all nodes with a counted contribution."""
         gave = [node for node, counts in self._counts.nodes.items() if counts.counted]
         return {node: self.share(node) for node in {*self._shares_before, *gave}}
 
@@ -147,7 +153,7 @@ class History:
             del self.names[next(iter(self.names))]
 
     def begin_with(self, past: Past) -> None:
-        """Put what the ledger knows in front of what has happened since."""
+        """Prepend the history of earlier terms."""
         self.series.prepend(past.series)
         measured = Series()
         for step, loss in past.held_out:
@@ -214,8 +220,10 @@ async def read_past(
     tokens_a_sample: int,
     submit: Callable[[Callable[[], None]], Awaitable[None]],
 ) -> Past:
-    """What the ledger knows of the steps before `stop`, and of the terms before `term`. `submit` runs a piece of it,
-    of milliseconds, on a thread that reads. Raises LedgerError."""
+    """Read the history of the steps before `stop` and of the terms before `term`.
+
+    `submit` runs one piece of the work, which takes milliseconds, on a worker thread. Raises LedgerError.
+    """
     past = Past()
 
     def read_lists() -> None:

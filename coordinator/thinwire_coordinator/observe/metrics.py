@@ -1,7 +1,7 @@
-"""Histograms, and gauges of the newest update, kept by watching a swarm's events; `counters` and `gauges` have what is
-computed at scrape time.
+"""Histograms, and gauges of the newest update, maintained by watching a swarm's events.
 
-Everything is in a registry of its own. Called on the event loop, for microseconds.
+`counters` and `gauges` hold the metrics that are computed at scrape time. All metrics are in a separate registry. The
+watcher is called on the event loop and takes microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from thinwire_coordinator.swarm.events import (
     UpdateSent,
 )
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # or half of the series only say when the process started
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
 
 BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 """From the merge of a small model to the round of a large one."""
@@ -34,7 +34,7 @@ HISTOGRAMS = (
 
 
 class Metrics:
-    """Others may add what they know to `registry`."""
+    """Updates histograms and gauges on events. Other collectors can be added to `registry`."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -47,13 +47,13 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def begin(self, loss: tuple[int, float] | None) -> None:
-        """The ledger is replayed. loss: the newest held-out one, with its step."""
+        """Initialize the gauges once the ledger is replayed. loss: step and value of the newest held-out loss."""
         self._set(definitions.SEALED_TIMESTAMP_SECONDS, time.time())
         if loss is not None:
             self._measured(*loss)
 
     def watch(self, event: Event) -> None:
-        """Told of each event, those that come from every node in every round first."""
+        """Handle an event. The most frequent events come first: those for every node in every round."""
         match event:
             case ContributionTaken():
                 self._took_contribution(event)
@@ -87,7 +87,7 @@ class Metrics:
         self._histograms[definitions.PHASE_SECONDS].labels(phase).observe(seconds)
 
     def _set(self, of: Definition, value: float) -> None:
-        """A gauge is there from its first value on: nobody is to read a loss of 0."""
+        """Set a gauge, and create it at its first value, so that a scrape never shows a loss of 0."""
         if of not in self._gauges:
             self._gauges[of] = Gauge(of.name, of.help, of.labels, registry=self.registry)
         self._gauges[of].set(value)

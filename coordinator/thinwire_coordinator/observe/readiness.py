@@ -1,7 +1,7 @@
-"""Whether the coordinator lives, and whether nodes can join it.
+"""Health endpoints: whether the coordinator is alive, and whether nodes can join it.
 
-The HTTP port opens before the ledger is replayed. So an orchestrator can tell a coordinator that needs time from one
-that hangs: /livez answers 200 in both cases that are no fault, a replay and a shutdown; /readyz does not.
+The HTTP port opens before the ledger is replayed, so an orchestrator can tell a busy coordinator from one that hangs:
+/livez answers 200 also during a replay and during a shutdown; /readyz answers 503 in both cases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from thinwire_coordinator.swarm.view import SwarmView
 
 
 class Readiness:
-    """`text`: what happens before nodes can join. `swarm`: set when they can. `ending`: they cannot any more."""
+    """State of the health endpoints.
+
+    text: what the coordinator does before nodes can join. swarm: set once nodes can join. ending: set once the
+    coordinator shuts down.
+    """
 
     def __init__(self) -> None:
         self.text = "starting"
@@ -24,7 +28,7 @@ class Readiness:
         self.routes: list[BaseRoute] = [
             Route("/livez", self.livez),
             Route("/readyz", self.readyz),
-            Route("/healthz", self.readyz),  # its first name, which monitoring may know
+            Route("/healthz", self.readyz),  # the original name, which existing monitoring may use
         ]
 
     @property
@@ -37,7 +41,7 @@ class Readiness:
 
     @property
     def state(self) -> str:
-        """In words."""
+        """The state as text for people."""
         if self.swarm is None:
             return self.text
         if self.failed:
@@ -45,9 +49,9 @@ class Readiness:
         return "ending" if self.ending else self.swarm.condition
 
     async def livez(self, request: Request) -> Response:
-        """200 as long as the event loop runs: the answer itself is the proof."""
+        """Answer 200 as long as the event loop runs."""
         return JSONResponse({"ready": self.ready, "state": self.state}, headers=SAFETY)
 
     async def readyz(self, request: Request) -> Response:
-        """200 while nodes can join, 503 before and after."""
+        """Answer 200 while nodes can join, 503 before and after."""
         return JSONResponse({"ready": self.ready, "state": self.state}, 200 if self.ready else 503, SAFETY)

@@ -1,10 +1,11 @@
-"""A run's figures by step, in bounded memory, however many steps there are.
+"""A run's figures by step, in memory that does not grow with the number of steps.
 
-Keeping every step would make the coordinator's memory, the message to a browser and the line on its screen grow with
-the run; keeping the newest only would lose the beginning, which is where the loss falls. So steps are kept in buckets
-of `stride` neighbours each. When there are too many buckets, the stride doubles and neighbours become one: sums are
-added, extremes kept, and of what simply stands at a moment the newest. A bucket always holds the steps from n · stride
-to (n + 1) · stride - 1, so what is in it does not depend on when it was made.
+If every step were kept, the coordinator's memory, the message to a browser and the line on its screen would grow with
+the run. If only the newest steps were kept, the beginning would be lost, which is where the loss falls. Steps are
+therefore kept in buckets of `stride` consecutive steps each. When there are too many buckets, the stride doubles and
+pairs of neighbours are merged: sums are added, minima and maxima are kept, and other values are those of the newest
+step. A bucket always covers the steps from n · stride to (n + 1) · stride - 1, so its content does not depend on when
+it was created.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ BUCKETS_MAX = 2048
 
 @dataclass(slots=True)
 class Bucket:
-    """One sealed step, or several neighbours. Without a loss, `losses` is 0."""
+    """One sealed step, or several consecutive ones. `losses` is the number of steps with a loss."""
 
-    step: int  # the newest in it, counted from 1: so many were sealed by then
-    tokens: int = 0  # sum, like all bytes
+    step: int  # the newest step, counted from 1: the number of steps sealed by then
+    tokens: int = 0  # a sum, like all byte counts
     update_bytes: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     dense_bytes: int = 0
     nodes: int = 0  # counted in the newest step
-    at_s: float | None = None  # when the newest was sealed, since the coordinator's start; None: before that
+    at_s: float | None = None  # when the newest step was sealed, since the start of the term; None: in an earlier term
     loss_sum: float = 0.0
     losses: int = 0
     loss_min: float = math.inf
@@ -35,11 +36,11 @@ class Bucket:
 
     @property
     def loss(self) -> float | None:
-        """The mean of those in it."""
+        """The mean loss over the steps of the bucket that have one."""
         return self.loss_sum / self.losses if self.losses else None
 
     def take_in(self, later: Bucket) -> None:
-        """Become one with a bucket of later steps."""
+        """Merge a bucket of later steps into this one."""
         self.step, self.nodes, self.at_s = later.step, later.nodes, later.at_s
         self.tokens += later.tokens
         self.update_bytes += later.update_bytes
@@ -53,7 +54,7 @@ class Bucket:
 
 
 def with_loss(step: int, loss: float) -> Bucket:
-    """A step with a loss and nothing else; without one, if it is not finite."""
+    """A bucket for one step with only a loss, or without any if the loss is not finite."""
     bucket = Bucket(step)
     add_loss(bucket, loss)
     return bucket
@@ -65,7 +66,7 @@ def add_loss(bucket: Bucket, loss: float) -> None:
 
 
 class Series:
-    """Takes steps in ascending order."""
+    """A bounded series of buckets. Steps must be added in ascending order."""
 
     def __init__(self, buckets_max: int = BUCKETS_MAX) -> None:
         self._buckets_max = buckets_max
@@ -73,21 +74,21 @@ class Series:
         self._buckets: dict[int, Bucket] = {}  # by step // stride, ascending
 
     def add(self, bucket: Bucket) -> None:
-        """The bucket is the series' own from now on."""
+        """Append a bucket. The series takes ownership of it and may change it."""
         _put(self._buckets, bucket.step // self.stride, bucket)
         while len(self._buckets) > self._buckets_max:
             self.stride *= 2
             self._buckets = _grouped(self._buckets.values(), self.stride)
 
     def prepend(self, earlier: Series) -> None:
-        """Put a series of earlier steps in front."""
+        """Prepend a series of earlier steps."""
         later, self._buckets = list(self._buckets.values()), {}
         self.stride = max(self.stride, earlier.stride)
         for bucket in [*earlier._buckets.values(), *later]:
             self.add(bucket)
 
     def points(self, points_max: int) -> list[Bucket]:
-        """At most `points_max` buckets, which the caller must not change."""
+        """At most `points_max` buckets. The caller must not change them."""
         stride = self.stride
         while len({bucket.step // stride for bucket in self._buckets.values()}) > points_max:
             stride *= 2

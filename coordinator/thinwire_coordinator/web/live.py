@@ -1,9 +1,9 @@
-"""Server-sent events: what changes, to every browser that looks, at the cost of one.
+"""Server-sent events: sends changes to every open browser.
 
-A message is made only when something happened, at most once a second, and only if anybody looks. It is encoded once,
-and each stream is given the same bytes. A stream holds the newest message alone, so a slow browser misses some and
-holds up nobody. A browser that vanished is found out by the kernel (`web` sets TCP_USER_TIMEOUT) when a heartbeat is
-not acknowledged.
+A message is made after an event, at most once a second, and only if a browser is connected. It is encoded once, and
+every stream gets the same bytes. A stream holds only the newest message, so a slow browser misses some messages but
+does not delay other browsers. If a browser disappears, the kernel closes its connection once a heartbeat is not
+acknowledged (`thinwire_common.http` sets TCP_USER_TIMEOUT).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thinwire_proto import limits
 STREAMS_MAX = 256
 EVERY_S = 1.0
 HEARTBEAT = b"event: heartbeat\ndata: 1\n\n"
-"""An event, not a comment, so that the page, too, notices when it hears nothing any more."""
+"""An event rather than a comment, so that the page notices when heartbeats stop."""
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -30,19 +30,19 @@ HEADERS = [
 
 
 class _Stream:
-    """One browser's: the newest message that it has not been sent."""
+    """The stream of one browser. Holds the newest message that has not been sent yet."""
 
     def __init__(self) -> None:
         self._message: bytes | None = None
         self._changed = asyncio.Event()
 
     def put(self, message: bytes | None) -> None:
-        """None: the end."""
+        """Replace the message to send. None ends the stream."""
         self._message = message
         self._changed.set()
 
     async def get(self) -> bytes | None:
-        """The next message, or a heartbeat if there is none for a while; None at the end."""
+        """Wait for the next message. Returns a heartbeat after STREAM_HEARTBEAT_S, and None at the end."""
         try:
             await asyncio.wait_for(self._changed.wait(), limits.STREAM_HEARTBEAT_S)
         except asyncio.TimeoutError:
@@ -52,7 +52,7 @@ class _Stream:
 
 
 class Live:
-    """`message`: makes the JSON that is sent. `failed`: is told when it cannot."""
+    """Sends messages to all streams. message: builds the JSON. failed: called if building it raises an exception."""
 
     def __init__(self, message: Callable[[], bytes], failed: Callable[[str, BaseException], None]) -> None:
         self._message = message
@@ -63,12 +63,12 @@ class Live:
         self._closed = False
 
     def wake(self, event: object = None) -> None:
-        """Something happened."""
+        """Schedule a message, because the state has changed."""
         if self._streams:
             self._changed.set()
 
     def close(self) -> None:
-        """End every stream; browsers come back by themselves when there is a coordinator again."""
+        """End every stream. Browsers reconnect by themselves once the coordinator runs again."""
         self._closed = True
         self.sending.cancel()
         for stream in self._streams:
@@ -85,16 +85,16 @@ class Live:
     def _send_once(self) -> None:
         try:
             message = b"event: status\ndata: " + self._message() + b"\n\n"
-        except Exception as error:  # noqa: BLE001 - the next event may be one that can be told
+        except Exception as error:  # noqa: BLE001 - the next message may succeed
             self._failed("the page's stream", error)
             return
         for stream in self._streams:
             stream.put(message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI response: one stream, for as long as the browser stays."""
+        """An ASGI response: one stream, open until the browser disconnects."""
         if self._closed or len(self._streams) >= STREAMS_MAX:
-            text = f"{len(self._streams)} browsers are watching, and there is room for {STREAMS_MAX}; /api/status works"
+            text = f"{len(self._streams)} of at most {STREAMS_MAX} browsers are connected; /api/status still works"
             await JSONResponse({"state": text}, 503, {"retry-after": "30"})(scope, receive, send)
             return
         stream = _Stream()

@@ -1,6 +1,6 @@
-"""The routes of the page: files from this package, JSON made on demand, and one stream.
+"""The routes of the page: static files of this package, JSON built on demand, and an event stream.
 
-Answers that many browsers ask for are kept, encoded, for as long as nobody would see a difference.
+Encoded JSON answers are cached for KEPT_S seconds, because many browsers ask for the same ones.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from thinwire_proto.errors import LedgerError
 log = logging.getLogger("thinwire.coordinator")
 
 POINTS, POINTS_MIN, POINTS_MAX = 400, 16, 2000
-"""Of a series, in one answer."""
+"""Points of a series in one answer: default, minimum and maximum."""
 ROWS = 15
-"""Nodes, where it is not said how many."""
+"""Default number of nodes in one answer."""
 KEPT_S = 0.5
 KEPT_MAX = 64
-"""Different questions, whose answers are kept meanwhile."""
+"""Maximum number of cached answers."""
 NAMES_EVERY_S = 1.0
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -52,11 +52,11 @@ SAFETY = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""Nothing from elsewhere is loaded, and no script but the page's own files runs."""
+"""Headers of every answer. The page loads nothing from other servers and runs no scripts except its own files."""
 
 
 class Page:
-    """`routes` are there from the beginning, and say so while there is no swarm yet; `open` gives them one."""
+    """Serves the page. Its routes answer 503 with the current state until `open` is called with a swarm."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
@@ -79,7 +79,7 @@ class Page:
         ]
 
     def open(self, swarm: Swarm) -> None:
-        """Begin to watch. What happened before is read from the ledger meanwhile."""
+        """Start to watch the swarm. A background task reads the earlier history from the ledger."""
         self._swarm = view = swarm.view
         self._history = History(view.counts, view.step, view.now)
         events = swarm.events
@@ -103,14 +103,14 @@ class Page:
                 swarm.state.reading_ledger, view.term.number, history.since_step, view.contract.model.context, submit
             )
         except LedgerError as error:
-            log.warning("the page shows nothing before step %d: %s", history.since_step, error)
+            log.warning("the page cannot show the history before step %d: %s", history.since_step, error)
             return
         history.begin_with(past)
         if self._live is not None:
             self._live.wake()
 
     def _know_name(self, event: Event) -> None:
-        """Names of nodes outlive the coordinator, so that who has left can still be thanked by name."""
+        """Store the names of nodes on disk, so that nodes that have left are still thanked by name."""
         swarm, history = self._swarm, self._history
         if not isinstance(event, NodeCame) or swarm is None or history is None:
             return
@@ -123,7 +123,7 @@ class Page:
         self._new_names[event.node_id] = member.name
 
     def _record_names(self) -> None:
-        """One write for all that came meanwhile: a thousand may come back at once."""
+        """Write all names that have arrived since the last write, because a thousand nodes may rejoin at once."""
         names, self._new_names, self._names_timer = self._new_names, {}, None
         if self._record is not None:
             self._record(names)
@@ -143,16 +143,20 @@ class Page:
 
     async def _static(self, request: Request) -> Response:
         found = self._files.get(request.path_params["name"])
-        return found.answer(request) if found else Response("there is no such file\n", 404, SAFETY)
+        return found.answer(request) if found else Response("file not found\n", 404, SAFETY)
 
     async def _status(self, request: Request) -> Response:
-        """How it is now. `nodes`, `offset`, `sort`: which of them; a sort with a minus before it is the other way."""
+        """The current status.
+
+        `nodes` and `offset` in the query select rows of the table of nodes. `sort` names its order; a leading minus
+        reverses it.
+        """
         try:
             count = _number(request, "nodes", ROWS, 0, status.NODES_MAX)
             offset = _number(request, "offset", 0, 0, 1 << 20)
             sort = request.query_params.get("sort", "tokens")
             if sort.removeprefix("-") not in status.SORTS:
-                raise ValueError(f"sort must be one of {', '.join(status.SORTS)}, or that with a minus before it")
+                raise ValueError(f"sort must be one of {', '.join(status.SORTS)}, optionally with a leading minus")
         except ValueError as error:
             return _refused(str(error))
 
@@ -194,7 +198,7 @@ def _record_names(swarm: Swarm, names: dict[str, str]) -> None:
 
 
 class _File:
-    """One file of the page, in memory, so that no path from outside ever meets a disk."""
+    """A static file in memory, so that a path from a request is never used on the disk."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.data = data

@@ -1,6 +1,6 @@
-"""The coordinator's HTTP port: health, metrics and the page, all of them read-only.
+"""The coordinator's HTTP server for health, metrics and the page. All of its routes are read-only.
 
-It opens before the ledger is replayed, so that whoever asks gets an answer: alive, and not ready yet.
+The port opens before the ledger is replayed, so that health checks report the coordinator as alive but not ready.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.web.live import STREAMS_MAX
 
 CONNECTIONS_MAX = 4 * STREAMS_MAX
-"""A browser that watches has one for its stream, and some more for what it asks."""
-ADVICE = "give another with --http HOST:PORT, or --http off"
+"""A browser uses one connection for its stream, and a few more for its requests."""
+ADVICE = "choose another address with --http HOST:PORT, or use --http off"
 
 
 class Web:
-    """`listen`: HOST:PORT. Raises ConfigError if it cannot listen there; with `may_move` it takes another port then."""
+    """The HTTP server at `listen` (HOST:PORT).
+
+    If that port is taken: uses another one if `may_move`, otherwise raises ConfigError.
+    """
 
     def __init__(self, listen: str, readiness: Readiness, routes: Sequence[BaseRoute], *, may_move: bool) -> None:
         host, _, port = listen.rpartition(":")

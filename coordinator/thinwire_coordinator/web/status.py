@@ -1,4 +1,4 @@
-"""How the swarm is now, and how it came to be, as plain values for JSON."""
+"""The status and history of a swarm as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from thinwire_proto.wire.service_pb2 import Receipt
 Plain = dict[str, Any]
 
 VOLUNTEERS = 12
-"""That are thanked by name; how many more there are is said."""
+"""Number of volunteers listed by name. The page shows how many more there are."""
 NODES_MAX = 200
-"""Rows of the table of nodes in one answer."""
+"""Maximum number of rows of the table of nodes in one answer."""
 
 
 def run_of(swarm: SwarmView) -> Plain:
-    """What stays as it is for the whole run."""
+    """The properties of a run that never change."""
     contract = swarm.contract
     return {
         "contract": contract.hash.hex(),
@@ -38,7 +38,7 @@ def run_of(swarm: SwarmView) -> Plain:
 
 
 def summary(swarm: SwarmView, history: History) -> Plain:
-    """What a browser is told once a second: small, whatever the number of nodes."""
+    """The message that browsers get once a second. Its size does not depend on the number of nodes."""
     now = swarm.now
     counts = swarm.counts
     moved = counts.bytes_up + counts.bytes_down
@@ -79,7 +79,7 @@ def summary(swarm: SwarmView, history: History) -> Plain:
 
 
 def clock(swarm: SwarmView, now: float) -> Plain:
-    """Where the round is, and what it waits for, in words."""
+    """The phase of the current round, and a text that says what it waits for."""
     current, length_s = swarm.round, swarm.contract.round.length_s
     if swarm.stage == "complete":
         return {"phase": "complete", "text": "all updates are sealed"}
@@ -112,17 +112,17 @@ SORTS: dict[str, Callable[[Row], Any]] = {
     "up": lambda row: -row[2].bytes_up,
     "down": lambda row: -row[2].bytes_down,
 }
-"""What nodes can be sorted by; what one looks for comes first: the largest, the latest, the one that differs."""
+"""Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
 
 
 def nodes(swarm: SwarmView, history: History, sort: str, reverse: bool, offset: int, count: int) -> Plain:
-    """A page of the table of nodes. `sort`: one of SORTS."""
+    """One page of the table of nodes. sort: a key of SORTS."""
     rows: list[Row] = [
         (node, member, swarm.counts.of(node), history.share(node), history.manners.get(node, Manner()))
         for node, member in swarm.members.items()
     ]
     key = SORTS[sort]
-    rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # among equals
+    rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
     rows.sort(key=key, reverse=reverse)
     return {"total": len(rows), "offset": offset, "rows": [_node(*row) for row in rows[offset : offset + count]]}
 
@@ -148,9 +148,9 @@ def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manne
 
 REASONS: dict[Receipt.Reason.ValueType, str] = {
     Receipt.REASON_LATE: "too late",
-    Receipt.REASON_FUTURE_ROUND: "before its round",
+    Receipt.REASON_FUTURE_ROUND: "for a future round",
     Receipt.REASON_REPLICA_DIFFERS: "its replica differs",
-    Receipt.REASON_BASE_AGE: "computed on too old a step",
+    Receipt.REASON_BASE_AGE: "based on a step that is too old",
     Receipt.REASON_MALFORMED: "malformed",
     Receipt.REASON_OVER_LEASE: "more samples than leased",
     Receipt.REASON_NO_LEASE: "without a lease",
@@ -161,7 +161,7 @@ REASONS: dict[Receipt.Reason.ValueType, str] = {
 
 
 def volunteers(swarm: SwarmView, history: History) -> Plain:
-    """Who gave most, over the whole run, also if they left long ago."""
+    """The volunteers with the most tokens over the whole run, including those that have left."""
     shares = sorted(history.shares().items(), key=lambda item: (-item[1].tokens, item[0]))
     total = history.tokens_before + swarm.counts.tokens
     by_id = swarm.members
@@ -178,7 +178,7 @@ def volunteers(swarm: SwarmView, history: History) -> Plain:
 
 
 def details(swarm: SwarmView, history: History) -> Plain:
-    """What changes now and then, and is asked for."""
+    """Values that change rarely. Browsers request them."""
     now, sample = swarm.now, history.sample
     voids = [
         {
@@ -198,8 +198,8 @@ def details(swarm: SwarmView, history: History) -> Plain:
 
 
 def series(history: History, points: int) -> Plain:
-    """The series, as columns of at most `points` values each. Tokens and bytes are running sums; bytes begin with this
-    life of the coordinator, as they do everywhere."""
+    """The series as columns of at most `points` values each. Tokens and bytes are running sums. Bytes are counted from
+    the start of the current term."""
     found = history.series.points(points)
     measured = history.held_out.points(points)
     columns: dict[str, list[Any]] = {}
@@ -227,12 +227,12 @@ def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
 
 
 def _short(number: float | None) -> float | None:
-    """Four decimals are enough to draw and to read; JSON knows no infinity."""
+    """Round to four decimals, which is enough for charts. Returns None if not finite, because JSON has no infinity."""
     return None if number is None or not math.isfinite(number) else round(number, 4)
 
 
 def _readable(text: str) -> str:
-    """Control characters say nothing to whoever reads it."""
+    """Replace control characters, which people cannot read."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 

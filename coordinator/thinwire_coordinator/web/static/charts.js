@@ -1,11 +1,11 @@
-// Line charts in SVG: axes with units, a value under the pointer or the arrow keys, and the same as a table.
+// Line charts in SVG. The pointer and the arrow keys read values; the same data is available as a table.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { top: 10, right: 12, bottom: 44, left: 54 };
 const TABLE_ROWS = 24;
 
 /**
- * figure: where it goes. options: height, label (what is drawn, in words), y (a value, as text), tick (a round one), log (the y axis).
+ * figure: the parent element. options: height, label (the chart's name), y (formats a value), tick (formats an axis tick), log (logarithmic y axis), nothing (text of an empty chart).
  * A series is {name, x: [], y: [], low: [], high: [], style: "" | "second" | "second dashed", dots: bool}; gaps are null.
  */
 export class Chart {
@@ -30,12 +30,12 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
-  /** x: {label, text} of the axis below. */
+  /** Draw these series. x: the x axis, as {label, unit, text, whole}. */
   show(series, x) {
     this.series = series.map(withoutGaps).filter((one) => one.x.length);
     this.x = x;
-    this.places = [...new Set(this.series.flatMap((one) => one.x))].sort((a, b) => a - b);
-    if (this.index !== null) this.index = Math.min(this.index, this.places.length - 1);
+    this.positions = [...new Set(this.series.flatMap((one) => one.x))].sort((a, b) => a - b);
+    if (this.index !== null) this.index = Math.min(this.index, this.positions.length - 1);
     this.draw();
   }
 
@@ -51,34 +51,34 @@ export class Chart {
       this.legend();
       return;
     }
-    const across = ticks(this.places[0], Math.max(this.places.at(-1), this.places[0] + 1), Math.max(2, width / 130), this.x.whole);
+    const across = ticks(this.positions[0], Math.max(this.positions.at(-1), this.positions[0] + 1), Math.max(2, width / 130), this.x.whole);
     const up = log ? powers(min(values), max(values)) : ticks(min(values), max(values), height / 55, false);
     const inner = { right: width - MARGIN.right, bottom: height - MARGIN.bottom };
-    const place = scale(this.places[0], Math.max(this.places.at(-1), this.places[0] + 1e-9), MARGIN.left, inner.right);
-    const level = log
+    const xOf = scale(this.positions[0], Math.max(this.positions.at(-1), this.positions[0] + 1e-9), MARGIN.left, inner.right);
+    const yOf = log
       ? (v) => scale(Math.log(up[0]), Math.log(up.at(-1)), inner.bottom, MARGIN.top)(Math.log(Math.max(v, up[0])))
       : scale(Math.min(up[0], min(values)), Math.max(up.at(-1), max(values)), inner.bottom, MARGIN.top);
-    this.scales = { place, level, inner };
+    this.scales = { xOf, yOf, inner };
     for (const tick of up) {
-      this.svg.append(svg("line", { class: "grid", x1: MARGIN.left, x2: inner.right, y1: level(tick), y2: level(tick) }));
-      this.svg.append(svg("text", { x: MARGIN.left - 8, y: level(tick) + 4, "text-anchor": "end" }, text(tick)));
+      this.svg.append(svg("line", { class: "grid", x1: MARGIN.left, x2: inner.right, y1: yOf(tick), y2: yOf(tick) }));
+      this.svg.append(svg("text", { x: MARGIN.left - 8, y: yOf(tick) + 4, "text-anchor": "end" }, text(tick)));
     }
-    for (const tick of across.filter((t) => place(t) <= inner.right + 1 && place(t) >= MARGIN.left - 1)) {
-      this.svg.append(svg("text", { x: place(tick), y: inner.bottom + 20, "text-anchor": "middle" }, this.x.text(tick)));
+    for (const tick of across.filter((t) => xOf(t) <= inner.right + 1 && xOf(t) >= MARGIN.left - 1)) {
+      this.svg.append(svg("text", { x: xOf(tick), y: inner.bottom + 20, "text-anchor": "middle" }, this.x.text(tick)));
     }
     this.svg.append(svg("text", { x: inner.right, y: height - 6, "text-anchor": "end" }, this.x.unit));
-    for (const one of this.series) this.line(one, place, level, log);
+    for (const one of this.series) this.line(one, xOf, yOf, log);
     this.cursor = svg("g", {});
     this.svg.append(this.cursor);
     this.read(this.index);
     this.tabulate();
   }
 
-  line(one, place, level, log) {
-    const points = one.x.map((x, i) => [place(x), level(one.y[i])]).filter((_, i) => !log || one.y[i] > 0);
+  line(one, xOf, yOf, log) {
+    const points = one.x.map((x, i) => [xOf(x), yOf(one.y[i])]).filter((_, i) => !log || one.y[i] > 0);
     if (one.low.length) {
       const edge = [...one.high.map((v, i) => [i, v]), ...one.low.map((v, i) => [i, v]).reverse()];
-      this.svg.append(svg("path", { class: `band ${one.style}`, d: `${path(edge.map(([i, v]) => [place(one.x[i]), level(v)]))}Z` }));
+      this.svg.append(svg("path", { class: `band ${one.style}`, d: `${path(edge.map(([i, v]) => [xOf(one.x[i]), yOf(v)]))}Z` }));
     }
     this.svg.append(svg("path", { class: `line ${one.style}`, d: path(points) }));
     if (points.length === 1 || (one.dots && points.length <= 60)) {
@@ -87,17 +87,17 @@ export class Chart {
   }
 
   point(event) {
-    if (!this.places.length || !this.scales) return;
+    if (!this.positions.length || !this.scales) return;
     const x = event.clientX - this.plot.getBoundingClientRect().left;
     let best = 0;
-    for (let i = 0; i < this.places.length; i++) {
-      if (Math.abs(this.scales.place(this.places[i]) - x) < Math.abs(this.scales.place(this.places[best]) - x)) best = i;
+    for (let i = 0; i < this.positions.length; i++) {
+      if (Math.abs(this.scales.xOf(this.positions[i]) - x) < Math.abs(this.scales.xOf(this.positions[best]) - x)) best = i;
     }
     this.read(best);
   }
 
   key(event) {
-    const last = this.places.length - 1;
+    const last = this.positions.length - 1;
     const now = this.index ?? last;
     const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageDown: now - 20, PageUp: now + 20, Home: 0, End: last }[event.key];
     if (to === undefined || last < 0) return;
@@ -105,29 +105,29 @@ export class Chart {
     this.read(Math.max(0, Math.min(last, to)));
   }
 
-  /** Show the values at a place; null: at none. */
+  /** Show the values at an index of the x axis. null hides the cursor. */
   read(index) {
     this.index = index;
     this.legend();
-    const shown = index ?? this.places.length - 1;
-    const near = this.series.map((one) => [one, nearest(one.x, this.places[shown])]);
+    const shown = index ?? this.positions.length - 1;
+    const near = this.series.map((one) => [one, nearest(one.x, this.positions[shown])]);
     const words = near.map(([one, i]) => `${one.name} ${this.options.y(one.y[i])}`).join(", ");
-    const slider = { valuemin: 0, valuemax: Math.max(0, this.places.length - 1), valuenow: Math.max(0, shown) };
+    const slider = { valuemin: 0, valuemax: Math.max(0, this.positions.length - 1), valuenow: Math.max(0, shown) };
     for (const [name, value] of Object.entries(slider)) this.plot.setAttribute(`aria-${name}`, value);
-    this.plot.setAttribute("aria-valuetext", words ? `${this.x.label} ${this.x.text(this.places[shown])}: ${words}` : this.options.nothing);
+    this.plot.setAttribute("aria-valuetext", words ? `${this.x.label} ${this.x.text(this.positions[shown])}: ${words}` : this.options.nothing);
     this.cursor?.replaceChildren();
     if (index === null || !this.scales || !this.series.length) return;
-    const { place, level, inner } = this.scales;
-    const x = place(this.places[index]);
+    const { xOf, yOf, inner } = this.scales;
+    const x = xOf(this.positions[index]);
     this.cursor.append(svg("line", { class: "at", x1: x, x2: x, y1: MARGIN.top, y2: inner.bottom }));
     for (const [one, i] of near) {
-      this.cursor.append(svg("circle", { class: `dot ${one.style}`, cx: place(one.x[i]), cy: level(one.y[i]), r: 4 }));
+      this.cursor.append(svg("circle", { class: `dot ${one.style}`, cx: xOf(one.x[i]), cy: yOf(one.y[i]), r: 4 }));
     }
   }
 
-  /** What the lines mean, with their values at the pointer, or the newest ones. */
+  /** Draw the legend, with each line's value at the cursor, or its newest value. */
   legend() {
-    const at = this.places?.[this.index ?? this.places.length - 1];
+    const at = this.positions?.[this.index ?? this.positions.length - 1];
     const keys = this.series.map((one) => {
       const key = element("span", { class: "key" });
       const mark = svg("svg", { "aria-hidden": "true", viewBox: "0 0 22 8" });
@@ -143,8 +143,8 @@ export class Chart {
 
   tabulate() {
     if (!this.details.open || !this.x) return;
-    const every = Math.max(1, Math.ceil(this.places.length / TABLE_ROWS));
-    const rows = this.places.filter((_, i) => i % every === 0 || i === this.places.length - 1);
+    const every = Math.max(1, Math.ceil(this.positions.length / TABLE_ROWS));
+    const rows = this.positions.filter((_, i) => i % every === 0 || i === this.positions.length - 1);
     const table = element("table", {});
     const head = table.createTHead().insertRow();
     for (const name of [this.x.label, ...this.series.map((one) => one.name)]) {
@@ -180,7 +180,7 @@ function nearest(ascending, at) {
   return low > 0 && at - ascending[low - 1] < ascending[low] - at ? low - 1 : low;
 }
 
-/** About `wanted` round numbers from at or below `from` to at or above `to`. */
+/** About `wanted` round numbers that cover the range from `from` to `to`. */
 function ticks(from, to, wanted, whole) {
   if (to <= from) [from, to] = [from - 0.5, to + 0.5];
   const rough = (to - from) / wanted;
@@ -192,7 +192,7 @@ function ticks(from, to, wanted, whole) {
   return found;
 }
 
-/** Powers of ten around what is there, at most six of them. */
+/** Powers of ten that cover the range, at most six of them. */
 function powers(from, to) {
   const first = Math.floor(Math.log10(from));
   const last = Math.max(first + 1, Math.ceil(Math.log10(to)));

@@ -1,4 +1,4 @@
-// Listens to the coordinator, and shows what it says. When it is away, waits and says so.
+// Subscribes to the coordinator's status and renders it. While the coordinator is unreachable, says so and retries.
 
 import { Chart } from "./charts.js";
 import { NodeTable, showThanks, showVoids } from "./tables.js";
@@ -6,20 +6,20 @@ import * as words from "./words.js";
 
 const SILENCE_MS = 40_000; // a heartbeat comes every 15 seconds
 const AGAIN_MS = 1_500;
-const CROWDED_MS = 5_000; // between two looks while there is no room for another stream
+const CROWDED_MS = 5_000; // between two attempts while the coordinator accepts no more streams
 const DETAILS_MS = 5_000;
-const GROWN = 400; // points after which the coordinator's own, shorter series is fetched again
+const GROWN = 400; // added points after which the coordinator's condensed series is fetched again
 
 const byId = (id) => document.getElementById(id);
 const put = (id, text) => {
   const at = byId(id);
-  if (at.textContent !== String(text)) at.textContent = text; // or a screen reader would say it again
+  if (at.textContent !== String(text)) at.textContent = text; // a screen reader repeats every change
 };
 
 const charts = {
-  loss: new Chart(byId("loss-chart"), { label: "Loss", height: 300, y: words.loss, tick: words.brief, nothing: "nothing was measured yet" }),
-  bytes: new Chart(byId("bytes-chart"), { label: "Bytes moved, logarithmic", height: 220, y: words.bytes, tick: words.briefBytes, log: true, nothing: "nothing was moved yet" }),
-  tokens: new Chart(byId("tokens-chart"), { label: "Tokens trained", height: 220, y: words.amount, tick: words.briefAmount, nothing: "nothing was trained yet" }),
+  loss: new Chart(byId("loss-chart"), { label: "Loss", height: 300, y: words.loss, tick: words.brief, nothing: "no loss measured yet" }),
+  bytes: new Chart(byId("bytes-chart"), { label: "Bytes moved, logarithmic", height: 220, y: words.bytes, tick: words.briefBytes, log: true, nothing: "no bytes moved yet" }),
+  tokens: new Chart(byId("tokens-chart"), { label: "Tokens trained", height: 220, y: words.amount, tick: words.briefAmount, nothing: "no tokens trained yet" }),
 };
 const AXES = {
   step: { label: "step", unit: "steps", text: words.count, whole: true },
@@ -27,15 +27,15 @@ const AXES = {
 };
 const nodes = new NodeTable(() => askDetails());
 let against = "step";
-let run = null; // what does not change
+let run = null; // the properties of the run that never change
 let history = null;
 let newest = null; // the newest summary
-let heard = 0; // when
-let deadline = null; // of the open round, by this browser's clock
+let heard = 0; // time of the last message
+let deadline = null; // deadline of the open round, on this browser's clock
 let grown = 0;
 const asked = { details: 0, moment: null, sample: null };
 
-// what the coordinator says
+// messages from the coordinator
 
 function listen() {
   const source = new EventSource("api/live");
@@ -53,7 +53,7 @@ function listen() {
   });
   source.onerror = () => {
     source.close();
-    if (opened) gone("The coordinator is away");
+    if (opened) gone("The coordinator is unreachable");
     setTimeout(again, opened ? AGAIN_MS : CROWDED_MS);
   };
   const watch = setInterval(() => {
@@ -62,7 +62,7 @@ function listen() {
   }, 5_000);
 }
 
-/** Ask whether it is there, and what it does, before listening: a coordinator that replays its ledger says so. */
+/** Request the status before subscribing, because a coordinator that replays its ledger reports this state. */
 async function again() {
   try {
     const reply = await fetch("api/status?nodes=0");
@@ -74,7 +74,7 @@ async function again() {
     }
     gone(`The coordinator is ${said.state}`);
   } catch {
-    gone("The coordinator is away");
+    gone("The coordinator is unreachable");
   }
   setTimeout(again, AGAIN_MS);
 }
@@ -107,18 +107,18 @@ async function ask(address) {
     const reply = await fetch(address);
     return reply.ok ? await reply.json() : null;
   } catch {
-    return null; // the stream notices, and says so
+    return null; // the stream detects and reports the failure
   }
 }
 
-// what is shown
+// rendering
 
 function gone(text) {
   document.body.classList.add("stale");
   byId("link").dataset.link = "away";
-  put("link", "away");
+  put("link", "offline");
   put("state", text);
-  put("waits", "This page goes on by itself when it is back.");
+  put("waits", "This page reconnects by itself.");
   deadline = null;
 }
 
@@ -156,23 +156,23 @@ function showFigures(said) {
   put("active", words.count(said.nodes.active));
   const { compared, different } = said.nodes;
   byId("equal").classList.toggle("bad", different > 0);
-  const all = compared ? `replicas equal, ${words.amount(compared)} times shown` : "replicas not compared yet";
+  const all = compared ? `replicas equal in ${words.amount(compared)} comparisons` : "replicas not compared yet";
   put("equal", different ? `${words.count(different)} of ${words.amount(compared)} comparisons differ` : all);
   put("tokens", words.amount(said.tokens));
-  put("rate", said.tokens_per_s ? `${words.amount(said.tokens_per_s)} a second` : "");
+  put("rate", said.tokens_per_s ? `${words.amount(said.tokens_per_s)} per second` : "");
   put("moved", words.bytes(said.bytes.up + said.bytes.down));
   put("fewer", said.bytes.fewer ? `${words.amount(Math.round(said.bytes.fewer))} times fewer than dense` : "");
 }
 
-/** At a pace of its own the ring fills with time; at pace barrier, with nodes that have delivered. */
+/** Fill the ring: with time at pace clock, with the share of nodes that have contributed at pace barrier. */
 function showClock(clock, beat) {
   const open = clock.phase === "open";
   deadline = open ? performance.now() + 1000 * clock.time_left_s : null;
   if (beat) {
-    const place = document.querySelector(".clock");
-    place.classList.remove("beat");
-    place.getBoundingClientRect(); // or the animation does not begin anew
-    place.classList.add("beat");
+    const dial = document.querySelector(".clock");
+    dial.classList.remove("beat");
+    dial.getBoundingClientRect(); // reading the layout restarts the animation
+    dial.classList.add("beat");
   }
   const everybody = (clock.delivered ?? 0) + (clock.awaited ?? 0);
   fill({ complete: 1, sealing: 1, waiting: 0 }[clock.phase] ?? (run?.pace === "clock" ? null : clock.delivered / Math.max(1, everybody)));
@@ -203,7 +203,7 @@ function showSample(sample) {
   byId("sample").replaceChildren(prompt, sample.text);
 }
 
-/** Put the newest moment behind the history that is here, so that it need not be fetched again. */
+/** Append the newest values to the history, so that the page need not fetch it again. */
 function grow(said) {
   const { steps, held_out: held } = history;
   if (said.step > (steps.step.at(-1) ?? 0)) {
@@ -250,9 +250,9 @@ function timeOf(steps, step) {
   return i < 0 ? null : steps.at_s[i];
 }
 
-// the small parts
+// helpers
 
-/** When the tables may have changed. */
+/** A key that changes whenever the tables may have changed. */
 const momentOf = (said) => said && `${said.round} ${said.step} ${said.clock.phase === "complete"}`;
 
 function chooseTheme() {
@@ -265,7 +265,7 @@ function chooseTheme() {
     try {
       localStorage.setItem("theme", document.documentElement.dataset.theme);
     } catch {
-      // it holds until the page is closed
+      // without storage, the choice holds until the page is closed
     }
     mark();
   });

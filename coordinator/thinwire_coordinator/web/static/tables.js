@@ -1,4 +1,4 @@
-// The tables. Whatever comes from a node is put in as text, never as markup.
+// The tables. All data from nodes is inserted as text, never as markup.
 
 import { element } from "./charts.js";
 import * as words from "./words.js";
@@ -9,13 +9,13 @@ const COLUMNS = [
   { sort: "rounds", title: "rounds", number: true },
   { sort: "tokens", title: "tokens", number: true },
   { sort: "weight", title: "weight", number: true },
-  { sort: "early", title: "in time by", number: true },
+  { sort: "early", title: "before deadline", number: true },
   { sort: "equal", title: "replica" },
   { sort: "up", title: "up", number: true },
   { sort: "down", title: "down", number: true },
 ];
 
-/** The table of nodes, a page of it at a time, sorted by the coordinator. `ask` is called when another page is wanted. */
+/** The table of nodes. Shows one page at a time; the coordinator sorts. `ask` is called to request another page. */
 export class NodeTable {
   constructor(ask) {
     this.ask = ask;
@@ -74,8 +74,8 @@ export class NodeTable {
     this.pager.hidden = list.total <= this.count;
     this.before.disabled = list.offset === 0;
     this.after.disabled = last >= list.total;
-    const seen = list.total === 1 ? "one node was" : `${words.count(list.total)} nodes were`;
-    document.getElementById("nodes-note").textContent = list.total ? `${seen} here since this coordinator started` : "nobody has come yet";
+    const seen = list.total === 1 ? "one node has" : `${words.count(list.total)} nodes have`;
+    document.getElementById("nodes-note").textContent = list.total ? `${seen} joined since this coordinator started` : "no node has joined yet";
   }
 }
 
@@ -111,7 +111,7 @@ export function showThanks(volunteers) {
   });
   document.querySelector("#thanks tbody").replaceChildren(...rows);
   const more = volunteers.total - rows.length;
-  document.getElementById("thanks-more").textContent = more > 0 ? `and ${words.count(more)} more` : rows.length ? "" : "Nothing was counted yet.";
+  document.getElementById("thanks-more").textContent = more > 0 ? `and ${words.count(more)} more` : rows.length ? "" : "No contribution has been counted yet.";
 }
 
 export function showVoids(voids, total) {
@@ -127,7 +127,7 @@ export function showVoids(voids, total) {
     return item;
   });
   document.getElementById("voids").replaceChildren(...items);
-  document.getElementById("voids-note").textContent = total ? `${words.count(total)} in all, the newest first` : "none: every round has sealed an update";
+  document.getElementById("voids-note").textContent = total ? `${words.count(total)} in total, newest first` : "none: every round has sealed an update";
 }
 
 function cell(text, className = "") {

@@ -1,8 +1,8 @@
-// Before anything is drawn: the theme that was chosen here, if one was. Else the browser's own.
+// Applies the theme that the visitor chose, before the page is drawn. Otherwise the browser's own theme is used.
 "use strict";
 try {
   const chosen = localStorage.getItem("theme");
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 } catch {
-  // a browser that keeps nothing has its own theme
+  // without storage, the browser's own theme is used
 }

@@ -1,10 +1,10 @@
-// How numbers are written on the page.
+// Formats numbers for the page.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 export const count = (number) => (number == null ? "–" : whole.format(number));
 
-/** 1,234 in full, then 12.3 k and so on: short enough for a heading. */
+/** Numbers below 10,000 in full, larger ones shortened, as in 12.3 k. */
 export function amount(number, written = digits) {
   if (number == null) return "–";
   if (Math.abs(number) < 9999.5) return whole.format(number);
@@ -14,7 +14,7 @@ export function amount(number, written = digits) {
 export const bytes = (number, written = digits) =>
   number == null ? "–" : scaled(number, ["B", "kB", "MB", "GB", "TB", "PB"], written);
 
-/** The same for a tick of an axis, which is a round number: no zeros behind it. */
+/** The same for axis ticks, without trailing zeros. */
 export const brief = (number) => String(Number(number.toPrecision(6)));
 export const briefAmount = (number) => amount(number, brief);
 export const briefBytes = (number) => bytes(number, brief);
