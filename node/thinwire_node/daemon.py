@@ -1,4 +1,4 @@
-"""One life of a node: startup, main loop, shutdown."""
+"""The life cycle of a node process: startup, main loop, shutdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import contextlib
 import logging
 import random
 import re
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire_common.logs import tell
+from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.kinds import kind_of
 from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine, RealMachine
@@ -26,20 +26,19 @@ from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.limits import BACKOFF_FIRST_S, BACKOFF_MAX_S, RECEIPT_WAIT_S
+from thinwire_proto.limits import RECEIPT_WAIT_S
 from thinwire_proto.task import DataSource
 
 log = logging.getLogger("thinwire.node")
 
 OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
 RESYNCS_IN_VAIN_MAX = 5
-BACKOFF_JITTER = 0.2
-"""Pauses differ by so much, so that a thousand nodes do not come back at the same moment."""
+"""Resyncs without progress in between. After more of them the node gives up."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What one node process is told."""
+    """The settings of one node process."""
 
     address: str
     state_dir: Path
@@ -49,11 +48,11 @@ class Settings:
 
 
 class GaveUp(LocalError):
-    """No coordinator was there for as long as the volunteer was willing to wait."""
+    """No coordinator answered within the time that the volunteer allows."""
 
 
 class Node:
-    """`machine`: what it stands on; made at startup if none is given."""
+    """A node. `machine`: the machine that it runs on; by default, startup opens this one."""
 
     def __init__(
         self, settings: Settings, machine: Machine | None = None, randomness: random.Random | None = None
@@ -65,31 +64,32 @@ class Node:
         self.work: Work | None = None
         self.contract: Contract | None = None
         self.session: Session | None = None
-        """The one that it takes part in, once it has joined and holds what it needs."""
+        """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"
-        """Outside of a session, in words: starting, connecting, fetching the corpus or a snapshot, leaving, left."""
+        """Activity outside of a session, in words: starting, connecting, fetching the data or a snapshot, leaving,
+        left."""
         self._state: NodeState | None = None
-        self._replica: Replica | None = None  # from disk, or fetched; not adopted yet
-        self._kept: KeptMomentum | None = None  # from disk; not taken up yet
+        self._replica: Replica | None = None  # loaded or fetched, not adopted yet
+        self._kept: KeptMomentum | None = None  # loaded from disk, not adopted yet
         self.leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
         self.has_joined = asyncio.Event()
-        """Whether it has been part of the swarm in this life."""
+        """Set once this process has joined the swarm."""
         self._data: DataSource | None = None
 
     @property
     def node_id(self) -> str | None:
-        """None while it has no state directory."""
+        """The node's id, or None while no state directory is open."""
         return self._state.node_id if self._state is not None else None
 
     @property
     def holds_state(self) -> bool:
-        """Whether the state directory is this node's: nobody else writes there."""
+        """Whether this node holds the lock on its state directory."""
         return self._state is not None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take part until `stop` is set, the run is complete, or enough rounds are done. Raises ThinwireError."""
+        """Take part until `stop` is set, the run is complete or enough rounds are done. Raises ThinwireError."""
         try:
             try:
                 self._startup()
@@ -98,7 +98,7 @@ class Node:
                 await self._shutdown()
         except OSError as error:
             raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}; {MEND_DISK}") from None
-        except RuntimeError as error:  # what CUDA, MPS and the CPU raise has nothing else in common
+        except RuntimeError as error:  # the only common base of CUDA's, MPS' and the CPU's out-of-memory errors
             if not OUT_OF_MEMORY.search(str(error)):
                 raise
             reason = str(error).splitlines()[0]
@@ -117,63 +117,59 @@ class Node:
             self._kept = self._state.momentum(shapes_kept(self.contract))
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
-        """Sessions, one after the other: a lost one is followed by the next, after a pause."""
+        """Run sessions one after another, with a pause after each one that is lost. Raises GaveUp."""
+        backoff = Backoff(self.settings.give_up_after_s, self._random)
+        self._last_contact = self._now()
+        while not stop.is_set():
+            progress = self._progress()
+            if await self._attempt(stop):
+                return
+            if self._progress() != progress:
+                backoff.reset()
+                self._resyncs_in_vain = 0
+            await self._pause(backoff, stop)
+
+    async def _attempt(self, stop: asyncio.Event) -> bool:
+        """Run one session. Returns whether the node is done; False means that it should connect again."""
         stopped = asyncio.ensure_future(stop.wait())
+        session = asyncio.ensure_future(self._session())
         try:
-            async for _ in self._attempts(stop):
-                session = asyncio.ensure_future(self._session())
-                await asyncio.wait({session, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if stop.is_set():
-                    await self._end(session)
-                    return
-                try:
-                    await session
-                    return
-                except (LinkLost, PayloadError) as error:
-                    what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
-                    tell(
-                        log,
-                        logging.WARNING,
-                        "node.no_session",
-                        f"{what}: {error}",
-                        joined=self._joined,
-                        reason=str(error),
-                    )
-                except ReplicaError as error:
-                    self._resync(error)
+            await asyncio.wait({session, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                await self._end(session)
+            else:
+                await session
+        except (LinkLost, PayloadError) as error:
+            what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
+            text = f"{what}: {error}"
+            tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
+            return False
+        except ReplicaError as error:
+            self._resync(error)
+            return False
         finally:
             stopped.cancel()
+        return True
 
-    async def _attempts(self, stop: asyncio.Event) -> AsyncIterator[None]:
-        """Yields when it is time to try; pauses longer from try to try while nothing comes of it. Raises GaveUp."""
-        pause_s = BACKOFF_FIRST_S
-        patience_s = self.settings.give_up_after_s
-        self._last_contact = self._now()
-        progress = self._progress()
-        while True:
-            yield
-            if self._progress() != progress:
-                progress, pause_s = self._progress(), BACKOFF_FIRST_S
-                self._resyncs_in_vain = 0
-            alone_s = self._now() - self._last_contact
-            if patience_s is not None and alone_s + pause_s > patience_s:
-                raise GaveUp(
-                    f"no coordinator at {self.settings.address} for {patience_s:g} s (--give-up-after): "
-                    "check the address, and that it runs"
-                )
-            tell(log, logging.INFO, "node.retrying", f"trying again in {pause_s:.1f} s", pause_s=pause_s)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(
-                    stop.wait(), pause_s * self._random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
-                )
-                return
-            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+    async def _pause(self, backoff: Backoff, stop: asyncio.Event) -> None:
+        """Wait until the next attempt, or until `stop` is set. Raises GaveUp."""
+        if backoff.is_exhausted(self._now() - self._last_contact):
+            raise GaveUp(
+                f"no coordinator at {self.settings.address} for {self.settings.give_up_after_s:g} s "
+                "(--give-up-after): check the address, and that the coordinator runs"
+            )
+        pause_s = backoff.pause_s
+        tell(log, logging.INFO, "node.retrying", f"trying again in {pause_s:.1f} s", pause_s=pause_s)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stop.wait(), backoff.jittered_s())
+        backoff.lengthen()
 
     def _progress(self) -> tuple[int, Head | None]:
-        """What changes when a session comes to something: contributions counted, and the newest update applied."""
+        """Values that change when a session makes progress: the counted contributions and the newest sealed row."""
         return self.record.counted, self._state.head if self._state else None
 
     async def _session(self) -> None:
+        """Connect, join and take part until the session ends."""
         assert self._state is not None
         assert self.machine is not None
         exchange = self.machine.connect(kind_of(self.contract), self.record.traffic)
@@ -199,7 +195,7 @@ class Node:
             await exchange.close()
 
     async def _join(self, exchange: Exchange) -> tuple[Work, int]:
-        """Join and fetch what is missing: the work, and how many steps are sealed."""
+        """Join and fetch missing data and parameters. Returns the work and the number of sealed steps."""
         assert self._state is not None
         name = self.settings.options.name
         held = self.work.replica if self.work and self.work.replica else self._replica
@@ -215,7 +211,7 @@ class Node:
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)
         if kind_of(self.contract) != kind:
-            raise LinkLost(f"this run's exchange is of the kind {kind_of(self.contract)!r}, so the node connects again")
+            raise LinkLost(f"this run uses the exchange {kind_of(self.contract)!r}, so the node connects again")
         self.has_joined.set()
         if admission.drop_momentum:
             await self._drop_momentum(admission.drop_momentum)
@@ -231,10 +227,10 @@ class Node:
         return self.work, admission.step
 
     def _momentum(self) -> MomentumClaim | None:
-        """What the swarm has to know of the momentum that is here."""
+        """The claim about this node's momentum for the swarm to check."""
         assert self._state is not None
         if self.work is not None:
-            # what the gradient beside the momentum stands for is reported with the next contribution
+            # the next contribution reports the samples in the gradient that is not extracted yet
             return MomentumClaim(self.work.trained_through_at_extraction)
         sent = self._state.sent()
         if self._kept is None or sent is None:
@@ -243,7 +239,7 @@ class Node:
 
     async def _drop_momentum(self, why: str) -> None:
         assert self._state is not None
-        tell(log, logging.WARNING, "node.momentum_dropped", f"the momentum is dropped: {why}", reason=why)
+        tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
         self._kept = None
         if self.work is not None:
             await self.work.forget()
@@ -264,22 +260,22 @@ class Node:
         self._replica = self._kept = None
 
     def _resync(self, error: ReplicaError) -> None:
-        """The parameters are not the swarm's: fetch them anew."""
+        """Give up the replica after an error, so that the next session fetches it again."""
         tell(log, logging.WARNING, "node.resync", f"{error}; resyncing", reason=str(error))
         self.record.resyncs += 1
         self.record.mismatches += isinstance(error, ParametersDiffer)
         self._resyncs_in_vain += 1
         if self._resyncs_in_vain > RESYNCS_IN_VAIN_MAX:
             raise LocalError(
-                f"the parameters differ again and again, {self._resyncs_in_vain} times without an update in between: "
-                "this machine's memory, disk or device may be faulty; try --device cpu"
+                f"the parameters differ from the swarm's {self._resyncs_in_vain} times in a row, without an update in "
+                "between: this machine's memory, disk or device may be faulty; try --device cpu"
             )
         self._replica = None
         if self.work is not None:
             self.work.replica = None
 
     async def _end(self, session: asyncio.Future[None]) -> None:
-        """Stop a session that runs; a receipt that is out is waited for, for a while."""
+        """Stop the running session. Waits up to RECEIPT_WAIT_S for a pending receipt."""
         self.leaving = True
         if self.work is not None:
             self.work.interrupt()

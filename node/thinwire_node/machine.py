@@ -1,5 +1,6 @@
-"""What a node stands on: the clock, the disk, the link and the threads of this machine. The simulator has another
-one, and everything above it is the same."""
+"""The machine that a node runs on: its clock, disk, link and threads.
+
+The simulator provides another `Machine`. All code above this module is the same in both."""
 
 from __future__ import annotations
 
@@ -30,31 +31,35 @@ log = logging.getLogger("thinwire.node")
 
 
 class Machine(Protocol):
+    """The clocks, state, link and compute of one machine."""
+
     clocks: Clocks
     device: str
 
     def open_state(self) -> NodeState:
-        """Raises ConfigError."""
+        """Open the state directory. Raises ConfigError."""
 
     def connect(self, kind: str, traffic: Traffic) -> Exchange:
-        """An exchange of this kind; what passes over it is counted in `traffic`. Raises ConfigError."""
+        """Open an exchange of this kind; `traffic` counts its bytes. Raises ConfigError."""
 
     async def make_work(
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
-        """Raises ConfigError if this machine cannot do the work exactly."""
+        """Load the model onto the device. Raises ConfigError if this machine cannot compute exactly."""
 
     def place(self, replica: Replica) -> Replica:
-        """A copy of a replica where updates are applied."""
+        """Copy a replica to the device that applies updates."""
 
 
 class RealMachine:
-    """`device`: as the volunteer named it. Raises ConfigError if it cannot be used."""
+    """The machine that this process runs on.
+
+    device: as the volunteer named it. Raises ConfigError if the device cannot be used."""
 
     def __init__(self, address: str, state_dir: Path, device: str) -> None:
         self._address = address
         self._state_dir = state_dir
-        self._cards = _card_locks()  # held as long as this process lives
+        self._cards = _card_locks()  # held until this process ends
         self._compute_device, why = choose_device(device, self._cards)
         self._apply_device = torch.device("cpu")
         if why:
@@ -101,5 +106,5 @@ def _card_locks() -> CardLocks | None:
     try:
         return CardLocks(runtime_dir() / "cards")
     except OSError as error:
-        log.warning("other nodes on this machine are not seen, so a card may be shared: %s", error)
+        log.warning("cannot see other nodes on this machine, so nodes may share a card: %s", error)
         return None

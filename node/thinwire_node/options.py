@@ -1,4 +1,4 @@
-"""What the volunteer chose for this machine."""
+"""The options that a volunteer chooses for this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """name: for people to read. micro_batch: samples at a time, at most. rounds: counted contributions after which the
-    node leaves; None: it stays until the run is complete."""
+    """The options of one node.
+
+    name: shown to people. micro_batch: maximum samples in a micro-batch. rounds: the node leaves after this many
+    counted contributions; None: it stays until the run is complete."""
 
     name: str
     micro_batch: int

@@ -1,5 +1,4 @@
-"""The seam to the operating system: which event loop, which signals, which clock. Nothing else in this package needs
-POSIX."""
+"""The event loop, signals and clocks of the operating system. No other module of this package needs POSIX."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def told(number: int, frame: FrameType | None) -> None:
+        def on_signal(number: int, frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(stop.set)
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, told)
+            signal.signal(number, on_signal)
         await main(stop)
 
     try:
-        import uvloop  # noqa: PLC0415 - there is none for Windows
+        import uvloop  # noqa: PLC0415 - not available on Windows
     except ImportError:
         asyncio.run(with_signals())
     else:
@@ -36,21 +35,26 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 
 @dataclass(frozen=True)
 class Clocks:
-    """now: seconds on a monotonic clock. asleep_s: grows by what the machine sleeps."""
+    """A node's clocks.
+
+    now: seconds on a monotonic clock. asleep_s: grows by the time that the machine spends asleep."""
 
     now: Callable[[], float]
     asleep_s: Callable[[], float]
 
 
 class SystemClock:
-    """Seconds on a clock that never jumps, and how long the machine has slept."""
+    """The clocks of this machine."""
 
     def now(self) -> float:
+        """Seconds on a clock that never jumps."""
         return time.monotonic()
 
     def asleep_s(self) -> float:
-        """Grows by what the machine sleeps. Only differences mean anything; where the system has no clock that runs
-        on in sleep, the time of day stands in for it, and setting it looks like a sleep, which does no harm."""
+        """Grows by the time that the machine spends asleep. Only differences are meaningful.
+
+        Some systems have no clock that runs during sleep. This method then uses the time of day. A change of the time
+        of day looks like a sleep, which does no harm."""
         boot_time = getattr(time, "CLOCK_BOOTTIME", None)
-        there = time.time() if boot_time is None else time.clock_gettime(boot_time)
-        return there - time.monotonic()
+        since_boot_s = time.time() if boot_time is None else time.clock_gettime(boot_time)
+        return since_boot_s - time.monotonic()

@@ -24,14 +24,14 @@ def test_a_link_that_cannot_is_told_so_with_figures() -> None:
     words, steps = catch_up(fetch_s=3.0, replay_s=0.5, round_s=2.0, behind=500)
     assert words is not None
     assert "an update takes 3.00 s to fetch (40,000 bytes, 13.3 kB/s) and 0.50 s to replay" in words
-    assert "It takes a faster link" in words
+    assert "It needs a faster link" in words
     assert steps * 3.5 < KEEPING_UP_S + 3.5
 
 
 def test_a_machine_that_cannot_is_told_so() -> None:
     words, _ = catch_up(fetch_s=0.1, replay_s=3.0, round_s=2.0, behind=500)
     assert words is not None
-    assert "It takes a faster machine" in words
+    assert "It needs a faster machine" in words
 
 
 def test_one_that_gains_arrives_however_long_it_takes() -> None:

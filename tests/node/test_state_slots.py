@@ -62,11 +62,11 @@ def test_a_folder_that_a_node_was_given_by_name_is_skipped(tmp_path: Path) -> No
 
 def test_that_all_are_taken_is_said(tmp_path: Path) -> None:
     first, second, third = (free_state_slot(tmp_path, slots_max=2) for _ in range(3))
-    with first, second, pytest.raises(ConfigError, match="all 2 slots are taken"), third:
+    with first, second, pytest.raises(ConfigError, match="running nodes hold all 2 slots"), third:
         pass
 
 
 def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot hold nodes' slots"), free_state_slot(tmp_path / "file"):
+    with pytest.raises(ConfigError, match="cannot be used for state slots"), free_state_slot(tmp_path / "file"):
         pass

@@ -1,4 +1,4 @@
-"""What `thinwire-node` can be told, by options or by environment variables."""
+"""The options of `thinwire-node`, from the command line or from environment variables."""
 
 from __future__ import annotations
 
@@ -26,26 +26,33 @@ class StartOptions(StateOptions):
     coordinator: RemoteAddress = option("where the coordinator listens", metavar="HOST:PORT", positional=True)
     device: str = option("auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE")
     name: str | None = option(
-        "for people to read", None, metavar="NAME", shown="the machine's, or node-N in state slot N"
+        "the node's name, shown to people",
+        None,
+        metavar="NAME",
+        shown="the machine's name, or node-N in state slot N",
     )
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
-    micro_batch: int = option("samples at a time", 8, metavar="SAMPLES", ge=1)
+    micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)
     threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1)
-    give_up_after: float | None = option("without a coordinator", None, metavar="SECONDS", shown="never")
+    give_up_after: float | None = option(
+        "exit after this long without a coordinator", None, metavar="SECONDS", shown="never"
+    )
     metrics: Annotated[str, AfterValidator(_metrics)] | None = option(
-        f"serve /metrics, /livez and /readyz there, on {METRICS_HOST} unless a HOST is given",
+        f"serve /metrics, /livez and /readyz on this port; HOST is {METRICS_HOST} by default",
         None,
         metavar="[HOST:]PORT",
         shown="not at all",
     )
-    log_level: Literal["debug", "info", "warning"] = option("the least important lines that are logged", "info")
-    log_format: Literal["text", "json"] = option("text, or one JSON object a line", "text")
+    log_level: Literal["debug", "info", "warning"] = option("the lowest level that is logged", "info")
+    log_format: Literal["text", "json"] = option("text, or one JSON object per line", "text")
     ready_file: Path | None = option(
-        "JSON with the addresses, written when the node has joined",
+        "write a JSON file with the node's addresses once the node has joined",
         None,
         metavar="FILE",
         shown="ready.json in the state directory",
     )
     state_slots: Path | None = option(
-        "for several nodes on one machine: a free folder DIR/0, DIR/1, … is the state directory", None, metavar="DIR"
+        "for several nodes on one machine: use a free folder DIR/0, DIR/1, … as the state directory",
+        None,
+        metavar="DIR",
     )

@@ -1,4 +1,4 @@
-"""The command line of `thinwire-node`. A command loads what it needs when it runs: torch takes seconds."""
+"""The command line of `thinwire-node`. Each command imports its modules when it runs, because torch takes seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thinwire_proto.errors import ConfigError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Its arguments have a `command`, to be called with them."""
+    """Build the parser. The parsed arguments have a `command`: a function that takes them."""
     parser = argparse.ArgumentParser("thinwire-node", description="The command `thinwire-node`.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -21,10 +21,10 @@ def parser() -> argparse.ArgumentParser:
     add_options(home, StartOptions, "state_dir")
     add_option(home, StartOptions, "state_slots", "--places")
     start.set_defaults(command=_start)
-    ask = commands.add_parser("status", help="how a node on this machine is")
-    ask.add_argument("--json", action="store_true", help="all that is known, as JSON")
-    add_options(ask, StateOptions)
-    ask.set_defaults(command=_status)
+    status = commands.add_parser("status", help="show the status of a node on this machine")
+    status.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    add_options(status, StateOptions)
+    status.set_defaults(command=_status)
     return parser
 
 
@@ -37,13 +37,14 @@ def _start(arguments: argparse.Namespace) -> None:
 
 
 def start_options(arguments: argparse.Namespace) -> StartOptions:
-    """Raises ConfigError."""
+    """Read the options of `start`. Raises ConfigError."""
     options = read_options(StartOptions, arguments)
     return options.model_copy(update={"state_slots": _state_slots(options, arguments)})
 
 
 def _state_slots(options: StartOptions, arguments: argparse.Namespace) -> object:
-    """None if the state directory is to be used: what is on the command line wins. Raises ConfigError."""
+    """The folder with state slots, or None to use the state directory. The command line overrides the environment.
+    Raises ConfigError if the environment sets both."""
     if "state_slots" in arguments or options.state_slots is None or "state_dir" not in options.model_fields_set:
         return options.state_slots
     if "state_dir" in arguments:

@@ -1,4 +1,4 @@
-"""`thinwire-node start`."""
+"""The command `thinwire-node start`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from thinwire_node.storage.state_slots import free_state_slot
 
 
 def start(options: StartOptions) -> None:
-    """Until the node leaves. Raises ThinwireError."""
+    """Run a node until it leaves. Raises ThinwireError."""
     metrics = None if options.metrics is None else host_and_port(options.metrics, METRICS_HOST)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -39,7 +39,7 @@ def start(options: StartOptions) -> None:
 
 @contextmanager
 def _home(options: StartOptions) -> Iterator[tuple[Path, str]]:
-    """The node's state directory, and its name if it was given none."""
+    """The node's state directory and its default name."""
     if options.state_slots is None:
         yield options.state_dir, platform.node() or "node"
         return
@@ -49,7 +49,7 @@ def _home(options: StartOptions) -> Iterator[tuple[Path, str]]:
 
 @contextmanager
 def _logging(options: StartOptions) -> Iterator[Terminal | None]:
-    """Log lines go to stderr; if that is a terminal, above the live view, which is returned."""
+    """Log to stderr. If stderr is a terminal, open the live view below the log lines and return it."""
     if options.log_format != "text" or not can_show(sys.stderr):
         log_to_stderr(options.log_level, options.log_format)
         yield None

@@ -1,4 +1,4 @@
-"""`thinwire-node status`."""
+"""The command `thinwire-node status`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire_node.observe.view import byte_lines, lines
 
 
 def print_status(folder: Path, *, as_json: bool) -> None:
-    """Raises ConfigError if no node has run on this state directory."""
+    """Print the newest report from a state directory. Raises ConfigError if no node has run on it."""
     now_s = time.time()
     report = status.read(folder)
     if as_json:

@@ -1,9 +1,9 @@
-"""Kinds of exchange, by the name that a contract has for them (`exchange.kind`).
+"""The registry of exchange kinds, by the name in the contract (`exchange.kind`).
 
-Each kind is a package of its own, which registers itself when it is imported: `register("star", open_star)`. No list
-names the kinds. A kind that is not known yet is looked for in the packages beside this file, and in the modules that
-installed packages name in the entry-point group `thinwire.kinds`. The kind's section of the contract is registered in
-`thinwire_proto.contract.exchanges`.
+Each kind is a package that registers itself on import: `register("star", open_star)`. There is no list of kinds. To
+find an unknown kind, `open_exchange` imports the packages beside this file and the modules that installed packages name
+in the entry-point group `thinwire.kinds`. `thinwire_proto.contract.exchanges` registers each kind's section of the
+contract.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from thinwire_proto.contract.unions import ENTRY_POINTS
 from thinwire_proto.errors import ConfigError
 
 STAR = "star"
-"""Everybody is linked to the coordinator. It is how a node learns the contract, before it knows the kind."""
+"""The exchange in which every node is linked to the coordinator. A node without a contract uses it to fetch one."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What an exchange is opened with. address: as the volunteer gave it. What passes is counted in `traffic`."""
+    """The arguments that open an exchange.
+
+    address: as the volunteer gave it. traffic: counts the bytes sent and received."""
 
     address: str
     clocks: Clocks
@@ -44,17 +46,17 @@ def register(kind: str, open_: Open) -> None:
 
 
 def kind_of(contract: Contract | None) -> str:
-    """Of the run, or of a run that the node knows nothing of yet."""
+    """The exchange kind of a run; STAR if the node has no contract yet."""
     return contract.exchange.kind if contract is not None else STAR
 
 
 def open_exchange(kind: str, surroundings: Surroundings) -> Exchange:
-    """Raises ConfigError if this version has no such kind."""
+    """Open an exchange. Raises ConfigError if this version has no such kind."""
     if kind not in _kinds:
         _import_all()
     if kind not in _kinds:
         known = ", ".join(sorted(_kinds))
-        raise ConfigError(f"exchange.kind: this version has {known}, not {kind!r}; install a newer version")
+        raise ConfigError(f"exchange.kind: this version supports {known}, not {kind!r}; install a newer version")
     return _kinds[kind](surroundings)
 
 

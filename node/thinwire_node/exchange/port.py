@@ -1,10 +1,10 @@
-"""What a node needs of an exchange: the way that contributions take to the swarm, and updates to the node.
+"""The port to an exchange, which carries contributions to the swarm and updates to the node.
 
-An `Exchange` is a node's end of it for one session. Training and the session stand on this file alone; how the bytes
-travel is the business of an implementation (`exchange.kinds` finds the one that a contract names).
+An `Exchange` is the node's end of one session. Training and the session depend on this file alone. An implementation
+decides how the bytes travel; `exchange.kinds` finds the one that a contract names.
 
-Times are in seconds. A time *of the exchange* is on the clock that its deadlines are on; `ExchangeClock` says what the
-node's own clock shows then.
+Times are in seconds. A time *of the exchange* is a reading of the clock that sets the deadlines. `ExchangeClock`
+converts it to the node's own clock.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from thinwire_proto.wire.rows import Row
 
 
 class LinkLost(RemoteError):
-    """The connection or the session is gone: connect and join again."""
+    """The connection or the session is lost. The node should connect and join again."""
 
 
 class Refused(RemoteError):
-    """The swarm refuses this node, for a reason that another attempt does not mend."""
+    """The swarm refuses this node. Another attempt would fail as well."""
 
 
 class BeyondTheEnd(Refused):
-    """The node has more bytes of a file than the file has."""
+    """The node's partial file is longer than the whole file."""
 
 
 # joining
@@ -40,10 +40,10 @@ class BeyondTheEnd(Refused):
 
 @dataclass(frozen=True)
 class MomentumClaim:
-    """What the swarm has to know of a momentum before the node may go on with it.
+    """A node's claim about its momentum. The swarm checks it before the node may continue with that momentum.
 
-    trained_through: the last position that is in it. sent_since: hashes of the contributions extracted after it was
-    saved."""
+    trained_through: the last sample position in the momentum. sent_since: hashes of the contributions extracted after
+    the momentum was saved."""
 
     trained_through: int | None
     sent_since: tuple[bytes, ...] = ()
@@ -51,10 +51,10 @@ class MomentumClaim:
 
 @dataclass(frozen=True)
 class Applicant:
-    """A node that wants to join, and what it kept from before.
+    """A node that wants to join, and the state that it kept.
 
-    contract: of the run that its state belongs to. head: the newest sealed row that it has seen. replica_step: of the
-    parameters that it holds."""
+    contract: the run that the state belongs to. head: the newest sealed row that the node has seen. replica_step: the
+    step of the node's parameters."""
 
     node_id: str
     name: str
@@ -66,9 +66,10 @@ class Applicant:
 
 @dataclass(frozen=True)
 class Admission:
-    """The run's contract, and what the node has to do first.
+    """The run's contract, and what the node must do before it takes part.
 
-    step: how many steps are sealed. drop_momentum: why the node has to; empty if it may go on with its momentum."""
+    step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
+    keep it."""
 
     contract: Contract
     step: int
@@ -81,11 +82,12 @@ class Admission:
 
 @dataclass(frozen=True)
 class AnnouncedRound:
-    """A round is open, and the node may contribute to it.
+    """An open round that the node may contribute to.
 
-    term: one life of whoever numbers the rounds. step: contributions are computed on its parameters. deadline: a time
-    of the exchange. k: components to keep of a tile. nonces: for fingerprints of the parameters at `step`, `step - 1`
-    and so on, as far back as a base may lie. lease: positions of the samples that the node may train on, in order."""
+    term: one life of the process that numbers the rounds. step: contributions are computed on the parameters of this
+    step. deadline: a time of the exchange. k: components to keep in each tile. nonces: for fingerprints of the
+    parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: sample positions that the node
+    may train on, in order."""
 
     term: int
     number: int
@@ -98,7 +100,7 @@ class AnnouncedRound:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The node has no part in a round now. text: what it waits for."""
+    """The node takes part in no round now. text: what it waits for."""
 
     step: int
     text: str
@@ -106,7 +108,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RunComplete:
-    """No further round will come."""
+    """The run is complete: there are no more rounds."""
 
     step: int
 
@@ -119,11 +121,11 @@ Announcement = AnnouncedRound | Waiting | RunComplete
 
 @dataclass(frozen=True)
 class Claim:
-    """What a contribution says of itself. Without samples it says that the node has nothing for this round.
+    """The header of a contribution. A claim without samples says that the node has nothing for this round.
 
-    step, fingerprint: of the replica at the extraction. base_step: the oldest step whose parameters any of the
-    gradient was computed on. trained_through: the last position trained on. dropped: micro-batches whose loss or
-    gradient was not finite. loss: mean over the samples, in nats a token. compute_ms: of forward and backward."""
+    step, fingerprint: the replica at the extraction. base_step: the oldest step whose parameters contributed to the
+    gradient. trained_through: the last sample position trained on. dropped: micro-batches whose loss or gradient was
+    not finite. loss: mean over the samples, in nats per token. compute_ms: time of forward and backward passes."""
 
     term: int
     round: int
@@ -138,7 +140,7 @@ class Claim:
 
 
 class Reason(Enum):
-    """What became of a contribution; anything but COUNTED says why it was not counted. Values are metric labels."""
+    """The outcome of a contribution: COUNTED, or the reason why it was not counted. Values are metric labels."""
 
     COUNTED = "counted"
     LATE = "late"
@@ -156,8 +158,10 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one contribution. text: for people. step: of the update that holds it. arrived: a time of the exchange; None
-    if it had not arrived whole, or that is not known."""
+    """The outcome of one contribution.
+
+    text: shown to people. step: the update that contains the contribution. arrived: a time of the exchange; None if the
+    contribution did not arrive completely or its arrival is unknown."""
 
     reason: Reason
     text: str = ""
@@ -174,7 +178,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SealedUpdate:
-    """size: bytes of the update as it travelled. head_step: how many steps were sealed when it was sent."""
+    """A sealed update as the node received it.
+
+    size: bytes on the wire. head_step: the number of sealed steps when it was sent."""
 
     row: Row
     update: Update
@@ -187,64 +193,72 @@ class SealedUpdate:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """offset: of the exchange's clock from the node's. error: how wrong the offset can be."""
+    """The exchange's clock relative to the node's.
+
+    offset: the exchange's clock minus the node's. error: bound on the offset's error."""
 
     offset: float
     error: float
 
     def here(self, there: float) -> float:
-        """What the node's clock shows at a time of the exchange."""
+        """Convert a time of the exchange to the node's clock."""
         return there - self.offset
 
 
 class ExchangeClock(Protocol):
-    """The clock that deadlines are on, as the node knows it. `probed` is called after each look at it, and told whether
-    the two clocks have moved against each other."""
+    """The node's estimate of the clock that sets the deadlines.
+
+    Each probe calls `probed`, with True if the two clocks have drifted or jumped apart."""
 
     async def begin(self, probed: Callable[[bool], None]) -> None:
-        """Take the first readings."""
+        """Probe the clock for the first time."""
 
     async def keep(self, probed: Callable[[bool], None]) -> None:
-        """Look again from time to time, until cancelled."""
+        """Probe the clock periodically until cancelled."""
 
     def check(self) -> None:
-        """Have `keep` look at once, if the reading is unknown or the machine has slept since."""
+        """Make `keep` probe at once if there is no reading or the machine has slept since the last probe."""
 
     def reading(self) -> ClockReading | None:
-        """None: not known at present."""
+        """The current reading; None if it is unknown."""
 
 
 class Exchange(Protocol):
-    """One connection to a swarm. Every call raises LinkLost or Refused."""
+    """One connection to a swarm. Every call may raise LinkLost or Refused."""
 
     @property
     def clock(self) -> ExchangeClock:
-        """Only after `join`."""
+        """The clock of the exchange. Available after `join`."""
 
     async def join(self, applicant: Applicant) -> Admission:
-        """Comes before every other call. Raises ContractError as well."""
+        """Join the swarm. Must be the first call. May also raise ContractError."""
 
     async def corpus(self, contract: Contract) -> bytes:
-        """Fetch the file of the run's data; its kind says whether it is the right one."""
+        """Fetch the run's data file. The data kind checks its contents."""
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
-        """Fetch the newest snapshot into a file `snapshot-STEP.part` of the folder. If `begun` is part of the newest,
-        fetch the rest only; raises BeyondTheEnd if it is longer than the whole."""
+        """Fetch the newest snapshot into the file `snapshot-STEP.part` in the folder.
+
+        If `begun` is part of that snapshot, fetch only the rest. Raises BeyondTheEnd if `begun` is longer than the
+        snapshot."""
 
     def rounds(self) -> AsyncGenerator[Announcement, None]:
-        """The newest announcement, and each new one. The swarm counts on a node while it listens."""
+        """Yield the newest announcement, then each new one. The swarm expects contributions from a node that
+        listens."""
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
-        """Send a contribution; returns when its outcome is known."""
+        """Send a contribution and wait for its outcome."""
 
     async def outcome(self, contribution: bytes) -> Outcome:
-        """Of an earlier contribution, by its hash: after a lost connection, or a crash of either side."""
+        """The outcome of an earlier contribution, by its hash. For use after a lost connection or a crash."""
 
     def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
-        """Updates from the replica's step on, each checked to be what its row names. Raises PayloadError if one is
-        malformed, ReplicaError if it is not what its row names, and LocalError if this machine cannot catch up."""
+        """Yield the updates that follow the replica's step, each checked against its row.
+
+        Raises PayloadError if an update is malformed, ReplicaError if it differs from its row, and LocalError if this
+        machine cannot catch up."""
 
     async def leave(self, trained_through: int | None) -> None:
-        """In good order. trained_through: the last position that is in the momentum which the node keeps."""
+        """Leave the swarm in order. trained_through: the last sample position in the momentum that the node keeps."""
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Sends what was extracted and takes its outcome, while the training goes on."""
+"""Sends contributions and handles their outcomes while training continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("thinwire.node")
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A claim that is ready to be sent. contribution: None if the node has nothing for the round."""
+    """A claim that is ready to send. contribution: None if the node has nothing for the round."""
 
     round: AnnouncedRound
     claim: Claim
@@ -26,6 +26,8 @@ class Outgoing:
 
 
 class Delivery:
+    """Publishes contributions one at a time."""
+
     def __init__(self, exchange: Exchange, work: Work, record: Record, clocks: Clocks, situation: Situation) -> None:
         self._exchange = exchange
         self._work = work
@@ -37,19 +39,19 @@ class Delivery:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is still to be sent."""
+        """Whether a claim waits in the queue."""
         return not self._queue.empty()
 
     @property
     def unsettled(self) -> int:
-        """Contributions that wait to be sent, or for their outcome."""
+        """Number of contributions that are not sent yet or have no outcome yet."""
         return self._queue.qsize() + self._sending
 
     async def send(self, outgoing: Outgoing) -> None:
         await self._queue.put(outgoing)
 
     async def run(self) -> None:
-        """Until cancelled. Raises ParametersDiffer if an outcome says so."""
+        """Send claims until cancelled. Raises ParametersDiffer if an outcome says that the replica differs."""
         while True:
             outgoing = await self._queue.get()
             contribution = outgoing.contribution
@@ -75,8 +77,10 @@ class Delivery:
         record.slack_s = round_.deadline - outcome.arrived
 
     async def settle(self, outcome: Outcome, tokens: int) -> None:
-        """`tokens`: that the contribution stands for. To its end, once begun: the compute thread does its part whatever
-        becomes of this task, and then nobody would ask for the outcome again."""
+        """Handle the outcome of a contribution of so many tokens.
+
+        Cancellation does not interrupt this: the compute thread would settle the contribution anyway, and no later
+        session would ask for its outcome."""
         await asyncio.shield(asyncio.ensure_future(self._settle_whole(outcome, tokens)))
 
     async def _settle_whole(self, outcome: Outcome, tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""Follows the swarm: applies updates as they are sealed, and keeps the newest announcement."""
+"""Follows the swarm: applies updates as they are sealed and keeps the newest announcement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CATCH_UP_REPORT_STEPS = 100
 
 
 async def follow_updates(exchange: Exchange, work: Work, record: Record, situation: Situation) -> None:
-    """Until the exchange ends. Raises ReplicaError if the parameters are not the swarm's."""
+    """Apply updates until the exchange ends. Raises ReplicaError if the parameters differ from the swarm's."""
     assert work.replica is not None
     async with aclosing(exchange.updates(work.replica)) as updates:
         async for sealed in updates:
@@ -32,11 +32,12 @@ async def follow_updates(exchange: Exchange, work: Work, record: Record, situati
                 tell(log, logging.INFO, "node.catching_up", text, step=step, head_step=sealed.head_step)
                 await work.save_if_due()
             if situation.newest is None:
-                situation.head_step = sealed.head_step  # the swarm moves on meanwhile
+                situation.head_step = sealed.head_step  # the swarm advances during the catch-up
 
 
 async def follow_rounds(exchange: Exchange, work: Work, situation: Situation) -> None:
-    """Until the exchange ends. The swarm waits for a node that listens, so catch up first."""
+    """Listen to announcements until the exchange ends. Catches up first, because the swarm waits for every node that
+    listens."""
     while work.replica is None or work.replica.step < situation.head_step:
         await work.reached(situation.head_step)
     async with aclosing(exchange.rounds()) as announcements:

@@ -1,4 +1,4 @@
-"""Joining a swarm, and what a node fetches before it can take part: contract, data, snapshot."""
+"""Joins a swarm and fetches the contract, the data and a snapshot."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ log = logging.getLogger("thinwire.node")
 
 
 async def join(exchange: Exchange, state: NodeState, applicant: Applicant) -> Admission:
-    """Join, and keep the run's contract. Raises LinkLost, Refused or ContractError."""
+    """Join and store the run's contract. Raises LinkLost, Refused or ContractError."""
     kept = applicant.contract
     admission = await exchange.join(applicant)
     theirs = admission.contract
     if kept is not None and theirs.hash != kept.hash:
         raise Refused(
-            "the coordinator took this node's contract and then named another; give another --state-dir to take part "
-            "in the run that it names"
+            "the coordinator accepted this node's contract and then sent a different one; to take part in the "
+            "coordinator's run, give another --state-dir"
         )
-    check_manifest(theirs)  # also of a contract from before: the node may have been upgraded since
+    check_manifest(theirs)  # a stored contract is checked again, because the node may have been upgraded
     if kept is None:
         state.write("contract.json", theirs.written)
     return admission
 
 
 async def fetch_data(exchange: Exchange, state: NodeState, contract: Contract) -> DataSource:
-    """From the state directory, else from the swarm."""
+    """Load the data from the state directory, or fetch it from the swarm."""
     data = await asyncio.to_thread(state.data, contract)
     if data is None:
         kind = data_kind_of(contract.data)
         size_max = kind.file_bytes_max(contract.data)
-        tell(
-            log, logging.INFO, "node.fetching_corpus", f"fetching the data, at most {size_max:,} bytes", bytes=size_max
-        )
+        tell(log, logging.INFO, "node.fetching_corpus", f"fetching the data (up to {size_max:,} bytes)", bytes=size_max)
         file = await exchange.corpus(contract)
         data = await asyncio.to_thread(kind.open, file, contract)
         state.write(DATA_FILE, file)
@@ -48,24 +46,24 @@ async def fetch_data(exchange: Exchange, state: NodeState, contract: Contract) -
 
 
 async def fetch_snapshot(exchange: Exchange, state: NodeState, contract: Contract) -> Replica:
-    """The newest snapshot; what came of it before the link was lost is not fetched again."""
+    """Fetch the newest snapshot. Resumes a partial download where it broke off."""
     begun = state.partial_snapshot()
-    here = begun.size if begun else 0
-    text = "fetching a snapshot" + (f", {here:,} bytes of which are here" if begun else "")
-    tell(log, logging.INFO, "node.fetching_snapshot", text, here_bytes=here)
+    held_bytes = begun.size if begun else 0
+    text = "fetching a snapshot" + (f"; {held_bytes:,} bytes are already here" if begun else "")
+    tell(log, logging.INFO, "node.fetching_snapshot", text, here_bytes=held_bytes)
     try:
         passing = await exchange.snapshot(state.path(""), contract, begun)
     except BeyondTheEnd as error:
         if begun is None:
             raise
-        # it would be the next time, too
+        # the partial file would be too long at the next attempt as well
         tell(log, logging.WARNING, "node.fetching_snapshot_anew", str(error), reason=str(error))
         begun.path.unlink()
         passing = await exchange.snapshot(state.path(""), contract, None)
     try:
         replica = await asyncio.to_thread(load_replica, contract, passing)
     except Exception:
-        passing.unlink()  # what came together does not make a whole; the next attempt begins anew
+        passing.unlink()  # the file is damaged; the next attempt starts from the beginning
         raise
     state.rename(passing, "replica.safetensors")
     text = f"snapshot of step {replica.step}, {replica.layout.parameters:,} parameters"

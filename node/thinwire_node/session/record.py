@@ -1,5 +1,6 @@
-"""What a node did since it started. It outlives sessions, and every figure that is shown of a node comes from here
-(report.py)."""
+"""Counts of a node's work since the process started.
+
+The record outlives sessions. `report.py` takes all its figures from here."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from thinwire_node.training.work import Contribution
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 OUTCOMES = tuple(reason.value for reason in Reason)
-"""What becomes of a contribution: counted, or why not."""
+"""Outcomes of a contribution: counted, or the reason why not."""
 
 
 class Durations:
-    """How often something took how long: `counts[i]` times up to BOUNDS_S[i], and longer in the last place."""
+    """A histogram of durations.
+
+    counts[i]: durations in (BOUNDS_S[i - 1], BOUNDS_S[i]]. The last element counts durations above the last bound."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
@@ -31,16 +34,20 @@ class Durations:
 
 @dataclass
 class Record:
+    """Counts since the process started, and figures of the newest contribution."""
+
     counted: int = 0
     not_counted: int = 0
     not_counted_why: str = ""
-    """Of the newest one."""
+    """Reason of the newest contribution that was not counted."""
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    """By what was heard of contributions, those included that only said that there is nothing."""
+    """Contributions by outcome, including claims without samples."""
     tokens: int = 0
+    """Tokens in counted contributions."""
     samples: int = 0
-    """Trained, whatever became of them."""
+    """Samples trained, counted or not."""
     dropped: int = 0
+    """Micro-batches dropped because they were not finite."""
     too_old: int = 0
     resyncs: int = 0
     mismatches: int = 0
@@ -48,7 +55,7 @@ class Record:
     sessions: int = 0
     sessions_lost: int = 0
 
-    # of the newest contribution, or micro-batch
+    # figures of the newest contribution or micro-batch
     loss: float | None = None
     components: int | None = None
     payload_bytes: int | None = None
@@ -61,14 +68,14 @@ class Record:
     speed: pacing.Speed = field(default_factory=pacing.Speed)
 
     def trained(self, samples: int, seconds: float, compute_s: float) -> None:
-        """A micro-batch is done, after so many seconds, its wait for the compute thread included."""
+        """Record a finished micro-batch. seconds: includes the wait for the compute thread; compute_s: does not."""
         self.samples += samples
         self.micro_batch = samples
         self.speed.trained(samples, seconds)
         self.phases["compute"].add(compute_s)
 
     def encoded(self, contribution: Contribution, seconds: float) -> None:
-        """A contribution is extracted and ready to leave."""
+        """Record a contribution that is extracted and ready to send."""
         self.loss = contribution.claim.loss
         self.components = contribution.components
         self.payload_bytes = len(contribution.payload)
@@ -76,4 +83,5 @@ class Record:
         self.phases["encode"].add(seconds)
 
     def heard(self, outcome: Outcome) -> None:
+        """Record the outcome of a claim."""
         self.outcomes[outcome.reason.value] += 1

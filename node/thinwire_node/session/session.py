@@ -1,8 +1,8 @@
-"""One session with the swarm: catch up, follow updates and take part in rounds, until something ends it.
+"""One session with the swarm: catches up, follows updates and takes part in rounds.
 
-Five tasks run side by side. Two follow the swarm (`follow`): updates are applied as they are sealed, and the newest
-announcement is kept. One keeps the exchange's clock. `TrainingLoop` trains and extracts, and `Delivery` sends what was
-extracted and takes its outcome, while the training goes on.
+A session runs five tasks. Two follow the swarm (`follow`): one applies updates as they are sealed, the other keeps the
+newest announcement. One task keeps the exchange's clock. `TrainingLoop` trains and extracts. `Delivery` sends
+contributions and handles their outcomes while training continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ log = logging.getLogger("thinwire.node")
 
 @dataclass(frozen=True)
 class SessionState:
-    """Where a session stands at a moment, for whoever watches. doing: what the training decided last."""
+    """The state of a session at one moment, for observers.
+
+    doing: the newest decision of the training loop. to_deliver: contributions without an outcome."""
 
     announcement: Announcement | None
     head_step: int
@@ -39,7 +41,7 @@ class SessionState:
 
 
 class Session:
-    """`head_step`: how many steps were sealed when the node joined."""
+    """One session. `head_step`: the number of sealed steps when the node joined."""
 
     def __init__(
         self, exchange: Exchange, work: Work, record: Record, options: NodeOptions, clocks: Clocks, head_step: int
@@ -53,8 +55,10 @@ class Session:
         self._training = TrainingLoop(exchange, work, record, options, clocks, self._situation, self._delivery)
 
     async def run(self) -> None:
-        """Follow and take part, until the run is complete or enough rounds are done. Raises LinkLost, Refused,
-        LocalError if this machine cannot keep up, or ReplicaError if the parameters are not the swarm's."""
+        """Take part until the run is complete or enough rounds are done.
+
+        Raises LinkLost, Refused, LocalError if this machine cannot keep up, or ReplicaError if the parameters differ
+        from the swarm's."""
         exchange, work, situation = self._exchange, self._work, self._situation
         await exchange.clock.begin(self._probed)
         train = asyncio.ensure_future(self._training.run())
@@ -67,7 +71,7 @@ class Session:
         tasks = [train, *(asyncio.ensure_future(task) for task in others)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:  # in this order, so that what is told does not depend on chance
+            for task in tasks:  # a fixed order, so that the reported error does not depend on timing
                 if task.done():
                     task.result()
             if not train.done():
@@ -79,11 +83,12 @@ class Session:
             await work.finish_jobs()
 
     def leave(self) -> None:
-        """Train no more; `run` is over when the outcome that is awaited has come."""
+        """Stop training. `run` returns once the pending outcome has arrived."""
         self._situation.leaving = True
         self._situation.changed.set()
 
     def state(self) -> SessionState:
+        """The state of the session now."""
         situation, reading, now = self._situation, self._exchange.clock.reading(), self._clocks.now()
         newest = situation.newest
         step = max(situation.head_step, newest.step if newest is not None else 0)

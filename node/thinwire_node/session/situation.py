@@ -1,4 +1,4 @@
-"""What the tasks of a session know of the swarm, and tell each other."""
+"""State that the tasks of a session share."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from thinwire_node.training import pacing
 
 
 class Situation:
-    """`head_step`: how many steps were sealed when the node joined, or since, as long as it catches up."""
+    """What a session knows of the swarm.
+
+    head_step: the number of sealed steps when the node joined. It grows while the node catches up."""
 
     def __init__(self, head_step: int) -> None:
         self.head_step = head_step
         self.newest: Announcement | None = None
         self.changed = asyncio.Event()
-        """Set when there may be something else to do; the training clears it before it decides."""
+        """Set when a new decision may be needed. The training loop clears it before each decision."""
         self.contributed: tuple[int, int] | None = None
-        """Term and number of the round that the node contributed to last, if only to say that it has nothing."""
+        """Term and number of the newest round that the node contributed to, with or without samples."""
         self.hurry = False
-        """A round went on without the node, so it contributes early in the next one."""
+        """True after a round closed without this node. The node then contributes early in the next round."""
         self.leaving = False
         self.doing: pacing.Decision | None = None
 
     @property
     def round(self) -> AnnouncedRound | None:
-        """The round that is open to the node."""
+        """The round that is open to the node, or None."""
         return self.newest if isinstance(self.newest, AnnouncedRound) else None
 
     @property
     def has_contributed(self) -> bool:
-        """To the round that is open."""
+        """Whether the node has contributed to the open round."""
         return self.round is not None and self.contributed == (self.round.term, self.round.number)
 
     def announced(self, announcement: Announcement) -> None:
+        """Take in a new announcement."""
         before, self.newest = self.round, announcement
         if before is not None and self.round is not None and before.step < self.round.step:
             self.hurry |= self.contributed != (before.term, before.number)
@@ -41,8 +44,10 @@ class Situation:
 
 
 async def set_or_after(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, or for so long. Not `asyncio.wait_for`: before Python 3.12 that swallows a cancellation which
-    comes in the same moment as the event."""
+    """Wait for an event, but at most `seconds`.
+
+    `asyncio.wait_for` does not fit: before Python 3.12 it swallows a cancellation that arrives together with the
+    event."""
     timer = asyncio.get_running_loop().call_later(seconds, event.set)
     try:
         await event.wait()

@@ -1,4 +1,4 @@
-"""The training loop of a session: train, extract, drop or wait, as `pacing` decides."""
+"""The training loop of a session. `pacing` decides whether to train, extract, drop or wait."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ log = logging.getLogger("thinwire.node")
 
 
 class TrainingLoop:
+    """Carries out the decisions of `pacing`."""
+
     def __init__(
         self,
         exchange: Exchange,
@@ -38,12 +40,12 @@ class TrainingLoop:
         self._situation = situation
         self._delivery = delivery
         self._spec = work.contract.round
-        self._said = ""
+        self._waiting_text = ""  # of the newest `node.waiting` event
 
     async def run(self) -> None:
-        """Until the run is complete, enough rounds are done, or the node leaves."""
+        """Train until the run is complete, enough rounds are done, or the node leaves."""
         work, situation = self._work, self._situation
-        if work.pending is not None:  # a lost session, or the life before, left its outcome open
+        if work.pending is not None:  # a lost session or an earlier process did not learn the outcome
             await self._delivery.settle(await self._exchange.outcome(work.pending.hash), tokens=0)
         while not self._done():
             if situation.leaving:
@@ -80,6 +82,7 @@ class TrainingLoop:
         return True
 
     def view(self) -> pacing.View:
+        """The input of the next decision."""
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
         announced, reading = situation.round, self._exchange.clock.reading()
@@ -111,10 +114,10 @@ class TrainingLoop:
         self._record.trained(trained, self._clocks.now() - began, work.trainer.compute_s - computed_s)
 
     async def _wait(self, why: str) -> None:
-        """Until something changes; a round that is over by our clock is looked at again soon, at the latest."""
+        """Wait until the situation changes, but at most LOOK_AGAIN_S: the round may end by this node's clock."""
         newest = self._situation.newest
-        if isinstance(newest, Waiting) and newest.text != self._said:
-            self._said = newest.text
+        if isinstance(newest, Waiting) and newest.text != self._waiting_text:
+            self._waiting_text = newest.text
             tell(log, logging.INFO, "node.waiting", newest.text, reason=newest.text)
         log.debug("waiting: %s", why)
         began = self._clocks.now()
@@ -131,15 +134,15 @@ class TrainingLoop:
         began = self._clocks.now()
         contribution = await self._work.contribution(round_)
         if contribution is None:
-            return  # an update came in between; look again
+            return  # an update arrived in between; decide again
         self._record.encoded(contribution, self._clocks.now() - began)
         self._situation.contributed = (round_.term, round_.number)
-        log.debug("round %d: extracted, since %s", round_.number, why)
+        log.debug("round %d: extracted because %s", round_.number, why)
         self._tell_dropped(contribution.claim.dropped)
         await self._delivery.send(Outgoing(round_, contribution.claim, contribution))
 
     async def _say_nothing(self, round_: AnnouncedRound) -> None:
-        """Nothing was trained: say so, that nobody waits, and that the lease is filled up again."""
+        """Send a claim without samples, so that the swarm does not wait for this node and renews its lease."""
         work = self._work
         self._situation.contributed = (round_.term, round_.number)
         dropped = work.trainer.dropped
@@ -152,5 +155,5 @@ class TrainingLoop:
     def _tell_dropped(self, dropped: int) -> None:
         self._record.dropped += dropped
         if dropped:
-            text = f"{dropped} micro-batches dropped: loss or gradient was not finite"
+            text = f"{dropped} micro-batches dropped: the loss or the gradient was not finite"
             tell(log, logging.WARNING, "node.micro_batches_dropped", text, micro_batches=dropped)

@@ -1,14 +1,16 @@
-"""The node's state directory: what it keeps between two lives. Any file in it may be lost; the node then fetches anew.
+"""The node's state directory. It holds the node's state between two runs of the process.
 
-node_id                   made once
-contract.json, corpus.zst of the run that it takes part in: its contract, and the file of its data
-head.json                 the newest sealed row that it has seen
-replica.safetensors       its parameters, now and then
-momentum.safetensors      its momentum after an extraction, with the contribution that this took out of it
-sent.json                 contributions sent since: the momentum still holds what is in them, so that it is worth
-                          nothing if one of them was counted
-snapshot-STEP.part        a snapshot that is on its way
-status.json               how it was a few seconds ago, for `thinwire-node status`
+Any file may be lost; the node then fetches or creates it again.
+
+node_id                   the node's id, created once
+contract.json, corpus.zst the contract and the data file of the node's run
+head.json                 the newest sealed row that the node has seen
+replica.safetensors       the parameters, saved periodically
+momentum.safetensors      the momentum after an extraction, with the contribution that was extracted
+sent.json                 contributions sent since that save. The saved momentum still contains them, so the node must
+                          drop it if one of them was counted
+snapshot-STEP.part        a snapshot that is partly downloaded
+status.json               the newest report, at most a few seconds old, for `thinwire-node status`
 lock                      held by the node that runs on this directory
 """
 
@@ -38,21 +40,21 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.task import DataSource, data_kind_of
 
 DATA_FILE = "corpus.zst"
-PENDING = "pending."  # in the name of a tensor: of what is out
-AWAITED = "awaited."  # of what is counted, and whose update is out
+PENDING = "pending."  # prefix of the tensors of the pending contribution
+AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
 NODE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Head:
-    """The newest sealed row that this node has seen: the step it led to, and its hash."""
+    """The newest sealed row that this node has seen: the step that it led to, and its hash."""
 
     step: int
     hash: bytes
 
 
 class PartialSnapshot(NamedTuple):
-    """A snapshot that broke off on its way: its file, its step, and how many of its bytes are there."""
+    """A snapshot that is partly downloaded: its file, its step and the number of bytes present."""
 
     path: Path
     step: int
@@ -61,9 +63,11 @@ class PartialSnapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptMomentum:
-    """What of the momentum goes on disk: its tensors by name (see `Momentum.state`), the last position trained on that
-    is in it, and what is out. pending: the contribution whose receipt is. awaited: with update_topk, those whose
-    update was not applied yet, the pending one perhaps among them."""
+    """The momentum as it is saved.
+
+    momentum: tensors by name (see `Momentum.state`). trained_through: the last sample position in it. pending: the
+    contribution without a receipt. awaited: with update_topk, contributions whose update is not applied yet; may
+    include the pending one."""
 
     momentum: dict[str, Tensor]
     trained_through: int | None
@@ -72,7 +76,7 @@ class KeptMomentum:
 
 
 class NodeState:
-    """Opens or makes a state directory and keeps other nodes off it. Raises ConfigError."""
+    """Opens or creates a state directory and locks it against other nodes. Raises ConfigError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -94,7 +98,7 @@ class NodeState:
             ) from None
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed had begun to write; a snapshot that broke off is gone on with."""
+        """Remove files that a killed process left incomplete. Keep partial snapshots, so that the download resumes."""
         for path in (*self._folder.glob("*.part"), *self._folder.glob(".tmp*")):
             if not path.name.startswith("snapshot-") and path.is_file():
                 path.unlink()
@@ -114,15 +118,15 @@ class NodeState:
         return node_id
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file; on disk for good when this returns."""
+        """Replace a file. It is synced to disk when this returns."""
         replace_synced(self.path(name), data)
 
     def rename(self, passing: Path, name: str) -> None:
-        """The same with a file that was written under a passing name."""
+        """Move a temporary file to its name. It is synced to disk when this returns."""
         rename_synced(passing, self.path(name))
 
     def contract(self) -> Contract | None:
-        """The contract of the run that this directory belongs to, if it belongs to one."""
+        """The contract of the run that this directory belongs to, or None. Raises ConfigError."""
         path = self.path("contract.json")
         if not path.exists():
             return None
@@ -132,6 +136,7 @@ class NodeState:
             raise ConfigError(f"{path}: {error}; give another --state-dir") from None
 
     def data(self, contract: Contract) -> DataSource | None:
+        """The run's data, or None if the node must fetch it."""
         kind = data_kind_of(contract.data)
         is_fetched = kind.file_bytes_max(contract.data) > 0
         try:
@@ -147,13 +152,14 @@ class NodeState:
             return None
 
     def save_head(self, head: Head) -> None:
-        """Remember a head, if it is newer than the newest: replaying old updates forgets nothing."""
+        """Store a head if it is newer than the stored one. Replaying old updates thus does not set it back."""
         if self.head is None or head.step > self.head.step:
             self.head = head
-            told = json.dumps({"step": head.step, "hash": head.hash.hex()})
-            replace_whole(self.path("head.json"), told.encode())  # an older one after a power cut does no harm
+            text = json.dumps({"step": head.step, "hash": head.hash.hex()})
+            replace_whole(self.path("head.json"), text.encode())  # an older head after a power cut does no harm
 
     def replica(self, contract: Contract) -> Replica | None:
+        """The saved replica, or None if there is no valid one."""
         try:
             return load_replica(contract, self.path("replica.safetensors"))
         except ReplicaError:
@@ -178,7 +184,7 @@ class NodeState:
         self.rename(passing, "momentum.safetensors")
 
     def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
-        """The momentum of the last save, if there is one that can be read, with tensors of these shapes."""
+        """The saved momentum. None if the file is missing, unreadable, not finite, or has tensors of other shapes."""
         try:
             with safe_open(self.path("momentum.safetensors"), framework="pt") as file:
                 about = file.metadata() or {}
@@ -201,15 +207,15 @@ class NodeState:
 
     def drop_momentum(self) -> None:
         self.path("momentum.safetensors").unlink(missing_ok=True)
-        sync_folder(self._folder)  # or it might be there again, with nothing that was sent since
+        sync_folder(self._folder)  # else the file could reappear after a power cut, without its list of sent names
         self.save_sent([])
 
     def save_sent(self, contributions: list[bytes]) -> None:
-        """Must be on disk before any of them leaves."""
+        """Store the hashes of the sent contributions. Must return before any of them is sent."""
         self.write("sent.json", json.dumps([contribution.hex() for contribution in contributions]).encode())
 
     def sent(self) -> list[bytes] | None:
-        """Contributions sent since the momentum was saved; None if that is not known any more."""
+        """Contributions sent since the momentum was saved; None if the list is damaged."""
         path = self.path("sent.json")
         try:
             return [bytes.fromhex(text) for text in json.loads(path.read_text())]
@@ -219,6 +225,7 @@ class NodeState:
             return None
 
     def partial_snapshot(self) -> PartialSnapshot | None:
+        """A snapshot that is partly downloaded, if there is one."""
         for path in self._folder.glob("snapshot-*.part"):
             step = path.stem.removeprefix("snapshot-")
             if step.isdecimal():
@@ -227,11 +234,11 @@ class NodeState:
 
 
 def _tensors_of(one: Pending, prefix: str) -> dict[str, Tensor]:
-    """Copies, since a file may not hold the same memory under two names."""
+    """The tensors of a contribution. They are copies, because a file may not hold the same memory under two names."""
     sent = one.sent
     return {prefix + "components": sent.components.cpu().clone(), prefix + "values": sent.values.cpu().clone()}
 
 
 def _sent_of(tensors: dict[str, Tensor], prefix: str, extraction: int) -> Sent:
-    """Taken out of `tensors`."""
+    """Remove the tensors of a contribution from `tensors` and return it."""
     return Sent(tensors.pop(prefix + "components"), tensors.pop(prefix + "values"), extraction)

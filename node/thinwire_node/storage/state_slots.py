@@ -1,9 +1,9 @@
-"""Several nodes that share one folder, as the containers of a compose service share a volume: each takes a free slot.
+"""State slots let several nodes share one folder, as the containers of a compose service share a volume.
 
-A slot is a folder DIR/0, DIR/1, … that serves as a state directory. Who takes it holds a lock on it for as long as it
-lives, so two nodes that start at the same moment get two slots, a slot whose owner was killed is free at once, and
-whoever takes it next goes on from what it finds there. The lowest free slot is taken, so a swarm that comes back with
-as many nodes as before finds all of its state.
+A slot is a folder DIR/0, DIR/1, … that serves as a state directory. Each node locks one slot while it runs, so two
+nodes that start at the same moment get different slots. If a node is killed, its slot is free at once, and the next
+owner continues from its state. Each node takes the lowest free slot. A swarm that restarts with the same number of
+nodes thus finds all of its state.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from filelock import FileLock, Timeout
 from thinwire_proto.errors import ConfigError
 
 STATE_SLOTS_MAX = 1024
-"""As many as a contract has nodes by default."""
+"""Equal to a contract's default limit on nodes."""
 
 
 @dataclass(frozen=True)
 class StateSlot:
+    """One slot: its number and its folder."""
+
     number: int
     folder: Path
 
 
 @contextmanager
 def free_state_slot(shared: Path, slots_max: int = STATE_SLOTS_MAX) -> Iterator[StateSlot]:
-    """The first free slot of the folder `shared`, held until the block is left.
+    """Hold the first free slot of the folder `shared` inside a with block.
 
-    Raises ConfigError if all are taken, or if the folder cannot be used."""
+    Raises ConfigError if all slots are taken or the folder cannot be used."""
     lock, slot = _take(shared, slots_max)
     try:
         yield slot
@@ -40,7 +42,7 @@ def free_state_slot(shared: Path, slots_max: int = STATE_SLOTS_MAX) -> Iterator[
 
 
 def _take(shared: Path, slots_max: int) -> tuple[FileLock, StateSlot]:
-    """A lock that is held, and what it is on."""
+    """Lock the first free slot. Returns the held lock and the slot."""
     try:
         for number in range(slots_max):
             folder = shared / str(number)
@@ -51,12 +53,12 @@ def _take(shared: Path, slots_max: int) -> tuple[FileLock, StateSlot]:
                     return lock, StateSlot(number, folder)
                 lock.release()
     except OSError as error:
-        raise ConfigError(f"{shared}: cannot hold nodes' slots: {error.strerror or error}") from None
-    raise ConfigError(f"{shared}: all {slots_max} slots are taken by nodes that run")
+        raise ConfigError(f"{shared}: cannot be used for state slots: {error.strerror or error}") from None
+    raise ConfigError(f"{shared}: running nodes hold all {slots_max} slots")
 
 
 def _is_free(folder: Path) -> bool:
-    """Whether no node was given this folder by name, as its --state-dir."""
+    """Whether no node uses this folder as its --state-dir."""
     lock = FileLock(folder / "lock")
     free = _take_at_once(lock)
     lock.release()

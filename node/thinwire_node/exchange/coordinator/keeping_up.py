@@ -1,5 +1,7 @@
-"""Can this link catch up? A node that gets updates more slowly than the swarm seals them would follow for ever and
-never arrive; it had better say so, and stop. Pure: times come in."""
+"""Detects a node that is too slow to catch up.
+
+A node that fetches and applies updates more slowly than the swarm seals them never catches up. It should say so and
+stop. Pure: the caller passes times in."""
 
 from __future__ import annotations
 
@@ -9,8 +11,7 @@ UPDATES_LEAST = 3
 
 
 class KeepingUp:
-    """Watches a replica that is behind, window by window: each at least KEEPING_UP_S long, with three updates or
-    more."""
+    """Measures whether a replica catches up, in windows of at least KEEPING_UP_S and UPDATES_LEAST updates."""
 
     def __init__(self, step: int, head_step: int, now: float) -> None:
         self._begin(step, head_step, now)
@@ -21,8 +22,8 @@ class KeepingUp:
         self._bytes = 0
 
     def applied(self, size: int, fetch_s: float, replay_s: float, step: int, head_step: int, now: float) -> str | None:
-        """One more update, which brought the replica to `step`; `head_step` were sealed when it was sent. Returns in
-        words that the link cannot keep up, if that is so."""
+        """Record an update that brought the replica to `step`, sent when `head_step` steps were sealed. Returns an
+        error message if the node cannot catch up, else None."""
         self._fetch_s += fetch_s
         self._replay_s += replay_s
         self._bytes += size
@@ -35,8 +36,8 @@ class KeepingUp:
         words = (
             f"this machine cannot catch up: an update takes {fetch_s:.2f} s to fetch ({mean_bytes:,.0f} bytes, "
             f"{kb_s:,.1f} kB/s) and {replay_s:.2f} s to replay, and the swarm seals one every {round_s:.2f} s; "
-            f"it is {head_step - step} updates behind. "
-            f"It takes a faster {'link' if fetch_s > replay_s else 'machine'}"
+            f"the node is {head_step - step} updates behind. "
+            f"It needs a faster {'link' if fetch_s > replay_s else 'machine'}"
         )
         self._begin(step, head_step, now)
         return words if sealed > updates else None

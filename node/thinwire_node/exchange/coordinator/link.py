@@ -39,7 +39,7 @@ CHANNEL_OPTIONS = (
     # HTTP/2 pings are the heartbeat
     ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # or gRPC waits a minute for the answer
+    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # gRPC's default is one minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
 )
@@ -48,8 +48,8 @@ LOST = frozenset(
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.NOT_FOUND,  # of the session: the coordinator was started anew
-        grpc.StatusCode.RESOURCE_EXHAUSTED,  # too many calls at once: a passing thing
+        grpc.StatusCode.NOT_FOUND,  # unknown session: the coordinator has restarted
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # too many calls at once, for now
         grpc.StatusCode.UNKNOWN,
         grpc.StatusCode.INTERNAL,
     }
@@ -57,9 +57,9 @@ LOST = frozenset(
 
 
 class Link:
-    """One connection to the coordinator. Every call raises LinkLost or Refused where gRPC fails.
+    """One connection to the coordinator. A gRPC failure raises LinkLost or Refused.
 
-    stub: the calls as gRPC offers them; close: ends the connection."""
+    stub: the gRPC stub. close: closes the connection."""
 
     def __init__(self, stub: Any, close: Callable[[], Awaitable[None]]) -> None:
         self._stub = stub
@@ -78,7 +78,7 @@ class Link:
         replica_step: int | None,
         momentum: pb.KeptMomentum | None,
     ) -> pb.JoinReply:
-        """The handshake; the session is kept."""
+        """Join the swarm. The link keeps the session id for later calls."""
         request = pb.JoinRequest(
             protocol=PROTOCOL,
             protocol_oldest=OLDEST_SPOKEN,
@@ -105,7 +105,8 @@ class Link:
     async def contribute(
         self, header: pb.ContributionHeader, payload: bytes, sent: Callable[[], None] | None = None
     ) -> pb.Receipt:
-        """Send a contribution; returns its receipt, when its round is over. `sent` is called when all of it is out."""
+        """Send a contribution and wait for its receipt, which comes when the round is over. Calls `sent` once all parts
+        are sent."""
         header.session = self._session
         header.payload_bytes = len(payload)
 
@@ -131,8 +132,8 @@ class Link:
         return await _told(self._stub.AskReceipt(request))
 
     async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
-        """Updates from a step on, decoded for this replica's contract, each checked to be what its row names. Raises
-        PayloadError as well."""
+        """Yield updates from a step on, decoded and checked against their rows. May also raise PayloadError or
+        ReplicaError."""
         layout, demo = replica.layout, replica.contract.demo
         request = pb.UpdatesRequest(session=self._session, from_step=from_step)
         row: Row | None = None
@@ -145,14 +146,14 @@ class Link:
             assembly.add(part.data)
             if assembly.complete:
                 body = assembly.whole()
-                # off the event loop: for a large model it takes seconds
+                # in a thread, since decoding takes seconds for a large model
                 update = await asyncio.to_thread(_checked, row, body, layout, demo)
                 yield SealedUpdate(row, update, len(body), head_step)
                 row = assembly = None
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
-        """Fetch the newest snapshot into a file of `folder`, named after its step; of the one that was begun, if that
-        is still the newest, only what is missing."""
+        """Fetch the newest snapshot into `folder`, in a file named after its step. If `begun` is still the newest,
+        fetch only the missing bytes."""
         step, offset = (begun.step, begun.size) if begun else (0, 0)
         size_max = 4 * TileLayout(contract.parameters).parameters + SNAPSHOT_HEAD_BYTES_MAX
         request = pb.SnapshotRequest(session=self._session, step=step, offset=offset)
@@ -167,11 +168,11 @@ class Link:
                     file = opened.enter_context(path.open("ab" if goes_on else "wb"))
                 file.write(part)
         if path is None:
-            raise LinkLost("the snapshot did not come")
+            raise LinkLost("the coordinator sent no snapshot")
         return path
 
     async def corpus(self, contract: Contract) -> bytes:
-        """Fetch the file of the run's data; whether it is the right one is for its kind to say."""
+        """Fetch the run's data file. The data kind checks its contents."""
         packed = bytearray()
         request = pb.CorpusRequest(session=self._session)
         size_max = data_kind_of(contract.data).file_bytes_max(contract.data)
@@ -180,7 +181,8 @@ class Link:
         return bytes(packed)
 
     async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
-        """The data of a file, part by part, the first one with its envelope. Raises LinkLost if it is not all of it."""
+        """Yield a file part by part; the first part comes with its message. Raises LinkLost if the file is incomplete
+        or too large."""
         size: int | None = None
         received = 0
         async for part in _stream(call):
@@ -190,32 +192,32 @@ class Link:
             assert size is not None
             received += len(part.data)
             if size > size_max or received > size:
-                raise LinkLost(f"a file of {size} bytes was announced, {received} came, and {size_max} are allowed")
+                raise LinkLost(f"a file is too large: {size} bytes announced, {received} received, {size_max} allowed")
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
 
 
 def connect(address: str, traffic: Traffic) -> Link:
-    """A link over gRPC to HOST:PORT; what passes is counted."""
+    """Open a gRPC link to HOST:PORT. `traffic` counts its messages and bytes."""
     channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     traffic.connecting_to(int(address.rpartition(":")[2]))
 
     async def close() -> None:
-        traffic.look()  # the kernel forgets a connection that is closed
+        traffic.look()  # the kernel drops a connection's counters when it closes
         await channel.close()
 
-    stub: Any = SwarmStub(CountedChannel(channel, traffic))  # type: ignore[call-overload]  # it needs no more of a channel
+    stub: Any = SwarmStub(CountedChannel(channel, traffic))  # type: ignore[call-overload]  # a stub needs only these methods
     return Link(stub, close)
 
 
 def _checked(row: Row, body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
     if hashlib.sha256(body).digest() != row.body_hash:
-        raise ReplicaError(f"the body of step {row.step} is not the one that its row names")
+        raise ReplicaError(f"the body of step {row.step} does not match the hash in its row")
     return _decoded(body, layout, demo.magnitude, demo.update_topk)
 
 
-@lru_cache(maxsize=2)  # a thousand simulated nodes of one process decode the same bytes
+@lru_cache(maxsize=2)  # a thousand simulated nodes in one process decode the same bytes
 def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk: int) -> Update:
     update = decode_update(body, layout, magnitude)
     check_update_topk(update.merged, layout, update_topk)
@@ -223,7 +225,7 @@ def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk:
 
 
 async def _told(call: Awaitable[Reply]) -> Reply:
-    """The answer of a unary call."""
+    """Await the reply to a unary call."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:

@@ -1,5 +1,4 @@
-"""Between the messages of the wire and the words of the port. Protobuf appears in this package and nowhere else in the
-node."""
+"""Converts between wire messages and the port's types. No other package of the node uses protobuf."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def momentum_message(claim: MomentumClaim | None) -> pb.KeptMomentum | None:
 
 
 def admission(reply: pb.JoinReply) -> Admission:
-    """Raises ContractError."""
+    """Convert a reply to Join. Raises ContractError."""
     return Admission(parse_contract(reply.contract), reply.step, reply.take_snapshot, reply.drop_momentum)
 
 
@@ -66,7 +65,7 @@ def outcome(receipt: pb.Receipt) -> Outcome:
 
 
 def _reason(receipt: pb.Receipt) -> Reason:
-    """UNKNOWN for a reason that only a newer coordinator knows."""
+    """The reason in a receipt. UNKNOWN if a newer coordinator sent a reason that this version does not know."""
     if receipt.outcome == pb.Receipt.OUTCOME_COUNTED:
         return Reason.COUNTED
     return REASONS.get(receipt.reason, Reason.UNKNOWN)

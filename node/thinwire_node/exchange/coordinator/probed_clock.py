@@ -1,4 +1,4 @@
-"""The coordinator's clock, kept by probes over the link (see `clock` for what a probe shows)."""
+"""Probes the coordinator's clock over the link. `clock` explains a probe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_PROBES = 3
 
 
 class ProbedClock:
-    """See `thinwire_node.exchange.port.ExchangeClock`."""
+    """The star's implementation of `thinwire_node.exchange.port.ExchangeClock`."""
 
     def __init__(self, link: Link, clocks: Clocks, every_s: float) -> None:
         self._link = link
@@ -66,12 +66,12 @@ class ProbedClock:
         probed(odd is not None)
 
     def _slept(self) -> bool:
-        """Whether the machine has slept since this was asked last; the offset is then forgotten."""
+        """Whether the machine has slept since the last call. If so, discards the offset."""
         before, self._asleep_s = self._asleep_s, self._clocks.asleep_s()
         if abs(self._asleep_s - before) <= SUSPENDED_S:
             return False
         slept_s = self._asleep_s - before
-        text = f"this machine slept for {slept_s:.0f} s; asking for the time anew"
+        text = f"this machine slept for {slept_s:.0f} s; probing the coordinator's clock again"
         tell(log, logging.INFO, "node.slept", text, slept_s=slept_s)
         self._clock.forget()
         self._probe_now.set()

@@ -1,4 +1,4 @@
-"""The star: every node is linked to one coordinator, over gRPC."""
+"""The star exchange: every node is linked to one coordinator over gRPC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thinwire_proto.limits import probe_every_s
 
 
 class Star:
-    """See `thinwire_node.exchange.port.Exchange`."""
+    """The star's implementation of `thinwire_node.exchange.port.Exchange`."""
 
     def __init__(self, link: Link, clocks: Clocks) -> None:
         self._link = link
@@ -69,8 +69,8 @@ class Star:
         return messages.outcome(await self._link.ask_receipt(contribution))
 
     async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
-        """While the replica is behind, it is watched whether it gets nearer: whoever takes an update comes back for the
-        next one when it has replayed it."""
+        """Yield updates, and check that a replica which is behind catches up. The caller asks for the next update when
+        it has replayed the last one, so the time between is the replay time."""
         now = self._clocks.now
         keeping_up = KeepingUp(replica.step, self._head_step, now())
         asked_at = now()
@@ -85,7 +85,7 @@ class Star:
                     if cannot:
                         raise LocalError(cannot)
                     if self._catching_up:
-                        self._head_step = sealed.head_step  # the swarm moves on meanwhile
+                        self._head_step = sealed.head_step  # the swarm advances during the catch-up
                 asked_at = now()
 
     async def leave(self, trained_through: int | None) -> None:

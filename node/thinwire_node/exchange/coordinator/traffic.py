@@ -1,4 +1,4 @@
-"""Counts the messages of a gRPC channel where they are serialized or parsed."""
+"""Counts the messages and bytes of a gRPC channel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Parse = Callable[[bytes], Any]
 
 
 class CountedChannel:
-    """As much of a channel as a stub needs; messages are counted on their way through it."""
+    """Wraps a channel and counts each message when it is serialized or parsed. Has only the methods that a stub
+    needs."""
 
     def __init__(self, channel: grpc.aio.Channel, traffic: Traffic) -> None:
         self._channel = channel
