@@ -132,7 +132,7 @@ def test_words_and_figures() -> None:
     assert "payload             1,701,000       4,500,000" in bytes_told
     troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, micro_batches_dropped=3, gradients_dropped=4))
     told = _plain(lines(troubled, 100))
-    assert "not counted  1, the newest since the round is over" in told
+    assert "not counted  1, most recently: the round is over" in told
     assert [line.split()[0] for line in told.splitlines()[-3:]] == ["dropped", "too", "resyncs"]
 
 
@@ -148,7 +148,7 @@ def test_a_node_that_knows_nothing_yet_has_a_view_too() -> None:
         clock=replace(REPORT.clock, offset_s=None, error_s=None),
         given=replace(REPORT.given, loss=None, counted=0, not_counted=0, components=None),
     )
-    assert "the run is not known yet" in _plain(lines(early, 80))
+    assert "the node does not know the run yet" in _plain(lines(early, 80))
     assert all(line.cell_len <= 30 for line in lines(early, 30))
     assert one_line(early).startswith("connecting; 13,100 tokens/s")
 
@@ -156,12 +156,12 @@ def test_a_node_that_knows_nothing_yet_has_a_view_too() -> None:
 @pytest.mark.parametrize(
     ("state", "running", "age_s", "words"),
     [
-        ("training", True, 1, "it runs"),
-        ("training", True, 60, "it runs, but has not been heard of for 60 s: stopped, or too busy"),
-        ("training", False, 1, "it does not run now; it ended without leaving, 1.0 s ago"),
-        ("left", False, 7200, "it does not run now; it left, 2 hours ago"),
-        ("training", None, 1, "it runs"),
-        ("training", None, 60, "it does not run now; it ended without leaving, 60 s ago"),
+        ("training", True, 1, "the node is running"),
+        ("training", True, 60, "the node is running, but has not reported for 60 s: it is stopped or too busy"),
+        ("training", False, 1, "the node is not running; it ended without leaving 1.0 s ago"),
+        ("left", False, 7200, "the node is not running; it left 2 hours ago"),
+        ("training", None, 1, "the node is running"),
+        ("training", None, 60, "the node is not running; it ended without leaving 60 s ago"),
     ],
 )
 def test_whether_it_runs(state: str, running: bool | None, age_s: float, words: str) -> None:
@@ -191,11 +191,11 @@ def test_the_command_says_whether_a_node_runs(
 
     with pytest.raises(SystemExit):
         ask_status(tmp_path / "nobody")
-    assert "nobody: no node has run here; name its --state-dir" in capsys.readouterr().err
+    assert "nobody: no node has run here; give the node's --state-dir" in capsys.readouterr().err
     assert not (tmp_path / "nobody").exists()
     status.write(tmp_path, replace(REPORT, at_s=time.time()))
     state = NodeState(tmp_path)
-    assert ask_status(tmp_path).splitlines()[-1] == "it runs"
+    assert ask_status(tmp_path).splitlines()[-1] == "the node is running"
     state.close()
-    assert "it does not run now; it ended without leaving" in ask_status(tmp_path)
+    assert "the node is not running; it ended without leaving" in ask_status(tmp_path)
     assert json.loads(ask_status(tmp_path, "--json"))["bytes"]["sent"] == REPORT.bytes.sent

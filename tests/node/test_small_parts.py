@@ -155,7 +155,7 @@ def test_auto_passes_over_a_device_that_is_there_but_does_not_compute(monkeypatc
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: claimed == "mps")
     device, why = choose_device("auto")
     assert device.type == "cpu"
-    assert f"{claimed} does not compute here" in why
+    assert f"{claimed} does not work here" in why
 
 
 def test_a_device_that_fails_the_self_test_applies_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

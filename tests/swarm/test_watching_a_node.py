@@ -92,10 +92,10 @@ def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
         assert trained[("compute",)] == trained[("encode",)] == trained[("upload",)] + 1
         for path in ("/healthz", "/livez", "/readyz"):
             with urllib.request.urlopen(address.replace("/metrics", path), timeout=10) as answer:
-                assert json.load(answer) == {"state": "delivering", "words": "delivering: the receipt is out"}
+                assert json.load(answer) == {"state": "delivering", "words": "delivering: waiting for the receipt"}
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(address + "/../..", timeout=10)
-        assert "it runs" in status_command(swarm, "logged").stdout
+        assert "the node is running" in status_command(swarm, "logged").stdout
         shown.send_signal(signal.SIGCONT)
         screen.type(b"\x03")
         assert shown.wait(END_S) == 0
@@ -164,6 +164,6 @@ def _check_the_end(swarm: RealSwarm, log: str) -> None:
     said = status_command(swarm, "logged").stdout
     assert re.search(rf"contribution +{node.bytes_up:,} +0", said)
     assert re.search(rf"update +\d+ +{node.bytes_down:,}", said)
-    assert "it does not run now; it left" in said
+    assert "the node is not running; it left" in said
     last = entries(log)[-1]
     assert (last["event"], last["sent_bytes"], last["received_bytes"]) == ("node.totals", sum(sent.values()), down)

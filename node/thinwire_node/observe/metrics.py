@@ -1,4 +1,4 @@
-"""`/metrics` of a node: the newest report in Prometheus' words. Nothing is counted here."""
+"""The node's `/metrics`: the newest report in the Prometheus format. This module counts nothing itself."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BOUNDS = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 
 Value = float | None
 Samples = dict[tuple[str, ...], Value]
-"""By the values of the labels; what is None is not shown."""
+"""Values by label values. None: no sample."""
 
 
 class NodeMetrics(Collector):
-    """`watching_s`: tells the CPU time that all watching has taken."""
+    """Collects the metrics of one node. `watching_s`: returns the CPU time of all observation."""
 
     def __init__(self, reporter: Reporter, record: Record, watching_s: Callable[[], float]) -> None:
         self._reporter = reporter
@@ -35,10 +35,11 @@ class NodeMetrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
+        """The body of `/metrics`."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
-        """What may be collected; asked for once, at registration, when there is nothing to report yet."""
+        """All metrics without samples. The registry calls this once, before there is a report."""
         return [of.family() for of in definitions.METRICS]
 
     def collect(self) -> Iterator[Metric]:
@@ -57,38 +58,39 @@ class NodeMetrics(Collector):
 
 
 def _histogram(durations: Durations) -> tuple[list[tuple[str, float]], float]:
-    """Buckets that hold all below them too, and the sum."""
+    """Cumulative buckets and the sum."""
     return list(zip(BOUNDS, map(float, accumulate(durations.counts)), strict=True)), durations.sum_s
 
 
 def samples(report: Report, watching_s: float) -> dict[Definition, Samples]:
-    """The values of all metrics but histograms."""
+    """The values of all metrics except histograms."""
     values: dict[Definition, Samples] = {of: {(): value} for of, value in _plain(report, watching_s).items()}
     return values | _labelled(report)
 
 
 def _plain(report: Report, watching_s: float) -> dict[Definition, Value]:
-    place, given, clock = report.place, report.given, report.clock
-    behind = None if place.step is None or place.head_step is None else max(0, place.head_step - place.step)
+    position, given, clock = report.place, report.given, report.clock
+    step, head_step = position.step, position.head_step
+    behind = None if step is None or head_step is None else max(0, head_step - step)
     return {
         definitions.SESSIONS: given.sessions,
         definitions.SESSIONS_LOST: given.sessions_lost,
-        definitions.ROUND: place.round,
-        definitions.ROUND_LENGTH_SECONDS: place.round_length_s,
-        definitions.ROUND_LEFT_SECONDS: place.round_left_s,
-        definitions.STEP: place.step,
-        definitions.STEPS: place.steps,
+        definitions.ROUND: position.round,
+        definitions.ROUND_LENGTH_SECONDS: position.round_length_s,
+        definitions.ROUND_LEFT_SECONDS: position.round_left_s,
+        definitions.STEP: step,
+        definitions.STEPS: position.steps,
         definitions.STEPS_BEHIND: behind,
-        definitions.PARAMETERS: place.parameters,
+        definitions.PARAMETERS: position.parameters,
         definitions.TOKENS: given.tokens,
         definitions.SAMPLES: given.samples,
         definitions.LOSS: given.loss,
-        definitions.LEASE_SAMPLES: place.lease_samples,
+        definitions.LEASE_SAMPLES: position.lease_samples,
         definitions.MICRO_BATCH_SAMPLES: given.micro_batch_samples,
         definitions.MICRO_BATCHES_DROPPED: given.micro_batches_dropped,
         definitions.GRADIENTS_DROPPED: given.gradients_dropped,
         definitions.COMPONENTS: given.components,
-        definitions.COMPONENTS_PER_TILE: place.k,
+        definitions.COMPONENTS_PER_TILE: position.k,
         definitions.COMPONENT_BYTES: given.component_bits / 8 if given.component_bits is not None else None,
         definitions.FINGERPRINT_MISMATCHES: given.mismatches,
         definitions.RESYNCS: given.resyncs,
@@ -117,7 +119,7 @@ def _labelled(report: Report) -> dict[Definition, Samples]:
 
 
 def _by_kind(sent: dict[str, int], received: dict[str, int]) -> Samples:
-    """All kinds, the unheard-of ones too: a series that begins above 0 hides its first increase."""
+    """Counts for all kinds, including those without messages: a series that starts above 0 hides its first increase."""
     return {
         (direction, kind): counts.get(kind, 0)
         for direction, counts in (("sent", sent), ("received", received))

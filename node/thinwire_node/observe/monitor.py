@@ -1,5 +1,6 @@
-"""Looks at a node while it runs, and shows what it sees: on the terminal, in the log, at `/metrics` and in the state
-directory. It decides nothing, and what goes wrong here does not end the node."""
+"""Observes a running node and shows its state on the terminal, in the log, at `/metrics` and in the state directory.
+
+The monitor makes no decisions. A failure in it does not stop the node."""
 
 from __future__ import annotations
 
@@ -31,11 +32,13 @@ Result = TypeVar("Result")
 
 SHOW_EVERY_S = 1.0
 LOG_EVERY_S = 30.0
-"""Where there is no terminal."""
+"""The interval between log lines without a terminal."""
 
 
 class Monitor:
-    """`metrics`: host and port for `/metrics`, if they are wanted. `ready`: the ready file; by default in the state
+    """Runs and observes one node.
+
+    metrics: host and port for `/metrics`; None: no metrics. ready: the ready file; by default in the state
     directory."""
 
     def __init__(
@@ -54,11 +57,11 @@ class Monitor:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time that all this has taken, the view included."""
+        """CPU time of all observation, including the terminal view, in seconds."""
         return self._own_cpu_s + (self._terminal.cpu_s if self._terminal is not None else 0.0)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run the node, and watch it. Raises ThinwireError."""
+        """Run the node and observe it. Raises ThinwireError."""
         web = self._open_web()
         watching = asyncio.ensure_future(self._watch())
         watching.add_done_callback(_tell_failure)
@@ -102,7 +105,7 @@ class Monitor:
         with contextlib.suppress(asyncio.CancelledError):
             await announcing
         if self._announced:
-            with contextlib.suppress(OSError):  # a reader sees by the pid in it that it means nothing any more
+            with contextlib.suppress(OSError):  # the pid in the file shows readers that it is out of date
                 remove_ready(self._ready_file)
 
     async def _watch(self) -> None:
@@ -128,21 +131,21 @@ class Monitor:
         return report
 
     async def _write(self, report: Report) -> None:
-        """Into the state directory, if it is the node's."""
+        """Write the report into the state directory, if the node holds it."""
         if not self._node.holds_state:
             return
         try:
-            # off the event loop: a disk may take its time
+            # in a thread, because the disk may be slow
             await asyncio.to_thread(self._costed, status.write, self._node.settings.state_dir, report)
             self._disk_failed = False
         except OSError as error:
             if not self._disk_failed:
-                text = f"`thinwire-node status` knows nothing new, since the disk fails: {error}"
+                text = f"cannot write the report for `thinwire-node status`: {error}"
                 tell(log, logging.WARNING, "node.status_not_written", text, reason=str(error))
             self._disk_failed = True
 
     def _costed(self, job: Callable[..., Result], *arguments: Any) -> Result:
-        """Do something, and add up the CPU time that it takes."""
+        """Run a job and add its CPU time to the total."""
         began = time.thread_time()
         try:
             return job(*arguments)
@@ -152,4 +155,4 @@ class Monitor:
 
 def _tell_failure(watching: asyncio.Future[None]) -> None:
     if not watching.cancelled() and (error := watching.exception()) is not None:
-        log.error("the watching has failed, and the node goes on without it", exc_info=error)
+        log.error("the monitor failed; the node continues without it", exc_info=error)

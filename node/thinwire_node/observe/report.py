@@ -1,6 +1,6 @@
-"""How a node is, now: the one source of what the terminal, the metrics and `thinwire-node status` show.
+"""The report: a node's current state, as the terminal, the metrics and `thinwire-node status` show it.
 
-Only what it looks like; `reporter` makes it. So whoever reads a report need not load what trains.
+This module only defines the report; `reporter` creates it. A reader thus need not import the training code.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ STATES = (
     "left",
 )
 TAKES_PART = ("waiting", "training", "delivering")
-"""The node is in a session and holds the swarm's replica."""
+"""States of a node that is in a session and holds the swarm's replica."""
 VERSION = version("thinwire")
 
 
 @dataclass(frozen=True)
 class RunPosition:
-    """Where the node stands in the run. None: not known yet, or no round is open to it."""
+    """The node's position in the run. None: not known yet, or no round is open to the node."""
 
     step: int | None = None
     head_step: int | None = None
-    """Updates that are sealed, as far as the node knows."""
+    """Sealed updates, as far as the node knows."""
     steps: int | None = None
     parameters: int | None = None
     round: int | None = None
@@ -42,37 +42,37 @@ class RunPosition:
 
 @dataclass(frozen=True)
 class Given:
-    """What came of the training, since the process started."""
+    """The node's work since the process started."""
 
     counted: int
     not_counted: int
     not_counted_why: str
-    """Of the newest one; empty before there is any."""
+    """Reason of the newest contribution that was not counted; empty if there is none."""
     outcomes: dict[str, int]
     tokens: int
-    """Counted."""
+    """Tokens in counted contributions."""
     samples: int
-    """Trained."""
+    """Samples trained, counted or not."""
     tokens_s: float
-    """Trained in a second, over the last minute."""
+    """Tokens trained per second, over the last minute."""
     micro_batches_dropped: int
     gradients_dropped: int
     resyncs: int
     mismatches: int
     sessions: int
     sessions_lost: int
-    # of the newest contribution, or micro-batch
+    # figures of the newest contribution or micro-batch
     loss: float | None
     components: int | None
     component_bits: float | None
     slack_s: float | None
-    """From its arrival to its round's deadline."""
+    """Time from its arrival to its round's deadline."""
     micro_batch_samples: int | None
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The coordinator's clock as the node knows it."""
+    """The node's estimate of the coordinator's clock."""
 
     offset_s: float | None
     error_s: float | None
@@ -81,7 +81,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Since the process started; payload by kind. A second: over the last minute. Wire: None where it is not told."""
+    """Traffic since the process started. sent, received: payload bytes by kind. sent_s, received_s: bytes per second
+    over the last minute. wire_sent, wire_received: None where the system does not count them."""
 
     sent: dict[str, int]
     received: dict[str, int]
@@ -92,32 +93,35 @@ class Bytes:
     wire_sent: int | None
     wire_received: int | None
     upload_s: float | None
-    """What the link has carried in a second, by the last contributions."""
+    """Upload rate of the last contributions, in bytes per second."""
 
 
 @dataclass(frozen=True)
 class Device:
+    """The training device, and the queues of the node."""
+
     name: str
     memory_bytes: int | None
     memory_limit_bytes: int | None
     jobs: int
-    """Of the compute thread, waiting or under way."""
+    """Jobs of the compute thread that wait or run."""
     to_deliver: int
+    """Contributions without a receipt."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Plain values only: it can be written as JSON, and read again."""
+    """A node's state at one moment. All values are plain, so it can be written as JSON and read again."""
 
     at_s: float
-    """By the time of day."""
+    """Time of day, in seconds since the epoch."""
     version: str
     name: str
     address: str
     state: str
     """One of STATES."""
     words: str
-    """The same for people, with what is waited for or fetched."""
+    """The state for people, with details such as what the node waits for."""
     place: RunPosition
     given: Given
     clock: Clock

@@ -1,4 +1,4 @@
-"""Looks at a node, and tells how it is now: see `thinwire_node.observe.report`."""
+"""Creates reports of a node: see `thinwire_node.observe.report`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ RATE_EVERY_S = 0.5
 
 
 class Reporter:
-    """Makes reports of a node, on the node's event loop."""
+    """Creates reports of one node. Runs on the node's event loop."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._past: deque[_Totals] = deque()
 
     def report(self) -> Report:
+        """A report of the node's state now."""
         node = self._node
         session = node.session.state() if node.session is not None else None
         state, words = _state(node, session)
@@ -39,7 +40,7 @@ class Reporter:
             address=node.settings.address,
             state=state,
             words=words,
-            place=_place(node, session),
+            place=_position(node, session),
             given=_given(node.record, samples_s * context),
             clock=Clock(
                 offset_s=session.clock_offset_s if session is not None else None,
@@ -51,7 +52,7 @@ class Reporter:
         )
 
     def _rates(self, record: Record) -> tuple[float, float, float]:
-        """Samples, bytes sent and bytes received in a second."""
+        """Samples, bytes sent and bytes received per second."""
         traffic, past = record.traffic, self._past
         now = _Totals(time.monotonic(), record.samples, traffic.sent.total_bytes, traffic.received.total_bytes)
         if not past or now.at_s - past[-1].at_s >= RATE_EVERY_S:
@@ -78,7 +79,7 @@ class _Totals:
 
 
 def _state(node: Node, session: SessionState | None) -> tuple[str, str]:
-    """One of STATES, and the same for people."""
+    """One of STATES, and a text for people."""
     words = node.doing
     if node.leaving and node.doing != "left":
         words = "leaving"
@@ -97,11 +98,11 @@ def _in_session(node: Node, session: SessionState) -> str:
     elif isinstance(announced, Waiting):
         words = announced.text
     elif isinstance(doing, pacing.Wait):
-        words = "delivering: the receipt is out" if session.to_deliver else f"waiting: {doing.why}"
+        words = "delivering: waiting for the receipt" if session.to_deliver else f"waiting: {doing.why}"
     return words
 
 
-def _place(node: Node, session: SessionState | None) -> RunPosition:
+def _position(node: Node, session: SessionState | None) -> RunPosition:
     contract, replica = node.contract, node.work.replica if node.work is not None else None
     announced = session.announcement if session is not None else None
     current = announced if isinstance(announced, AnnouncedRound) else None

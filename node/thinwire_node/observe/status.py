@@ -1,7 +1,7 @@
-"""`thinwire-node status`: how a node is, asked from another process.
+"""The file behind `thinwire-node status`, which another process reads.
 
-A node listens on nothing. So it leaves its report in its state directory every few seconds, and whoever asks reads it
-there; whether the node runs is told by the lock that it holds.
+A node need not listen on a port. It writes its report into its state directory every few seconds, and the status
+command reads it there. The lock on the directory shows whether the node runs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ REPORT = TypeAdapter(Report)
 
 
 def write(folder: Path, report: Report) -> None:
-    """Whole or not at all. Not synced: after a power cut it is worth nothing. Raises OSError."""
+    """Replace the report atomically. It is not synced, because it is useless after a power cut. Raises OSError."""
     passing = folder / "status.part"
     passing.write_bytes(REPORT.dump_json(report))
     passing.replace(folder / FILE)
 
 
 def read(folder: Path) -> Report:
-    """The newest report of the node that runs on a state directory, or ran there. Raises ConfigError."""
+    """Read the newest report of the node that runs or ran on a state directory. Raises ConfigError."""
     try:
         return REPORT.validate_json((folder / FILE).read_bytes())
     except FileNotFoundError:
-        raise ConfigError(f"{folder}: no node has run here; name its --state-dir") from None
+        raise ConfigError(f"{folder}: no node has run here; give the node's --state-dir") from None
     except OSError as error:
         raise ConfigError(f"{folder / FILE}: {error.strerror}") from None
     except ValidationError:
@@ -43,33 +43,33 @@ def read(folder: Path) -> Report:
 
 
 def runs(folder: Path) -> bool | None:
-    """Whether a node holds the state directory; None if that cannot be found out."""
+    """Whether a node holds the state directory; None if the lock cannot be tested."""
     lock = FileLock(folder / LOCK)
     try:
         with lock.acquire(blocking=False):
             return False
     except Timeout:
         return True
-    except OSError:  # it belongs to somebody else
+    except OSError:  # the file belongs to another user
         return None
 
 
 def condition(report: Report, running: bool | None, now_s: float) -> str:
-    """Whether the node runs, in words; `now_s` by the time of day."""
+    """Whether the node runs, in words. now_s: the time of day."""
     age_s = max(0.0, now_s - report.at_s)
     ago = human_seconds(age_s)
     if running is None:
         running = age_s < limits.SILENT_AFTER_S
     if running and age_s < limits.SILENT_AFTER_S:
-        return "it runs"
+        return "the node is running"
     if running:
-        return f"it runs, but has not been heard of for {ago}: stopped, or too busy"
+        return f"the node is running, but has not reported for {ago}: it is stopped or too busy"
     how = "it left" if report.state == "left" else "it ended without leaving"
-    return f"it does not run now; {how}, {ago} ago"
+    return f"the node is not running; {how} {ago} ago"
 
 
 def since(report: Report, now_s: float) -> Report:
-    """What of a report passes by itself, brought up to now."""
+    """A report with its remaining time reduced to the present."""
     left_s = report.place.round_left_s
     if left_s is None:
         return report

@@ -1,10 +1,11 @@
-"""The live view: log lines run upwards, and below them a few lines are drawn anew as things change.
+"""The live view on the terminal: log lines scroll, and a few lines below them show the node's state.
 
-Two things would spoil a node: somebody who stops the terminal (Ctrl-S, a laptop that sleeps at the other end of an
-ssh) would stop whoever writes to it, and two writers would write into each other. So nobody writes here but one thread,
-and the node hands it reports and log lines without ever waiting for it. The thread draws whole frames: up to where the
-last one began, erase from there, write. Where that is, nobody knows once the terminal has another width: some break the
-lines that are too long by then, others cut them. So after that the screen is begun anew, with the newest log lines.
+Two problems must not reach the node. A stopped terminal (Ctrl-S, or a sleeping laptop at the other end of an ssh)
+blocks every process that writes to it, and two writers mix their output. So a single thread writes to the terminal, and
+the node passes reports and log lines to it without waiting. The thread draws whole frames: it moves to the start of the
+last frame, erases to the end of the screen and writes. That start is unknown after the terminal's width has changed,
+because some terminals wrap lines that are too long and others truncate them. The thread then clears the screen and
+starts again with the newest log lines.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from thinwire_node.observe.view import lines, printable
 from thinwire_proto import limits
 
 LOG_LINES_MAX = 1000
-"""Kept while the terminal stands still; then the oldest go."""
+"""Log lines kept while the terminal is stopped. The oldest are dropped first."""
 RECENT_LINES = 50
-"""Of the log: written once more when the screen is begun anew."""
+"""Log lines that are written again after the screen was cleared."""
 SIZE_WITHOUT_TERMINAL = (80, 24)
 CLEAR = "\x1b[H\x1b[2J"
 ERASE_BELOW = "\x1b[J"
 
 
 def can_show(stream: TextIO) -> bool:
-    """Whether a view can be drawn there: a terminal that knows how to move its cursor."""
+    """Whether the stream is a terminal that can move its cursor."""
     console = Console(file=stream)
     return console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows
 
 
 class Terminal(logging.Handler):
-    """Also the handler of log lines while it is open."""
+    """The live view. It also handles log lines while it is open."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -54,12 +55,14 @@ class Terminal(logging.Handler):
         self._ended = False
         self._thread = threading.Thread(target=self._draw_on, name="terminal", daemon=True)
         self.cpu_s = 0.0
-        """That the drawing has taken."""
+        """CPU time of drawing, in seconds."""
 
     def open(self) -> None:
+        """Start the drawing thread."""
         self._thread.start()
 
     def show(self, report: Report) -> None:
+        """Draw a report soon. Does not wait."""
         self._report = report
         self._wake.set()
 
@@ -68,7 +71,7 @@ class Terminal(logging.Handler):
         self._wake.set()
 
     def close(self) -> None:
-        """The last frame stays. A terminal that stands still is not waited for."""
+        """Draw the last frame and stop. Waits at most TERMINAL_CLOSE_S for a stopped terminal."""
         super().close()
         self._ended = True
         self._wake.set()
@@ -84,11 +87,11 @@ class Terminal(logging.Handler):
                 self.cpu_s = time.thread_time()
             self._draw()
         except OSError:
-            pass  # the terminal is gone; the node goes on without it
+            pass  # the terminal is gone; the node continues without it
 
     def _draw(self) -> None:
         width, height = self._size()
-        # one column and one row stay free, or the terminal would begin a line of its own
+        # leave one column and one row free, else the terminal starts a new line itself
         found = lines(self._report, width - 1)[: height - 1] if self._report is not None else []
         frame = self._coloured(found)
         log_lines = [self._log_lines.popleft() for _ in range(len(self._log_lines))]
@@ -106,7 +109,7 @@ class Terminal(logging.Handler):
         self._stream.flush()
 
     def _size(self) -> tuple[int, int]:
-        """Columns and rows, as they are now."""
+        """The current number of columns and rows."""
         try:
             width, height = os.get_terminal_size(self._stream.fileno())
         except OSError:
@@ -114,7 +117,7 @@ class Terminal(logging.Handler):
         return (width, height) if width > 1 and height > 1 else SIZE_WITHOUT_TERMINAL
 
     def _coloured(self, found: list[Text]) -> list[str]:
-        """As the terminal takes it; in one go, since each costs a tenth of a millisecond."""
+        """The lines with escape sequences. Prints all of them in one call, since each call costs 0.1 ms."""
         with self._console.capture() as captured:
             self._console.print(Text("\n").join(found), no_wrap=True, overflow="ignore", crop=False)
         return captured.get().splitlines() if found else []

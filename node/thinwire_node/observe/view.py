@@ -1,5 +1,4 @@
-"""A report in words and figures for people: on the terminal as it changes, in one line of a log, or as the answer of
-`thinwire-node status`."""
+"""Formats a report for people: for the live view, for one line in the log and for `thinwire-node status`."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ UNKNOWN = "–"
 
 
 def printable(text: str) -> str:
-    """What others wrote can do nothing to a terminal but be read there."""
+    """Replace control characters, so that text from others cannot control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def lines(report: Report, width: int) -> list[Text]:
-    """The view, each line no wider than `width`; two columns where they fit."""
+    """The lines of the view, at most `width` characters wide. Uses two columns if they fit."""
     head = Text.assemble(("thinwire", "bold"), f" · {printable(report.name)} · ", (printable(report.words), "green"))
     pairs = _pairs(report)
     if width >= TWO_COLUMNS_FROM:
@@ -38,7 +37,7 @@ def lines(report: Report, width: int) -> list[Text]:
 
 
 def _pair(label: str, value: str, width: int | None = None) -> Text:
-    """`label value`, filled up or cut to `width`."""
+    """A line `label value`, padded or truncated to `width`."""
     text = Text.assemble((label.ljust(LABEL_WIDTH), "dim"), value)
     if width is not None:
         text.truncate(width - 1, overflow="ellipsis")
@@ -49,7 +48,7 @@ def _pair(label: str, value: str, width: int | None = None) -> Text:
 def _progress(report: Report, width: int) -> Text:
     step, steps = report.place.step, report.place.steps
     if step is None or not steps:
-        return Text("the run is not known yet", style="dim")
+        return Text("the node does not know the run yet", style="dim")
     words = f" step {step:,} of {steps:,}"
     whole = max(0, min(BAR_WIDTH_MAX, width - len(words)))
     done = min(whole, whole * step // steps)
@@ -57,31 +56,29 @@ def _progress(report: Report, width: int) -> Text:
 
 
 def _pairs(report: Report) -> list[tuple[str, str]]:
-    """Labels and values, an even number of them."""
-    place, given, passed, clock = report.place, report.given, report.bytes, report.clock
-    left = "" if place.round_left_s is None else f", {human_seconds(place.round_left_s)} left"
+    """An even number of labels with their values."""
+    position, given, passed, clock = report.place, report.given, report.bytes, report.clock
+    left = "" if position.round_left_s is None else f", {human_seconds(position.round_left_s)} left"
     heard = given.counted + given.not_counted
     return [
-        ("round", UNKNOWN if place.round is None else f"{place.round:,}{left}"),
-        ("loss", UNKNOWN if given.loss is None else f"{given.loss:.3f} nats a token"),
+        ("round", UNKNOWN if position.round is None else f"{position.round:,}{left}"),
+        ("loss", UNKNOWN if given.loss is None else f"{given.loss:.3f} nats/token"),
         ("tokens", f"{given.tokens:,} counted"),
         ("speed", f"{given.tokens_s:,.0f} tokens/s"),
         ("up", f"{human_bytes(sum(passed.sent.values()))}, {human_bytes(passed.sent_s)}/s"),
         ("down", f"{human_bytes(sum(passed.received.values()))}, {human_bytes(passed.received_s)}/s"),
         ("counted", f"{given.counted:,} of {heard:,} contributions" if heard else UNKNOWN),
         ("clock", UNKNOWN if clock.error_s is None else f"known to ±{human_seconds(clock.error_s)}"),
-        ("lease", UNKNOWN if place.lease_samples is None else f"{place.lease_samples:,} samples left"),
+        ("lease", UNKNOWN if position.lease_samples is None else f"{position.lease_samples:,} samples left"),
         ("device", report.device.name or UNKNOWN),
     ]
 
 
 def _remarks(report: Report) -> list[Text]:
-    """What is seldom, and told only where it is there."""
+    """Lines for rare events, shown only after they have happened."""
     given, found = report.given, []
     if given.not_counted:
-        found.append(
-            _pair("not counted", f"{given.not_counted:,}, the newest since {printable(given.not_counted_why)}")
-        )
+        found.append(_pair("not counted", f"{given.not_counted:,}, most recently: {printable(given.not_counted_why)}"))
     if given.micro_batches_dropped:
         found.append(_pair("dropped", f"{given.micro_batches_dropped:,} micro-batches that were not finite"))
     if given.gradients_dropped:
@@ -92,7 +89,7 @@ def _remarks(report: Report) -> list[Text]:
 
 
 def byte_lines(report: Report) -> list[Text]:
-    """Every byte by kind, to the byte."""
+    """A table of exact byte counts by kind."""
     passed = report.bytes
     rows: list[tuple[str, int | None, int | None]] = [
         (kind, passed.sent.get(kind, 0), passed.received.get(kind, 0))
@@ -110,12 +107,12 @@ def byte_lines(report: Report) -> list[Text]:
 
 
 def one_line(report: Report) -> str:
-    """For a log."""
-    place, given, passed = report.place, report.given, report.bytes
+    """The report in one line, for the log."""
+    position, given, passed = report.place, report.given, report.bytes
     parts: Iterable[str | None] = (
         report.words,
-        None if place.round is None else f"round {place.round}",
-        None if place.step is None else f"step {place.step} of {place.steps}",
+        None if position.round is None else f"round {position.round}",
+        None if position.step is None else f"step {position.step} of {position.steps}",
         None if given.loss is None else f"loss {given.loss:.3f}",
         f"{given.tokens_s:,.0f} tokens/s",
         f"up {human_bytes(sum(passed.sent.values()))}",

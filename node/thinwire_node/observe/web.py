@@ -1,5 +1,7 @@
-"""The node's HTTP port: health and metrics. Imported only if somebody asks for it: a node without metrics neither
-listens nor loads Starlette, uvicorn and prometheus_client."""
+"""The node's HTTP server for health and metrics.
+
+Imported only with --metrics. A node without metrics does not listen and does not load Starlette, uvicorn and
+prometheus_client."""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ from thinwire_common.metrics import CONTENT_TYPE
 from thinwire_node.observe.report import TAKES_PART, Report
 
 CONNECTIONS_MAX = 16
-"""A scraper needs one at a time."""
-ADVICE = "give another with --metrics"
+"""A scraper needs one connection at a time."""
+ADVICE = "give another port with --metrics"
 
 
 class Web:
-    """`port`: 0 for a free one. metrics: the text of /metrics. report: how the node is. Both are called on the event
-    loop. Raises ConfigError if it cannot listen there."""
+    """The HTTP server of one node.
+
+    port: 0 for any free port. metrics: returns the body of /metrics. report: returns the current report. Both run on
+    the event loop. Raises ConfigError if the server cannot listen on the port."""
 
     def __init__(self, host: str, port: int, metrics: Callable[[], bytes], report: Callable[[], Report]) -> None:
         self._metrics = metrics
@@ -29,7 +33,7 @@ class Web:
             Route("/metrics", self._metrics_page),
             Route("/livez", self._livez),
             Route("/readyz", self._readyz),
-            Route("/healthz", self._livez),  # its first name, which monitoring may know
+            Route("/healthz", self._livez),  # an older name that existing monitoring may use
         ]
         self._server = HttpServer(bind(host, port, ADVICE), routes, CONNECTIONS_MAX)
         self.address = f"http://{host}:{self._server.port}"
@@ -44,7 +48,7 @@ class Web:
         return Response(self._metrics(), headers=SAFETY, media_type=CONTENT_TYPE)
 
     async def _livez(self, request: Request) -> Response:
-        """200 as long as the event loop runs: the answer itself is the proof. Waiting is healthy."""
+        """200 while the event loop runs, which the response itself proves. Waiting counts as healthy."""
         return self._health(200)
 
     async def _readyz(self, request: Request) -> Response:

@@ -1,7 +1,7 @@
-"""Which graphics card a node takes, where a machine has several nodes and several cards.
+"""Distributes the graphics cards of one machine among its nodes.
 
-Each node holds a lock on its card as long as it lives; the system releases the lock when the process dies. A card that
-several nodes share has a lock for each of them. The locks are files in one folder of the user. Nodes in containers
+Each node holds a lock on its card while it runs. The system releases the lock when the process dies. A card that
+several nodes share has one lock for each of them. The locks are files in a folder of the user. Nodes in containers
 share the folder through THINWIRE_RUNTIME_DIR.
 """
 
@@ -17,26 +17,28 @@ import torch
 from filelock import FileLock, Timeout
 
 NODES_MAX = 64
-"""Nodes that are counted on one card."""
+"""The maximum number of nodes counted on one card."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """number: as in cuda:N, in this process. id: the same in every process of the machine."""
+    """A graphics card.
+
+    number: N of cuda:N in this process. id: the same in every process of the machine."""
 
     number: int
     id: str
 
 
 def choose_card(cards: Sequence[Card], nodes: Mapping[str, int]) -> tuple[Card, str]:
-    """The card with the fewest nodes on it, the first of them; and a warning, if it is shared. nodes: by card id."""
+    """Choose the first card with the fewest nodes. Returns a warning too if the card is shared. nodes: by card id."""
     card = min(cards, key=lambda one: nodes.get(one.id, 0))
-    there = nodes.get(card.id, 0)
-    return card, f"all cards are taken: cuda:{card.number} is shared with {there} other node(s)" if there else ""
+    others = nodes.get(card.id, 0)
+    return card, f"all cards are taken: cuda:{card.number} is shared with {others} other node(s)" if others else ""
 
 
 def cuda_cards() -> list[Card]:
-    """The cards that this process may use. CUDA_VISIBLE_DEVICES narrows them down."""
+    """The cards that this process may use. CUDA_VISIBLE_DEVICES can limit them."""
     return [
         Card(number, str(getattr(torch.cuda.get_device_properties(number), "uuid", number)))
         for number in range(torch.cuda.device_count())
@@ -44,7 +46,7 @@ def cuda_cards() -> list[Card]:
 
 
 def runtime_dir() -> Path:
-    """Where locks lie that all nodes of a user on this machine share."""
+    """The folder for locks that all nodes of a user on this machine share."""
     if given := os.environ.get("THINWIRE_RUNTIME_DIR"):
         return Path(given)
     if given := os.environ.get("XDG_RUNTIME_DIR"):
@@ -54,7 +56,7 @@ def runtime_dir() -> Path:
 
 
 class CardLocks:
-    """The locks of the cards, in a folder. Raises OSError where there is none."""
+    """Locks on cards, as files in a folder. Raises OSError if the folder cannot be created."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,8 +64,9 @@ class CardLocks:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def take(self, cards: Sequence[Card]) -> tuple[Card, str]:
-        """Choose one of these cards, and hold it until `release` or the end of the process."""
-        with FileLock(self._folder / "cards.lock"):  # two nodes that start at once do not see the same card free
+        """Choose one of these cards and hold it until `release` or the end of the process. Returns the card and a
+        warning if it is shared."""
+        with FileLock(self._folder / "cards.lock"):  # else two nodes that start together could choose the same card
             card, warning = choose_card(cards, {one.id: self._nodes_on(one) for one in cards})
             for lock in self._locks(card):
                 if _acquired(lock):
@@ -80,7 +83,7 @@ class CardLocks:
         count = 0
         for lock in self._locks(card):
             if not Path(lock.lock_file).exists():
-                break  # files are made in order, and stay
+                break  # the files are created in order and never removed
             if _acquired(lock):
                 lock.release()
             else:

@@ -1,7 +1,7 @@
-"""Forward and backward on some hardware: parameters and a batch in, a loss and gradients out.
+"""Computes the loss and the gradients of a batch.
 
-`Compute` is the port. `TorchCompute` is one device of this machine; a compute over several cards can stand beside it
-and hold the parameters in shards, by tile range (`thinwire_proto.exact.parameters`).
+`Compute` is the port. `TorchCompute` implements it for one device of this machine. Another implementation could use
+several cards and hold the parameters in shards by tile range (`thinwire_proto.exact.parameters`).
 """
 
 from __future__ import annotations
@@ -20,45 +20,47 @@ from thinwire_proto.task import Batch, Stateless, Task
 log = logging.getLogger("thinwire.node")
 
 Tensors = Mapping[str, Tensor]
-"""By the parameter's name, float32, in its shape."""
+"""Tensors by parameter name, float32, in the parameter's shape."""
 
 
 class Interrupted(Exception):
-    """The batch was given up; nothing of it was kept."""
+    """The batch was aborted. Nothing of it was kept."""
 
 
 class Compute(Protocol):
-    """One model on some hardware. One thread calls all but `interrupt`."""
+    """One model on some hardware. One thread calls every method except `interrupt`."""
 
     device: torch.device
-    """Where gradients lie, and what a local rule keeps of them."""
+    """The device of the gradients and of a local rule's tensors."""
 
     @property
     def parameters(self) -> Tensors:
-        """What it computes with, on `device`. A local rule may move them in place, if they were given with an
-        offset."""
+        """The current parameters, on `device`. If they were given with an offset, a local rule may change them in
+        place."""
 
     def use(self, parameters: Tensors, offset: Tensors | None = None) -> None:
-        """Compute with these parameters from now on. Without an offset, and if they are on `device`, with the tensors
-        themselves, without a copy; else with copies on `device`, to which `offset` is added."""
+        """Compute with these parameters from now on.
+
+        Uses the tensors themselves if they are on `device` and there is no offset. Otherwise makes copies on `device`
+        and adds `offset` to them."""
 
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss of a batch, and its gradient by the parameter's name. Raises Interrupted."""
+        """Compute the mean loss of a batch and its gradient by parameter name. Raises Interrupted."""
 
     def interrupt(self) -> None:
-        """Give up the batch that runs, and any later one: on a slow machine it may have minutes left. May be called
+        """Abort the running batch and every later one, since a batch takes minutes on a slow machine. May be called
         from any thread."""
 
 
 class TorchCompute:
-    """One torch device. The forward pass may run in bfloat16; parameters and gradients are float32."""
+    """Computes on one torch device. The forward pass may use bfloat16; parameters and gradients are float32."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self.device = device
         self._dtype = compute_dtype(device)
         self._model = Stateless(task.model(device))
         self._parameters: dict[str, Tensor] = {}
-        self._copies: dict[str, Tensor] | None = None  # only where the parameters are moved, or lie elsewhere
+        self._copies: dict[str, Tensor] | None = None  # None while `_parameters` are the caller's own tensors
         self._is_interrupted = threading.Event()
         for stage in self._model.model.stages():
             stage.register_forward_hook(self._after_stage)
@@ -92,7 +94,7 @@ class TorchCompute:
         self._is_interrupted.set()
 
     def _after_stage(self, stage: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-        """Runs after each stage, in forward and in backward."""
+        """Check for an interrupt after each stage, in the forward and the backward pass."""
         self._check_interrupted()
         first = output[0] if isinstance(output, tuple | list) else output
         if isinstance(first, Tensor) and first.requires_grad:

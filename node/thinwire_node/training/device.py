@@ -1,4 +1,4 @@
-"""Which device computes, which one applies updates, and how much memory is in use there."""
+"""Chooses the devices that compute and apply updates, and measures their memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from thinwire_proto.exact.selftest import run_selftest
 
 
 def choose_device(wanted: str, locks: CardLocks | None = None) -> tuple[torch.device, str]:
-    """ "auto" takes CUDA (or ROCm), then Apple's MPS, then the CPU: the first that really computes. "cuda" and "auto"
-    take the card that the fewest nodes of this machine hold, by `locks`; "cuda:N" takes card N. Returns the device, and
-    a warning or why it is not a faster one, in words. Raises ConfigError if `wanted` is named and does not compute."""
+    """Choose the device that computes.
+
+    "auto" tries CUDA (or ROCm), then Apple's MPS, then the CPU, and takes the first one that passes a test. "cuda" and
+    "auto" take the card with the fewest nodes of this machine, by `locks`. "cuda:N" takes card N. Returns the device,
+    and a warning or the reason why a faster device was not chosen. Raises ConfigError if a named device does not
+    work."""
     if wanted != "auto":
         device, problem = _try_cards(locks) if wanted == "cuda" else _try_device(wanted)
         if device is None:
@@ -30,12 +33,12 @@ def choose_device(wanted: str, locks: CardLocks | None = None) -> tuple[torch.de
             device, problem = _try_cards(locks) if name == "cuda" else _try_device(name)
             if device is not None:
                 return device, problem
-            passed_over.append(f"{name} does not compute here ({problem})")
+            passed_over.append(f"{name} does not work here ({problem})")
     return torch.device("cpu"), "; ".join(passed_over)
 
 
 def _try_cards(locks: CardLocks | None) -> tuple[torch.device | None, str]:
-    """The least shared card that computes, held by `locks`, and a warning if it is shared; else what is wrong."""
+    """Lock the least shared card that works. Returns it and a warning if it is shared, or None and the problem."""
     problem, cards = "", cuda_cards() if torch.cuda.is_available() else []
     if locks is None or not cards:
         return _try_device("cuda")
@@ -50,18 +53,19 @@ def _try_cards(locks: CardLocks | None) -> tuple[torch.device | None, str]:
 
 
 def _try_device(name: str) -> tuple[torch.device | None, str]:
-    """The device, with its number, if a product comes out right there; else what is wrong."""
+    """Test a device with a matrix product. Returns the device with its number, or None and the problem."""
     try:
-        device = torch.zeros(1, device=name).device  # "cuda" becomes "cuda:0", as tensors will say
+        device = torch.zeros(1, device=name).device  # "cuda" becomes "cuda:0", the name that tensors have
         product = torch.ones(64, 64, device=device) @ torch.ones(64, 64, device=device)
-        return (device, "") if product.sum().item() == 64**3 else (None, "a product came out wrong")
+        return (device, "") if product.sum().item() == 64**3 else (None, "a matrix product was wrong")
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
 
 
 def choose_apply_device(demo: DemoSpec, compute: torch.device) -> tuple[torch.device, str]:
-    """The compute device if it decodes and steps exactly, else the CPU; and why, in words. Raises ConfigError if the
-    CPU does not either."""
+    """Choose the device that applies updates: the compute device if it passes the exactness test, else the CPU.
+
+    Returns the device and the reason. Raises ConfigError if the CPU fails the test as well."""
     cpu = torch.device("cpu")
     for device in dict.fromkeys((compute, cpu)):
         try:
@@ -70,16 +74,17 @@ def choose_apply_device(demo: DemoSpec, compute: torch.device) -> tuple[torch.de
             detail = f"the self-test cannot run there: {str(error).splitlines()[0]}"
         else:
             if test.passed:
-                return device, f"self-test on {device}: {test.detail}; a decode in float was told apart"
+                return device, f"self-test on {device}: {test.detail}; it detects a decode in floating point"
             detail = test.detail
         if device == cpu:
-            raise ConfigError(f"this machine's CPU does not decode exactly ({detail}); it cannot take part")
+            raise ConfigError(f"this machine cannot take part: its CPU does not decode exactly ({detail})")
     raise AssertionError("unreachable: the CPU is always tried")
 
 
 def memory_bytes(device: str) -> tuple[int | None, int | None]:
-    """Held on a device, as `str(torch.device)` names it, and there in all; on a CPU, by this process and in the
-    machine. None where that cannot be told."""
+    """The memory in use on a device and its total memory. device: `str(torch.device)`.
+
+    For the CPU: the memory of this process and of the machine. None where the system does not tell."""
     if device.startswith("cuda"):
         return torch.cuda.memory_reserved(device), torch.cuda.get_device_properties(device).total_memory
     if device.startswith("mps"):
@@ -87,5 +92,5 @@ def memory_bytes(device: str) -> tuple[int | None, int | None]:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, AttributeError, ValueError):  # there is no /proc
+    except (OSError, AttributeError, ValueError):  # this system has no /proc
         return None, None

@@ -1,4 +1,4 @@
-"""The samples that a node may train on: runs of positions, in the order in which they were granted."""
+"""A node's lease: the positions of the samples that it may train on, as runs in the order of their grants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Lease:
-    """`trained_through`: the last position taken, or None. The swarm is told with the next contribution."""
+    """A lease. `trained_through`: the last position taken, or None. The next contribution reports it to the swarm."""
 
     def __init__(self, trained_through: int | None = None) -> None:
         self.trained_through = trained_through
@@ -14,11 +14,12 @@ class Lease:
 
     @property
     def left(self) -> int:
+        """The number of positions that are not taken yet."""
         return sum(len(run) for run in self._runs)
 
     def renew(self, runs: Iterable[range]) -> None:
-        """Take over the lease of an announcement. It begins with the positions that were taken since the swarm was last
-        told; they are left out."""
+        """Replace the lease by that of an announcement. Skips the positions at its beginning that were taken since the
+        last report to the swarm."""
         self._runs = list(runs)
         for number, run in enumerate(self._runs):
             if self.trained_through is not None and self.trained_through in run:
@@ -27,7 +28,7 @@ class Lease:
                 return
 
     def take(self, samples: int) -> list[int]:
-        """The next positions, up to so many; they count as trained on from now. Call it only if some are left."""
+        """Take up to `samples` positions. They count as trained on from now. Requires at least one position left."""
         taken: list[int] = []
         while self._runs and len(taken) < samples:
             run = self._runs.pop(0)

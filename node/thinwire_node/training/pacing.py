@@ -1,8 +1,9 @@
-"""Decides whether to train, extract a contribution, or wait: a pure function of what the node knows, with its reason.
+"""Decides whether to train, extract a contribution or wait. A pure function of what the node knows; each decision has a
+reason.
 
-A node that waits for each update before it trains on leaves the machine behind a thin link idle for most of its time. A
-node that never waits trains on parameters that the swarm has left behind. So the node trains on while a round can still
-accept a base of that age, and drops a gradient that no round can accept any more (docs/time.md).
+A node that waits for each update before it trains again leaves a machine with a thin link idle most of the time. A node
+that never waits trains on parameters that are out of date. So the node keeps training while a round can still accept a
+base of that age. It drops a gradient that no round can accept any more (docs/time.md).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from thinwire_proto.limits import margin_s, unmeasured_tail_s
 
 MEASURED_KEPT = 8
 BATCHES_A_ROUND = 4
-"""A micro-batch is made so small that this many fit into a round, if need be: updates are taken between them."""
+"""A micro-batch is at most this fraction of a round long, because updates are applied between micro-batches."""
 
 
 class Tail:
-    """Time from the start of an extraction to the arrival of its payload, estimated from the last ones."""
+    """Estimates the time from the start of an extraction to the arrival of its payload."""
 
     def __init__(self) -> None:
         self._encode_s: deque[float] = deque(maxlen=MEASURED_KEPT)
@@ -30,26 +31,26 @@ class Tail:
         self._encode_s.append(seconds)
 
     def arrived(self, payload_bytes: int, seconds: float) -> None:
-        """A payload took `seconds` from its first byte sent to its last byte received."""
+        """Record that a payload took `seconds` from its first byte sent to its last byte received."""
         if payload_bytes > 0:
             self._bytes = payload_bytes
             self._seconds_a_byte.append(max(0.0, seconds) / payload_bytes)
 
     @property
     def bytes_s(self) -> float | None:
-        """Bytes a second that the link carried, averaged over the last payloads; None before the first."""
+        """The link's mean rate over the last payloads, in bytes per second; None before the first payload."""
         mean = sum(self._seconds_a_byte) / len(self._seconds_a_byte) if self._seconds_a_byte else 0.0
         return 1 / mean if mean else None
 
     def seconds(self, round_s: float) -> float:
-        """What to allow for the next one: the slowest encoding and the slowest rate of the last eight."""
+        """The time to allow for the next payload: the slowest encoding and the slowest rate of the last eight."""
         if not self._encode_s or not self._seconds_a_byte:
             return unmeasured_tail_s(round_s)
         return max(self._encode_s) + max(self._seconds_a_byte) * self._bytes
 
 
 class Speed:
-    """Seconds a sample, averaged over the last micro-batches."""
+    """The training time per sample, averaged over the last micro-batches."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=MEASURED_KEPT)
@@ -59,35 +60,35 @@ class Speed:
 
     @property
     def sample_s(self) -> float:
-        """0.0 before the first."""
+        """Mean seconds per sample; 0.0 before the first micro-batch."""
         return sum(self._measured) / len(self._measured) if self._measured else 0.0
 
 
 @dataclass(frozen=True)
 class RoundView:
-    """The round that is open, on the node's own clock."""
+    """The open round. Times are on the node's own clock."""
 
     step: int
     deadline: float
-    error: float  # how wrong the deadline can be
+    error: float  # bound on the deadline's error
 
 
 @dataclass(frozen=True)
 class View:
-    """What the node knows at `now`."""
+    """What the node knows at the time `now`."""
 
     now: float
     round: RoundView | None
-    contributed: bool  # to that round; or it has said that it has nothing
-    out: bool  # the outcome of a contribution is not known yet
-    hurry: bool  # a round went on without this node, so contribute early
+    contributed: bool  # to that round, with or without samples
+    out: bool  # a contribution has no outcome yet
+    hurry: bool  # a round closed without this node, so contribute early
     replica_step: int
     base_step: int | None  # of the gradient since the last extraction
     samples: int  # in that gradient
-    leased: int  # positions that may still be trained on
+    leased: int  # positions left in the lease
     sample_s: float
     tail_s: float
-    micro_batch: int  # as many samples at a time as the volunteer allows
+    micro_batch: int  # the volunteer's limit on samples per micro-batch
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,10 @@ Decision = Train | Extract | SayNothing | Drop | Wait
 
 
 def decide(view: View, spec: RoundSpec) -> Decision:
-    """What to do next."""
+    """Decide what to do next."""
     stands_on = max(view.round.step if view.round else 0, view.replica_step)
     if view.base_step is not None and view.base_step < stands_on - spec.base_age_max:
-        return Drop(f"the gradient is of step {view.base_step}, and rounds stand on step {stands_on} by now")
+        return Drop(f"the gradient is of step {view.base_step}, but the round is of step {stands_on}")
     if view.round is None:
         return Wait("no round is open")
     may_contribute = not view.contributed and not view.out and view.now <= view.round.deadline
@@ -132,33 +133,33 @@ def decide(view: View, spec: RoundSpec) -> Decision:
         if view.samples and (why := _due(view, view.round, spec)):
             return Extract(why)
         if not view.samples and not view.leased:
-            return SayNothing("there is nothing to train on, and nothing was trained")
+            return SayNothing("nothing was trained, and the lease is used up")
     return _train_or_wait(view, view.round, spec)
 
 
 def extract_at(view: View, current: RoundView, spec: RoundSpec) -> float:
-    """When to stop training on a contribution, so that it arrives in time."""
+    """The time to extract a contribution so that it arrives before the deadline."""
     return current.deadline - current.error - view.tail_s - margin_s(spec.length_s)
 
 
 def _due(view: View, current: RoundView, spec: RoundSpec) -> str:
-    """Why to extract now; empty if there is time for more."""
+    """The reason to extract now; empty if there is time for more training."""
     if _share_is_trained(view, spec):
         return "the share is trained"
     if not view.leased:
         return "the lease is used up"
     if view.hurry:
-        return "the round before passed without us"
+        return "the previous round closed without this node"
     if view.now + view.sample_s > extract_at(view, current, spec):
         return "time is up"
     return ""
 
 
 def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
-    # what is trained now is for this round, or for the next one, which stands on the step after it
+    # samples trained now go into this round or into the next one, whose base is one step later
     aims_at = current.step + (1 if view.contributed or view.out or view.now > current.deadline else 0)
     if view.replica_step < aims_at - spec.base_age_max:
-        return Wait(f"the update to step {aims_at - spec.base_age_max} is under way")
+        return Wait(f"the update to step {aims_at - spec.base_age_max} has not arrived")
     if not view.leased:
         return Wait("the lease is used up")
     if _share_is_trained(view, spec) and spec.base_age_max == 0:
@@ -167,13 +168,15 @@ def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
 
 
 def _share_is_trained(view: View, spec: RoundSpec) -> bool:
-    """Whether the node has trained the samples that the others wait for; only at pace barrier. A node that waits for
-    the next round trains on while its lease lasts. Otherwise one node's lost packets would leave all machines idle."""
+    """Whether the node has trained the samples that the other nodes wait for; only at pace barrier.
+
+    A node that waits for the next round keeps training while its lease lasts. Otherwise one node's lost packets would
+    leave all machines idle."""
     return spec.pace == "barrier" and view.samples >= spec.samples
 
 
 def _size(view: View, current: RoundView, spec: RoundSpec) -> int:
-    """Samples of the next micro-batch: as many as the volunteer allows, unless that would take too long."""
+    """The samples of the next micro-batch: the volunteer's limit, or fewer if that would take too long."""
     size = min(view.micro_batch, view.leased)
     if spec.pace == "barrier" and not _share_is_trained(view, spec):
         size = min(size, spec.samples - view.samples)

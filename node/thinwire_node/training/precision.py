@@ -1,4 +1,4 @@
-"""In which precision a device computes. The parameters stay float32 everywhere."""
+"""Chooses the precision of a device's computations. The parameters are float32 on every device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """What forward and backward run in on a device."""
+    """The dtype of the forward and backward passes on a device."""
     if device.type != "cuda":
         return torch.float32
     with torch.cuda.device(device):
@@ -15,6 +15,6 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def choose_dtype(device_type: str, *, has_bfloat16: bool) -> torch.dtype:
-    """bfloat16 on a CUDA or ROCm card with arithmetic for it. Older cards emulate it, slower than float32. Other
-    devices take float32."""
+    """bfloat16 on a CUDA or ROCm card that supports it in hardware, float32 on other devices. Older cards emulate
+    bfloat16, which is slower than float32."""
     return torch.bfloat16 if device_type == "cuda" and has_bfloat16 else torch.float32

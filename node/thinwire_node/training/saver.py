@@ -1,7 +1,7 @@
-"""Writes down what a node holds: its momentum and replica now and then, and at once the names of what it sends.
+"""Saves a node's state: momentum and replica periodically, and the names of contributions before they are sent.
 
-The momentum on disk still holds what was sent since. So a name is on disk before its contribution leaves, and the list
-of names grows shorter only when a newer momentum is on disk.
+The momentum on disk still contains the contributions that were sent after the save. So the name of a contribution is
+written before it is sent. Names leave the list only once a newer momentum is on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from thinwire_proto.limits import save_every_s
 
 @dataclass(frozen=True)
 class Copies:
-    """Of what is to be saved, so that computing goes on meanwhile. last_sent: the last contribution sent before."""
+    """Copies of the state to save, so that training continues during the save.
+
+    last_sent: the last contribution sent before the copies were made."""
 
     replica: Replica
     momentum: KeptMomentum
@@ -26,29 +28,30 @@ class Copies:
 
 
 class Saver:
-    """`now`: seconds on a monotonic clock. `round_s`: the length of a round."""
+    """Saves the state of one node. `now`: seconds on a monotonic clock. `round_s`: the length of a round."""
 
     def __init__(self, state: NodeState, threads: Threads, now: Callable[[], float], round_s: float) -> None:
         self._state = state
         self._threads = threads
         self._now = now
         self._round_s = round_s
-        self._sent_since = state.sent() or []  # the save that is on disk
+        self._sent_since = state.sent() or []  # contributions sent after the save on disk
         self._saving: asyncio.Future[None] | None = None
         self._saved_at = now()
         self._save_s = 0.0
 
     @property
     def is_due(self) -> bool:
+        """Whether it is time for the next save."""
         return self._now() - self._saved_at > save_every_s(self._round_s, self._save_s)
 
     def copies(self, replica: Replica, momentum: KeptMomentum) -> Copies:
-        """Called on the compute thread; begins the time until the next save."""
+        """Copy the state. Runs on the compute thread. The time until the next save starts here."""
         self._saved_at = self._now()
         return Copies(replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
 
     async def note_sent(self, contribution: bytes) -> None:
-        """On disk when this returns, so that the contribution may leave."""
+        """Write the name of a contribution to disk. The contribution may be sent once this returns."""
         self._sent_since.append(contribution)
         await self._write_sent()
 
@@ -60,6 +63,7 @@ class Saver:
             self._saving = asyncio.ensure_future(self.save(copies))
 
     async def save(self, copies: Copies) -> None:
+        """Write the copies to disk, then shorten the list of sent contributions."""
         began = self._now()
         await self._threads.saver.run(Job.SAVE, self._write, copies)
         self._save_s = self._now() - began
@@ -70,16 +74,16 @@ class Saver:
         await self._write_sent()
 
     async def finish(self) -> None:
-        """Wait for a save that is under way."""
+        """Wait for a save in progress."""
         if self._saving is not None:
             await self._saving
 
     def forget_sent(self) -> None:
-        """The momentum is forgotten, and with it what was sent of it."""
+        """Clear the list of sent contributions, because their momentum is gone."""
         self._sent_since = []
 
     async def drop(self) -> None:
-        """Remove the momentum that is on disk."""
+        """Remove the momentum from disk."""
         await self._threads.journal.run(Job.NOTE, self._state.drop_momentum)
 
     async def _write_sent(self) -> None:

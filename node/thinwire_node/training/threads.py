@@ -1,4 +1,4 @@
-"""The threads of a node, and the jobs that they are given by name."""
+"""The threads of a node and the named jobs that they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Job(Enum):
-    """What a thread is asked to do. The simulator charges time by it."""
+    """The kind of a job. The simulator charges virtual time for each kind."""
 
     PREPARE = auto()
     ADOPT = auto()
@@ -31,11 +31,11 @@ class Job(Enum):
 
 
 class Thread(Protocol):
-    """Jobs run on it in order, one at a time."""
+    """Runs jobs in order, one at a time."""
 
     def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]: ...
     def close(self) -> None:
-        """Wait for the job that runs, drop those that are queued."""
+        """Wait for the running job and drop the queued ones."""
 
 
 class WorkerThread:
@@ -53,8 +53,10 @@ class WorkerThread:
 
 @dataclass(frozen=True)
 class Threads:
-    """compute: whatever touches the parameters and the momentum. saver: what takes long to write. journal: what must be
-    written before the next thing happens."""
+    """The threads of one node.
+
+    compute: every job that uses the parameters or the momentum. saver: long writes. journal: short writes that the node
+    waits for."""
 
     compute: Thread
     saver: Thread

@@ -1,10 +1,11 @@
-"""From the samples of a lease to what a contribution is made of: a compute takes gradients, and the local rule learns
-from them. One thread calls it; nothing here waits.
+"""Trains on the samples of a lease: a `Compute` takes the gradients and the local rule learns from them.
 
-A node goes on computing while its contribution and the update are on their way. What it computes then stands on
-parameters that are a step old when it counts, and points again to where the node's last contribution has led already.
-So the trainer can look ahead: it then stands on the parameters as an update of the node's own votes alone would leave
-them. docs/log/staleness.md has what staleness costs, and how much looking ahead saves.
+One thread calls the trainer. No method blocks.
+
+A node keeps training while its contribution and the update travel. Its gradients then use parameters that are one step
+old by the time they count, and they repeat part of the node's last contribution. So the trainer can look ahead: it
+trains on the parameters that an update of the node's own votes alone would produce. docs/log/staleness.md has the cost
+of staleness and the savings from looking ahead.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from thinwire_proto.task import DataSource
 
 
 class Trainer:
-    """The local rule, and what it learns from.
+    """Trains a local rule on gradients.
 
-    Where the replica lives on the compute's device, the compute works on the replica's tensors themselves; else on
-    copies, which are made anew after each update. A rule with an offset has copies too, since it moves them. Only
-    `look_ahead` takes a further set of tensors, where the replica lives, when it is first called. The set is used
-    again as long as the replica stays there.
+    If the replica is on the compute's device, the compute uses the replica's own tensors. Otherwise it uses copies,
+    made anew after each update. A rule with an offset uses copies too, because it changes them. `look_ahead` allocates
+    one more set of tensors on the replica's device when it is first called, and reuses it while the replica stays
+    there.
     """
 
     def __init__(self, contract: Contract, data: DataSource, replica: Replica, compute: Compute) -> None:
@@ -40,28 +41,30 @@ class Trainer:
         self.dropped = 0
         """Micro-batches thrown away since the last extraction because their loss or gradient was not finite."""
         self.compute_s = 0.0
-        """Spent on forward and backward, since the start."""
+        """Seconds spent on forward and backward passes since the start."""
         self.base_step: int | None = None
-        """The oldest step whose parameters a gradient since the last extraction was computed on; None without samples.
+        """The oldest step whose parameters contributed to the gradient since the last extraction; None without samples.
         Looking ahead from θ_s counts as step s."""
         self._contract = contract
         self._data = data
         self._compute = compute
         self._loss_sum = 0.0
         self._ahead: dict[str, Tensor] | None = None
-        self._base: Mapping[str, Tensor] = {}  # what the compute stands on, without the rule's offset
+        self._base: Mapping[str, Tensor] = {}  # the compute's parameters, without the rule's offset
         self.adopt(replica)
 
     def adopt(self, replica: Replica) -> None:
-        """Train on this replica from now on; it ends looking ahead. What the rule has learned stays."""
+        """Train on this replica from now on, and stop looking ahead. The rule keeps what it has learned."""
         if replica.device != self.replica.device:
             self._ahead = None
         self.replica = replica
         self.refresh()
 
     def refresh(self, out: Sent | None = None) -> None:
-        """The replica has changed: bring the compute up to it. It ends looking ahead, whether or not the update held
-        this node's last contribution. With `out`, a contribution that is still under way, it looks ahead from here."""
+        """Pass the changed replica to the compute.
+
+        Stops looking ahead, whether or not the update held this node's last contribution. With `out`, a contribution
+        that is still in flight, looks ahead from the new parameters."""
         if out is None:
             self._stand_on(self.replica.tensors)
         else:
@@ -69,9 +72,10 @@ class Trainer:
 
     @torch.no_grad()
     def look_ahead(self, out: Sent, share: float = 1.0) -> None:
-        """Until the next `refresh`, train on the parameters as the next update would leave them if it held `out` alone,
-        the node's own contribution that is under way. Nobody else sees these, so any arithmetic will do. A `share`
-        other than 1 scales the step and not the decay. The replica is read and never written."""
+        """Until the next `refresh`, train on the parameters that an update with `out` alone would produce.
+
+        out: the node's own contribution that is in flight. No other node sees these parameters, so the arithmetic need
+        not be exact. share: scales the step but not the decay. The replica is not changed."""
         replica = self.replica
         if self._ahead is None:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
@@ -93,12 +97,12 @@ class Trainer:
         self._compute.use(tensors, self.rule.offset)
 
     def interrupt(self) -> None:
-        """Give up the micro-batch that runs, and any later one. May be called from any thread."""
+        """Abort the running micro-batch and every later one. May be called from any thread."""
         self._compute.interrupt()
 
     def micro_batch(self, positions: Sequence[int]) -> None:
-        """Forward and backward on the samples at these positions; dropped and counted if anything is not finite.
-        Raises Interrupted."""
+        """Train on the samples at these positions. Drops and counts the micro-batch if its loss or gradient is not
+        finite. Raises Interrupted."""
         began = time.perf_counter()
         try:
             self._micro_batch(positions)
@@ -118,25 +122,26 @@ class Trainer:
         self._loss_sum += loss.item() * len(positions)
 
     def _finite(self, loss: Tensor, gradients: Mapping[str, Tensor]) -> bool:
-        """Sums carry whatever is not finite, and cost one pass; one that overflows is of no use either."""
+        """Whether the loss and all gradients are finite. Checks their sums: one pass, and a gradient whose sum
+        overflows is useless too."""
         sums = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())])
         return bool(sums.isfinite().all())
 
     def extract(self, k: int) -> tuple[Sent, int, float]:
-        """Take the largest components out of what the rule has learned: what is sent, how many samples it stands for,
-        and their mean loss. Call it with one sample or more."""
+        """Extract the largest components from the rule's momentum. Returns them, the number of samples and their mean
+        loss. Requires at least one sample."""
         samples, loss = self.samples, self._loss_sum / self.samples
         sent = self.rule.extract(k, learning_rate(self._contract.schedule, self.replica.step))
         self._begin_anew()
         return sent, samples, loss
 
     def clear(self) -> None:
-        """Forget what was learned since the last extraction."""
+        """Discard what the rule has learned since the last extraction."""
         self.rule.clear()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Nothing is learned yet and a rule's offset is 0, so the compute stands where it began."""
+        """Reset the counts. The rule's offset is 0 now, so the compute returns to its base parameters."""
         if self.rule.offset is not None:
             self._stand_on(self._base)
         self.samples = 0

@@ -1,6 +1,6 @@
-"""What a node holds while it takes part: replica, trainer and momentum, and the one thread that touches them.
+"""The state of a node that takes part: replica, trainer, momentum and the compute thread that owns them.
 
-Every job runs whole on the compute thread, so an update is applied between two micro-batches and never within one.
+Jobs run on the compute thread one at a time, so an update is applied between micro-batches and never within one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Result = TypeVar("Result")
 
 
 class ParametersDiffer(ReplicaError):
-    """The replica's bits are not the swarm's."""
+    """The replica's bits differ from the swarm's."""
 
 
 class Computes(Protocol):
-    """What trains: see `thinwire_node.training.trainer.Trainer`. The simulator has one that makes its votes up."""
+    """The interface of `thinwire_node.training.trainer.Trainer`. The simulator's trainer makes up its votes."""
 
     replica: Replica
     rule: Rule
@@ -52,7 +52,7 @@ class Computes(Protocol):
 
 @dataclass(frozen=True)
 class Contribution:
-    """What was extracted, ready to be published."""
+    """An extracted contribution, ready to publish."""
 
     name: bytes
     claim: Claim
@@ -61,7 +61,9 @@ class Contribution:
 
 
 class Work:
-    """`kept`: the momentum of an earlier life, if this one may go on with it. `now`: seconds on a monotonic clock."""
+    """The work of one node.
+
+    kept: the momentum of an earlier process, if this one may continue with it. now: seconds on a monotonic clock."""
 
     def __init__(
         self,
@@ -75,9 +77,9 @@ class Work:
         self.contract = contract
         self.trainer = trainer
         self.replica: Replica | None = trainer.replica
-        """None from a resync until the parameters are there again."""
+        """The node's parameters. None from a resync until they are fetched again."""
         self.pending: Pending | None = None
-        """The contribution whose outcome is not known yet."""
+        """The contribution without an outcome."""
         self.lease = Lease()
         self._on_the_way: Pending | None = None  # the newest contribution, until an update holds it or it is put back
         self._awaited = Awaited(contract.demo.update_topk, kept.awaited if kept else ())
@@ -89,9 +91,9 @@ class Work:
         self._fingerprinted = (-1, 0, 0)  # step, nonce, fingerprint
         self._told_s = 0.0
         self.apply_s = 0.0
-        """That the newest update took on the compute thread."""
+        """Seconds that the newest update took on the compute thread."""
         self.jobs = 0
-        """Of the compute thread: waiting, or under way."""
+        """Jobs of the compute thread that wait or run."""
         self._saver = Saver(state, threads, now, contract.round.length_s)
         if kept is not None:
             trainer.rule.load(kept.momentum)
@@ -112,7 +114,7 @@ class Work:
         self._threads.close()
 
     async def adopt(self, replica: Replica) -> None:
-        """Train on this replica from now on; the momentum stays, the gradient of the one before does not."""
+        """Train on this replica from now on. Keeps the momentum and drops the gradient on the previous replica."""
         self.replica = replica
         await self.run(Job.ADOPT, self._adopt, replica)
 
@@ -124,7 +126,7 @@ class Work:
     # updates
 
     async def apply(self, sealed: SealedUpdate) -> None:
-        """Check an update's row against the replica, and step. Raises ReplicaError; the replica is then untouched."""
+        """Check an update's row against the replica and apply it. Raises ReplicaError and then changes nothing."""
         await self.run(Job.APPLY, self._apply, sealed)
         async with self._moved:
             self._moved.notify_all()
@@ -135,7 +137,7 @@ class Work:
         if row.step != replica.step or row.previous != replica.head:
             raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
         if self._fingerprint(replica, row.nonce) != row.fingerprint:
-            raise ParametersDiffer(f"the parameters differ from those that were sealed at step {row.step}")
+            raise ParametersDiffer(f"the parameters differ from those sealed at step {row.step}")
         replica.apply(sealed.update, row.hash)
         for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
             self.trainer.rule.put_back(part)
@@ -147,8 +149,8 @@ class Work:
         self.apply_s = self._now() - began
 
     def _fingerprint(self, replica: Replica, nonce: int) -> int:
-        """Of the replica. The row asks for what the contribution told, mostly: it is worked out once for both, and what
-        goes wrong with a replica in between is found by the next contribution."""
+        """The replica's fingerprint. Usually a contribution and the row of its step need the same one, so it is cached.
+        The next contribution detects a replica that was damaged in between."""
         step, known_nonce, fingerprint = self._fingerprinted
         if (step, known_nonce) != (replica.step, nonce):
             fingerprint = replica.fingerprint(nonce)
@@ -167,7 +169,7 @@ class Work:
     # contributions
 
     async def train(self, samples: int) -> int:
-        """One micro-batch of up to so many samples of the lease; returns how many it took."""
+        """Train one micro-batch of up to `samples` samples of the lease. Returns their number."""
         positions = self.lease.take(samples)
         await self.run(Job.MICRO_BATCH, self.trainer.micro_batch, positions)
         return len(positions)
@@ -221,18 +223,18 @@ class Work:
         return Contribution(name, claim, payload, len(sent.components)), copies
 
     def _compute_ms(self) -> int:
-        """Spent on forward and backward since this was last asked."""
+        """Milliseconds spent on forward and backward passes since the last call."""
         told, self._told_s = self._told_s, self.trainer.compute_s
         return round((self._told_s - told) * 1000)
 
     async def settle(self, counted: bool) -> None:
-        """The outcome is known: counted votes stay out of the momentum, others go back into it."""
+        """Handle the outcome. Counted votes stay out of the momentum; others are put back into it."""
         await self.run(Job.SETTLE, self._settle, counted)
         async with self._moved:
             self._moved.notify_all()
 
     async def settled(self) -> None:
-        """Wait until the outcome of what was sent is known."""
+        """Wait until no contribution lacks an outcome."""
         async with self._moved:
             await self._moved.wait_for(lambda: self.pending is None)
 
@@ -245,7 +247,7 @@ class Work:
         self.pending = None
 
     async def forget(self) -> None:
-        """The momentum is worth nothing any more: begin anew, with a new lease."""
+        """Drop the momentum and start again with a new lease."""
         await self.run(Job.FORGET, self._forget)
         await self._saver.drop()
 
@@ -259,11 +261,11 @@ class Work:
         self._saver.forget_sent()
 
     def interrupt(self) -> None:
-        """We are about to leave: give up the micro-batch that runs."""
+        """Abort the running micro-batch, because the node is about to leave."""
         self.trainer.interrupt()
 
     async def finish_jobs(self) -> None:
-        """Wait for whatever the threads have begun: cancelling a wait does not cancel the work."""
+        """Wait for the jobs that the threads have started. Cancelling a waiting task does not cancel its job."""
         await self.run(Job.DRAIN, lambda: None)
         await self._saver.finish()
 
@@ -277,7 +279,7 @@ class Work:
         return self._saver.copies(self.replica, momentum)
 
     async def save(self) -> None:
-        """Keep all of it; for a node that leaves in good order, or that is catching up."""
+        """Save momentum and replica now, when the node leaves or catches up."""
         await self.finish_jobs()
         copies = await self.run(Job.COPY, self._copies)
         if copies is not None:
@@ -289,5 +291,5 @@ class Work:
 
     @property
     def trained_through_at_extraction(self) -> int | None:
-        """The last position that is in the momentum, and not only in the gradient beside it."""
+        """The last sample position in the momentum. Later positions are only in the gradient, if anywhere."""
         return self._trained_through_at_extraction

@@ -1,4 +1,4 @@
-"""The local rules, one a file, each registered by the kind that a contract names."""
+"""The local rules. Each is a module that registers itself by its kind in the contract."""
 
 from thinwire_node.training.rules.rule import Rule, make_rule, shapes_kept
 

@@ -1,4 +1,4 @@
-"""`demo`: gradients add up, and their mean feeds the momentum at the extraction (arXiv 2411.19870)."""
+"""The rule `demo`: sums gradients and adds their mean to the momentum at the extraction (arXiv 2411.19870)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thinwire_proto.exact.tiles import TileLayout
 
 @RULES.register("demo")
 class DemoRule(Compressed):
-    """`demo`: the mean gradient of all samples since the last cut, into the momentum."""
+    """Adds the mean gradient of all samples since the last extraction to the momentum."""
 
     offset = None
 

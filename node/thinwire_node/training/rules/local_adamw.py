@@ -1,16 +1,17 @@
-"""`local_adamw`: each micro-batch is a step of AdamW on the node's own copy of the parameters, θ_local. At the
-extraction, the difference θ_base − θ_local feeds a buffer of what was not sent yet, the error feedback
-(arXiv 2508.15706, 2510.03371).
+"""The rule `local_adamw`: each micro-batch is a step of AdamW on the node's own parameters θ_local.
+
+At the extraction, the difference θ_base − θ_local is added to a buffer e of everything that was not sent yet: the error
+feedback (arXiv 2508.15706, 2510.03371).
 
     offset = θ_local − θ_base               0 after each extraction
-    offset ← offset − η·(m̂ / (√v̂ + ε) + λ·θ_local)    each micro-batch; m and v stay from round to round
-    e ← β·e − offset                        at the extraction; then the largest components of e are taken
+    offset ← offset − η·(m̂ / (√v̂ + ε) + λ·θ_local)    each micro-batch; m and v are kept from round to round
+    e ← β·e − offset                        at the extraction, which then takes the largest components of e
 
-docs/local-rules.md says what else was chosen, and why.
+docs/local-rules.md explains the design.
 
-The step is not `torch.optim.AdamW`. That moves θ_local alone, by other roundings, and counts its steps where a node's
-kept momentum has the bias correction itself. The offset would then be a difference of two large numbers, and moments
-that are on disk would lead elsewhere. A test holds the two to each other.
+The step does not use `torch.optim.AdamW`, which changes θ_local alone and rounds differently. The offset would then be
+a difference of two large numbers. It also stores a count of steps, where the saved momentum holds the bias correction
+itself, so saved moments would give other results. A test compares the two.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from thinwire_proto.exact.tiles import TileLayout
 
 @RULES.register("local_adamw")
 class LocalAdamW(Compressed):
-    """`local_adamw`: a step of AdamW each micro-batch (arXiv 1711.05101, algorithm 2, with λ·η for the decay)."""
+    """Makes a step of AdamW for each micro-batch (arXiv 1711.05101, algorithm 2, with λ·η for the decay)."""
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         super().__init__(contract, layout, device)
@@ -76,13 +77,13 @@ class LocalAdamW(Compressed):
 
 
 class Moments:
-    """Both moments of Adam, with bias correction (arXiv 1412.6980, algorithm 1)."""
+    """Adam's two moments, with bias correction (arXiv 1412.6980, algorithm 1)."""
 
     def __init__(self, layout: TileLayout, spec: LocalAdamWSpec, device: torch.device | str) -> None:
         self._second = SecondMoment(layout, spec.beta2, device)
         self._beta = spec.beta1
         self._flat = torch.zeros(layout.parameters, device=device)
-        self._weight = torch.zeros(1)  # what β₁ⁿ has left out so far, as in SecondMoment
+        self._weight = torch.zeros(1)  # the bias correction 1 − β₁ⁿ, as in SecondMoment
         ends = accumulate(tensor.rows * tensor.columns for tensor in layout.tensors)
         self._of = {
             tensor.name: self._flat[end - tensor.rows * tensor.columns : end].view(tensor.shape)
@@ -90,16 +91,16 @@ class Moments:
         }
 
     def begin(self) -> None:
-        """A new gradient is coming, tensor by tensor."""
+        """Start a new gradient. Its tensors follow through `step`."""
         self._second.begin()
         self._weight.mul_(self._beta).add_(1 - self._beta)
 
     def step(self, name: str, gradient: Tensor) -> Tensor:
-        """m̂ / (√v̂ + ε) of one tensor, its gradient included; a tensor of its own."""
+        """Add the gradient of one tensor and return m̂ / (√v̂ + ε) as a new tensor."""
         first = self._of[name]
         first.mul_(self._beta).add_(gradient, alpha=1 - self._beta)
         return self._second.root(name, gradient).reciprocal_().mul_(first).div_(self._weight.item())
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is learned here, by name; not copies."""
+        """All moments by name. Not copies."""
         return {"first": self._flat, "first_weight": self._weight} | self._second.tensors()

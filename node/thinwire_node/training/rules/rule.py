@@ -1,5 +1,6 @@
-"""The local rule: what a node does with the gradient of each micro-batch between two extractions, and what an
-extraction takes out. All kinds share the buffer and the extraction, which is `Momentum`.
+"""The port to a local rule, which learns from the gradient of each micro-batch and extracts contributions.
+
+All rules share `Momentum`: the buffer and the extraction.
 """
 
 from __future__ import annotations
@@ -16,48 +17,51 @@ from thinwire_proto.exact.tiles import Batch, TileLayout, layout_of
 from thinwire_proto.kinds import Kinds
 
 Tensors = Mapping[str, Tensor]
-"""By the parameter's name, float32, in its shape."""
+"""Tensors by parameter name, float32, in the parameter's shape."""
 
 
 class Rule(Protocol):
-    """`momentum` is the buffer that extractions take from. `rate` is the schedule's learning rate η."""
+    """A local rule. momentum: the buffer that extractions take components from. rate: the learning rate η."""
 
     momentum: Momentum
 
     @property
     def offset(self) -> Tensors | None:
-        """θ_local − θ_base, on the compute device; None where gradients are of θ_base itself. It outlives an update
-        that comes between two micro-batches: θ_local ← θ_new + offset. So what was learned is kept and sent once, and
-        nothing that others sent is undone."""
+        """θ_local − θ_base on the compute device; None if gradients are computed on θ_base itself.
+
+        It survives an update between two micro-batches: θ_local ← θ_new + offset. So the node sends what it learned
+        exactly once and does not undo the contributions of others."""
 
     def learn(self, parameters: Tensors, gradients: Tensors, samples: int, rate: float) -> None:
-        """Take in the mean gradient of a micro-batch of so many samples. parameters: θ_local, moved in place by a rule
-        that has an `offset`, and left alone by one that has none."""
+        """Learn from the mean gradient of a micro-batch of `samples` samples.
+
+        parameters: θ_local. A rule with an `offset` changes them in place; other rules do not."""
 
     def extract(self, k: int, rate: float) -> Sent:
-        """Take the k largest components of each tile out of what was learned. `offset` is 0 from then on."""
+        """Extract the k largest components of each tile. Sets `offset` to 0."""
 
     def put_back(self, sent: Sent) -> None:
-        """It was not counted: see `Momentum.put_back`."""
+        """Put back a contribution that was not counted: see `Momentum.put_back`."""
 
     def step_of(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
-        """What an update that held `sent` alone would add to the parameters: see `Momentum.steps`."""
+        """The change of the parameters by an update that holds `sent` alone: see `Momentum.steps`."""
 
     def clear(self) -> None:
-        """Forget what was learned since the last extraction. Moments keep it: they are means over many rounds."""
+        """Discard what was learned since the last extraction, except in the moments: they are means over many
+        rounds."""
 
     def forget(self) -> None:
-        """Forget all that was ever learned."""
+        """Discard everything that was learned."""
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of what goes on disk, float32, by name. Not what was learned since the last extraction."""
+        """Copies of the tensors to save, float32, by name. Excludes what was learned since the last extraction."""
 
     def load(self, state: Tensors) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
 
 
 class Compressed:
-    """What all rules share: the buffer, and how what leaves it is sent, put back, and foretold."""
+    """The parts that all rules share: the momentum, `put_back` and `step_of`."""
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         self.momentum = Momentum(layout, contract.demo, device)
@@ -72,15 +76,15 @@ class Compressed:
 
 
 RULES: Kinds[Callable[[Contract, TileLayout, torch.device | str], Rule]] = Kinds("rule", __package__)
-"""By `rule.kind`: makes the rule."""
+"""Constructors of rules by `rule.kind`."""
 
 
 def make_rule(contract: Contract, layout: TileLayout, device: torch.device | str) -> Rule:
-    """The rule that the contract names. Raises ContractError if this thinwire does not have it."""
+    """Create the rule that the contract names. Raises ContractError if this version does not have it."""
     return RULES[contract.rule.kind](contract, layout, device)
 
 
 def shapes_kept(contract: Contract) -> dict[str, tuple[int, ...]]:
-    """The shapes of `Rule.state`, without taking the memory."""
+    """The shapes of the tensors in `Rule.state`, without allocating them."""
     rule = make_rule(contract, layout_of(contract.parameters), "meta")
     return {name: tuple(tensor.shape) for name, tensor in rule.state().items()}
