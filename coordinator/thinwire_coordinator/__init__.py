@@ -1,1 +1,1 @@
-"""Keeps the clock, merges what nodes send, seals it in a ledger, and sends the update to everybody."""
+"""The coordinator: times the rounds, merges contributions, seals updates in a ledger, and sends them to all nodes."""

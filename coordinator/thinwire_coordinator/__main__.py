@@ -1,4 +1,4 @@
-"""The command `thinwire-coordinator`."""
+"""Entry point of the command `thinwire-coordinator`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One life of a coordinator: startup, main loop, shutdown."""
+"""The life cycle of a coordinator process: startup, main loop, shutdown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Settings:
-    """What one coordinator process is told; the run itself is in the contract."""
+    """Settings of one coordinator process; the contract defines the run itself."""
 
     state_dir: Path
     listen: str
@@ -58,15 +58,15 @@ class Settings:
     wait_for: int
     evaluate_every: int
     bodies: str | None = None
-    """Where bodies lie; None: where they lay, or in the state directory."""
+    """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
     keep: int | None = None
-    """See `retention`."""
+    """How many snapshots to keep; see `retention`."""
     http: str | None = None
-    """Where the page and the metrics are; None: nowhere."""
+    """Address of the page and the metrics; None: do not serve them."""
     http_may_move: bool = False
-    """Whether another port will do."""
+    """Whether the page may use another port if this one is taken."""
     ready_file: Path | None = None
-    """Where to say that nodes can join; None: in the state directory."""
+    """File to write when nodes can join; None: in the state directory."""
 
     @property
     def ready(self) -> Path:
@@ -74,7 +74,10 @@ class Settings:
 
 
 class Coordinator:
-    """watchers: are told what happens in the swarm. on_listening: is told the port, when nodes can join."""
+    """One coordinator process.
+
+    watchers: receive each event of the swarm. on_listening: receives the port when nodes can join.
+    """
 
     def __init__(
         self,
@@ -98,14 +101,14 @@ class Coordinator:
         self._web: Web | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises LocalError if it cannot start, or cannot go on."""
+        """Serve until `stop` is set. Raises LocalError if the coordinator cannot start or cannot go on."""
         try:
             if await self._startup_unless(stop):
                 await self._main_loop(stop)
         except LedgerError as error:
             if error.step is not None or isinstance(error, Damaged):
                 raise
-            # it cannot be read or written: a full disk, or one that fails
+            # the ledger cannot be read or written: the disk is full or fails
             raise LedgerError(f"{error}; nothing that was sealed is lost; {MEND_DISK}") from error
         except ThinwireError:
             raise
@@ -121,7 +124,7 @@ class Coordinator:
             await self._shutdown()
 
     async def _startup_unless(self, stop: asyncio.Event) -> bool:
-        """Start up. Returns False if told to stop meanwhile: a run half made is made anew by the next start."""
+        """Start up. Return False if told to stop meanwhile; the next start redoes an unfinished creation of a run."""
         loop = asyncio.get_running_loop()
         starting, stopped = loop.create_task(self._startup()), loop.create_task(stop.wait())
         try:
@@ -146,8 +149,8 @@ class Coordinator:
             self._web = Web(settings.http, self.readiness, routes, may_move=may_move)
             self._web.start()
         if not is_state(folder):
-            self.readiness.text = "making the corpus and the first state"
-            text = f"new run in {folder}: making its corpus and its first state"
+            self.readiness.text = "creating the corpus and the first state"
+            text = f"new run in {folder}: creating its corpus and its first state"
             tell(log, logging.INFO, "coordinator.run_created", text, folder=str(folder))
             await self._first(create_state, folder, settings.run or RunSpec(), settings.bodies, self._go_on)
         self._state = state = await self._first(open_state, folder)
@@ -155,11 +158,11 @@ class Coordinator:
         self.readiness.text = "replaying the ledger"
         replica = await self._first(lambda: replica_at_head(state, set_aside=True, go_on=self._go_on))
         if replica.step:
-            text = f"replayed the ledger: step {replica.step}, every fingerprint as sealed"
+            text = f"replayed the ledger: step {replica.step}, all fingerprints match"
             tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
         retention = Retention(state, settings.keep)
         await self._first(retention.sweep)
-        needs = await self._first(_foretell, state, settings.keep)
+        needs = await self._first(_log_forecast, state, settings.keep)
         recorded = await self._first(state.ledger.recorded)
         self._swarm = swarm = assemble(state, replica, self._workers, settings.wait_for)
         swarm.events.watchers += self._watchers
@@ -170,19 +173,19 @@ class Coordinator:
         await self._listen(swarm)
 
     async def _first(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run one piece of the startup on a worker. Raises Interrupted if told to stop meanwhile."""
+        """Run one part of the startup on a worker. Raises Interrupted if told to stop meanwhile."""
         self._go_on()
         result = await self._workers.submit(Job.START, work, *arguments)
         self._go_on()
         return result
 
     def _go_on(self) -> None:
-        """Raise Interrupted if told to stop. Called from any thread."""
+        """Raise Interrupted if told to stop. Any thread may call this."""
         if self._told_to_stop.is_set():
             raise Interrupted
 
     def _check_settings(self, state: State) -> None:
-        """Raise ConfigError if the run that is there is another one than was asked for."""
+        """Raise ConfigError if the settings do not fit the existing run."""
         settings, nodes_max = self._settings, state.contract.round.nodes_max
         if settings.run is not None:
             check_run(state, settings.run)
@@ -205,7 +208,7 @@ class Coordinator:
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
         tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
         if host not in ("127.0.0.1", "localhost", "[::1]"):
-            text = f"{listen} is open to the network, and nothing is encrypted or signed yet"
+            text = f"{listen} is open to the network, but traffic is not encrypted or signed yet"
             tell(log, logging.WARNING, "coordinator.open_to_network", text, address=listen)
         self.readiness.swarm = swarm.view
         if self._web is not None:
@@ -213,14 +216,14 @@ class Coordinator:
         self._tell_ready(f"{host}:{bound}", swarm.view.term.number)
 
     def _tell_ready(self, address: str, term: int) -> None:
-        """Nodes can join."""
+        """Write the ready file and log that nodes can join."""
         page = self._web.address if self._web is not None else None
         write_ready(self._settings.ready, address=address, page=page, term=term)
         text = f"term {term}, listening on {address}"
         tell(log, logging.INFO, "coordinator.listening", text, address=address, page=page, term=term)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
-        """Look after the run until told to stop or unable to go on."""
+        """Run the upkeep until told to stop or until a failure."""
         assert self._swarm is not None
         assert self._upkeep is not None
         loop = asyncio.get_running_loop()
@@ -243,7 +246,7 @@ class Coordinator:
         if self._server is not None:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._swarm is not None:
-            self._swarm.stop()  # or a round could open when nobody works any more
+            self._swarm.stop()  # otherwise a round could open after the workers are closed
         if self._web is not None:
             self._page.close()
             await self._web.stop()
@@ -251,23 +254,23 @@ class Coordinator:
         if self._state is not None:
             self._state.close()
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # a reader sees by the pid in it that it means nothing any more
+            with contextlib.suppress(OSError):  # a reader of a stale file sees from its pid that the process is gone
                 remove_ready(self._settings.ready)
             self._lock.release()
 
 
-def _foretell(state: State, keep: int | None) -> list[Need]:
-    """Say how much disk the run will take, and warn if there is too little. Returns what each disk will need."""
+def _log_forecast(state: State, keep: int | None) -> list[Need]:
+    """Log how much disk space the run will take, and warn if there is too little. Return what each disk needs."""
     forecast, needs = measure(state, keep)
-    elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.place
-    free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.place}" for need in needs)
+    elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.location
+    free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.location}" for need in needs)
     text = f"disk: {in_words(forecast, keep, elsewhere)}; {free}"
     tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
     for need in needs:
         if need.short_bytes > 0:
             may = "will" if forecast.measured else "may"
-            short, place = need.short_bytes, need.place
-            text = f"{place} {may} be too small: {human_bytes(short)} more will be needed than is free; make room"
+            short, location = need.short_bytes, need.location
+            text = f"{location} {may} be too small: the run needs {human_bytes(short)} more than is free; make room"
             text += ", or give --keep N" if keep is None else ""
-            tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=place, short_bytes=short)
+            tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=location, short_bytes=short)
     return needs

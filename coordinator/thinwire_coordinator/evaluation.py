@@ -1,4 +1,4 @@
-"""Held-out loss, and what the model writes, on a copy of the parameters, so that the replica need not stand still."""
+"""Measures the held-out loss and generates samples, on a copy of the replica so that training can continue."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ HELD_OUT_SAMPLES_MAX = 64
 BATCH = 8
 SAMPLE_BYTES = 120
 SAMPLE_PIECE = 8
-"""Tokens that a model writes before it is asked whether to go on."""
+"""Tokens that the model generates between two checks whether to stop."""
 SAMPLE_TEMPERATURE = 0.8
 SAMPLE_SHARE = 1 / 200
-"""Of all the processor time that the process takes, samples take no more; the first and the last one come on top."""
+"""Largest share of the process's CPU time that samples may take, not counting the first and the last one."""
 
 
 class HeldOut:
-    """Measures the loss on up to 64 samples that nobody trains on. Each call takes a replica that stands still: give
-    a copy."""
+    """Measures the loss on up to 64 samples that no node trains on.
+
+    The replica must not change during a call, so pass a copy.
+    """
 
     def __init__(self, contract: Contract, data: DataSource) -> None:
         self._data = data
@@ -35,13 +37,15 @@ class HeldOut:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Give up the measurement that runs, and any later one. May be called from any thread."""
+        """Abort the current measurement and any later one. Any thread may call this."""
         self._stopped.set()
 
     @torch.no_grad()
     def sample(self, replica: Replica, prompt: str, seed: int) -> tuple[str | None, float]:
-        """What the model writes after a prompt, None if it was stopped or writes no text; and the seconds of processor
-        time that this took."""
+        """Return the text that the model generates after a prompt, and the seconds of CPU time that this took.
+
+        The text is None if `stop` was called or the model generates no text.
+        """
         began = time.thread_time()
         text = None
         if (tokens := prompt_of(self._model, self._data, prompt)) is not None:
@@ -55,7 +59,7 @@ class HeldOut:
 
     @torch.no_grad()
     def measure(self, replica: Replica) -> float:
-        """Mean loss; of a model of text, nats a token. Not a number if it was stopped."""
+        """Return the mean loss, in nats per token for text models; NaN if `stop` was called."""
         count = len(self._batch[0])
         total = 0.0
         for start in range(0, count, BATCH):
@@ -67,14 +71,14 @@ class HeldOut:
 
 
 def prompt_of(model: Stateless, data: DataSource, prompt: str) -> torch.Tensor | None:
-    """The tokens of a prompt, at least one; None if the model writes no text."""
+    """The tokens of a prompt, at least one; None if the model generates no text."""
     return data.encode(prompt or "\n") if isinstance(model.model, Writes) else None
 
 
 def pieces(
     model: Stateless, replica: Replica, tokens: torch.Tensor, length: int, temperature: float, seed: int
 ) -> Iterator[torch.Tensor]:
-    """`length` tokens after a prompt, some at a time."""
+    """Generate `length` tokens after a prompt, SAMPLE_PIECE at a time."""
     generator = torch.Generator().manual_seed(seed)
     while length > 0:
         drawn = model.generate(replica.tensors, tokens, min(SAMPLE_PIECE, length), temperature, generator)
@@ -85,24 +89,26 @@ def pieces(
 
 @torch.no_grad()
 def sample(replica: Replica, data: DataSource, prompt: str, length: int, temperature: float, seed: int) -> str:
-    """What the model writes after a prompt: `length` tokens, drawn at `temperature`, as text. Raises ConfigError if the
-    model writes no text."""
+    """Generate `length` tokens after a prompt, drawn at `temperature`, and return them as text.
+
+    Raises ConfigError if the model generates no text.
+    """
     model = Stateless(task_of(replica.contract.model).model("cpu"))
     tokens = prompt_of(model, data, prompt)
     if tokens is None:
-        raise ConfigError(f"a model of kind {replica.contract.model.kind!r} writes no text")
+        raise ConfigError(f"a model of kind {replica.contract.model.kind!r} generates no text")
     return data.decode(torch.cat(list(pieces(model, replica, tokens, length, temperature, seed))))
 
 
 class SampleBudget:
-    """When the next sample may be made: when it will have been earned, if it costs what the newest did."""
+    """Decides when the next sample may be generated, assuming that it costs as much as the newest one."""
 
     def __init__(self) -> None:
         self._spent_s = 0.0
         self._newest_s = 0.0
 
     def due(self, process_s: float, *, last: bool) -> bool:
-        """process_s: processor time that the process has taken. last: there is nothing to come."""
+        """Whether a sample is due. process_s: CPU time of the process so far. last: whether the run is complete."""
         return last or self._spent_s + self._newest_s <= SAMPLE_SHARE * process_s
 
     def took(self, seconds: float) -> None:

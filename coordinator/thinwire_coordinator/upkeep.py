@@ -1,4 +1,4 @@
-"""Looks after a run that is going on: measures the held-out loss, writes snapshots, and deletes what is not kept."""
+"""Upkeep of a run in progress: measures the held-out loss, writes snapshots, and deletes old files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ SAMPLE_PROMPT = "def "
 
 
 class Upkeep:
-    """replica: the coordinator's own. evaluate_every: steps from one measurement to the next. samples: whether somebody
-    could read what the model writes."""
+    """Does the upkeep after sealed steps.
+
+    replica: the coordinator's own. evaluate_every: steps between two measurements. samples: whether to generate sample
+    texts for the page.
+    """
 
     def __init__(
         self, swarm: Swarm, replica: Replica, retention: Retention, evaluate_every: int, *, samples: bool
@@ -38,11 +41,11 @@ class Upkeep:
         self._held_out = HeldOut(swarm.state.contract, swarm.state.data)
 
     def stop(self) -> None:
-        """Give up the measurement that runs, and any later one."""
+        """Abort the current measurement and any later one."""
         self._held_out.stop()
 
     async def run(self) -> None:
-        """At every sealed step, measure the loss if it is due, and write a snapshot if that is due."""
+        """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
         recorded = await self._workers.submit(Job.READ_STATUS, self._state.reading_ledger.recorded)
         measured = recorded.newest_loss[0] if recorded.newest_loss else None
         newest = self._state.snapshot_steps()[-1]
@@ -52,7 +55,7 @@ class Upkeep:
             to_measure = measured is None or (step > measured and (last or step - measured >= self._evaluate_every))
             to_save = step > newest and (last or await self._workers.submit(Job.WEIGH_SNAPSHOT, self._is_due, newest))
             if to_measure or to_save:
-                # a copy, so that neither a measurement nor a disk delays the replica
+                # work on a copy, so that neither a measurement nor a slow disk delays the replica
                 copy = await self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
                 if to_measure:
                     measured = copy.step
@@ -64,7 +67,10 @@ class Upkeep:
             self._swarm.sealed.clear()
 
     def _is_due(self, newest: int) -> bool:
-        """When the bodies since the newest one weigh as much as it does: catching up never costs more than twice."""
+        """Whether the bodies since the newest snapshot are larger than it.
+
+        So a node that catches up never downloads more than about twice a snapshot.
+        """
         return self._state.upkeep_ledger.body_bytes_since(newest) > self._state.snapshot_path(newest).stat().st_size
 
     async def _save(self, copy: Replica) -> None:
@@ -77,7 +83,7 @@ class Upkeep:
         loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy)
         if math.isfinite(loss):
             await self._workers.submit(Job.WRITE_LOSS, self._state.upkeep_ledger.record_loss, copy.step, loss)
-            text = f"step {copy.step}: held-out loss {loss:.3f} nats a token"
+            text = f"step {copy.step}: held-out loss {loss:.3f} nats per token"
             tell(log, logging.INFO, "coordinator.loss_measured", text, step=copy.step, loss=loss)
         else:
             text = f"step {copy.step}: the held-out loss is not finite; the run has diverged"
@@ -88,7 +94,7 @@ class Upkeep:
             await self._sample(copy)
 
     async def _sample(self, copy: Replica) -> None:
-        """What the model that was just measured writes, for the page; seldom enough to cost next to nothing."""
+        """Generate a sample for the page, if `SampleBudget` allows it."""
         if self._samples is None or not self._samples.due(time.process_time(), last=copy.step == self._steps):
             return
         work = self._held_out.sample, copy, SAMPLE_PROMPT, copy.step

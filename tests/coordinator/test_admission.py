@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from thinwire_coordinator.round.admission import Claim, RoundFacts, at_the_door, weight, why_drop_momentum
+from thinwire_coordinator.round.admission import Claim, RoundFacts, check_header, weight, why_drop_momentum
 from thinwire_coordinator.swarm.members import Members, readable
 from thinwire_proto.wire.service_pb2 import Receipt
 
@@ -15,7 +15,7 @@ FACTS = RoundFacts(round=7, step=5, base_age_max=0, leased_samples=8, contribute
 
 
 def judge(claim: Claim, facts: RoundFacts | None = FACTS) -> int | None:
-    refusal = at_the_door(claim, 2, 8, facts)
+    refusal = check_header(claim, 2, 8, facts)
     return refusal.reason if refusal else None
 
 
@@ -75,7 +75,7 @@ def test_samples_beyond_the_full_share_weigh_no_more() -> None:
         (False, False, 0, ""),
         (True, True, 0, ""),
         (True, False, 0, "away for more than 100 steps"),
-        (True, True, 1, "is in an update, or may yet be"),
+        (True, True, 1, "is in an update, or may still get into one"),
     ],
 )
 def test_who_may_go_on_with_the_momentum_that_was_kept(

@@ -11,7 +11,7 @@ from fsspec.registry import _registry
 
 from support.sealed_run import make_state
 from support.small import MODEL
-from thinwire_coordinator.ledger.bodies import Bodies, place_of
+from thinwire_coordinator.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.ledger.state_directory import check_bodies, create_state, open_state
 from thinwire_proto.contract import parse_run
 from thinwire_proto.errors import ConfigError, LedgerError
@@ -24,11 +24,11 @@ def test_the_address_is_kept_with_the_run(tmp_path: Path) -> None:
     folder.mkdir()
     create_state(folder, RUN, str(elsewhere) + "/")
     state = open_state(folder)
-    assert state.bodies.place == str(elsewhere)
+    assert state.bodies.location == str(elsewhere)
     state.bodies.put(b"body")
     assert len(list(elsewhere.iterdir())) == 1
     check_bodies(state, str(elsewhere))
-    with pytest.raises(ConfigError, match=r"the updates of this run lie at .*/elsewhere; leave --bodies out"):
+    with pytest.raises(ConfigError, match=r"the updates of this run are at .*/elsewhere; leave --bodies out"):
         check_bodies(state, str(tmp_path / "another"))
     assert not (tmp_path / "another").exists()
     state.close()
@@ -37,7 +37,7 @@ def test_the_address_is_kept_with_the_run(tmp_path: Path) -> None:
 def test_a_new_run_gets_a_place_of_its_own(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     Bodies(str(taken)).put(b"of another run")
-    with pytest.raises(ConfigError, match="taken is not empty: give --bodies a place"):
+    with pytest.raises(ConfigError, match="taken is not empty: give --bodies an address"):
         create_state(tmp_path, RUN, str(taken))
     create_state(tmp_path, RUN, str(tmp_path / "updates"))  # is the default
     assert not (tmp_path / "bodies.url").exists()
@@ -45,9 +45,9 @@ def test_a_new_run_gets_a_place_of_its_own(tmp_path: Path) -> None:
 
 def test_a_run_without_an_address_has_its_folder(tmp_path: Path) -> None:
     state = make_state(tmp_path)
-    assert state.bodies.place == str(tmp_path / "updates")
+    assert state.bodies.location == str(tmp_path / "updates")
     check_bodies(state, str(tmp_path / "updates"))
-    with pytest.raises(ConfigError, match=r"memory://other: the updates of this run lie at .*updates"):
+    with pytest.raises(ConfigError, match=r"memory://other: the updates of this run are at .*updates"):
         check_bodies(state, "memory://other")
     state.close()
 
@@ -55,7 +55,7 @@ def test_a_run_without_an_address_has_its_folder(tmp_path: Path) -> None:
 def test_a_lost_ledger_is_found_out_by_bodies_that_lie_elsewhere(tmp_path: Path) -> None:
     create_state(tmp_path, RUN, "memory://lost")
     state = open_state(tmp_path)
-    assert state.bodies.place == "memory://lost"
+    assert state.bodies.location == "memory://lost"
     state.bodies.put(b"body")
     state.close()
     (tmp_path / "ledger.sqlite").unlink()
@@ -78,7 +78,7 @@ def test_bodies_can_be_listed_and_removed_anywhere(tmp_path: Path) -> None:
         ("s3://bucket/run", "s3://bucket/run: needs s3fs; pip install 'thinwire[s3]'"),
         ("gs://bucket/run", "gs://bucket/run: needs gcsfs; pip install 'thinwire[gcs]'"),
         ("abfs://bucket/run", "abfs://bucket/run: cannot be opened here: Install adlfs"),
-        ("cloud://bucket", "cloud://bucket: is not an address for updates: Protocol not known: cloud"),
+        ("cloud://bucket", "cloud://bucket: not an address that updates can be stored at: Protocol not known: cloud"),
     ],
 )
 def test_an_address_that_cannot_be_opened_says_what_it_needs(
@@ -88,7 +88,7 @@ def test_an_address_that_cannot_be_opened_says_what_it_needs(
         monkeypatch.delitem(_registry, protocol, raising=False)
         monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(ConfigError) as error:
-        place_of(url)
+        location_of(url)
     assert said in str(error.value)
 
 

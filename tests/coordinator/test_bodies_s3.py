@@ -43,7 +43,7 @@ def test_a_run_whose_bodies_lie_in_a_bucket(bucket: str, tmp_path: Path) -> None
     said: list[str] = []
     verify(tmp_path, said.append)
     assert "replayed 4 updates from the first state" in "\n".join(said)
-    assert [need.place for need in measure(state, None)[1]] == [str(tmp_path)]
+    assert [need.location for need in measure(state, None)[1]] == [str(tmp_path)]
 
     state.bodies.put(b"sealed by nobody")
     assert len(state.bodies.names()) == 5

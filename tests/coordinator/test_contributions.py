@@ -91,7 +91,7 @@ def test_a_node_has_one_whole_contribution_in_a_round_at_most() -> None:
     current, _ = brought_to(State.CHECKING)
     second = contribution(session="the next session")
     current.begin(second)
-    with pytest.raises(RuntimeError, match="one contribution"):
+    with pytest.raises(RuntimeError, match="already has a contribution"):
         current.arrived(second, b"other", 6)
     assert second.state is State.ARRIVING
 

@@ -80,7 +80,7 @@ def test_who_was_away_for_long_is_known() -> None:
 
 @pytest.mark.parametrize("torn", [None, [], [1, 2], [0, [[1]], []], [0, [], [["a", 1]]]])
 def test_what_is_not_a_list_of_leases_is_said(torn: object) -> None:
-    with pytest.raises(LedgerError, match="cannot be read"):
+    with pytest.raises(LedgerError, match="cannot read"):
         Leases.from_plain(torn)
 
 

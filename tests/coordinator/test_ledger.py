@@ -88,7 +88,7 @@ def test_a_snapshot_of_other_parameters_is_found_even_if_it_is_whole(folder: Pat
     replica.tensors["norm.weight"][3] += 1
     state.save_snapshot(replica)
     state.close()
-    with pytest.raises(LedgerError, match="step 2: the snapshot is not what the updates lead to"):
+    with pytest.raises(LedgerError, match="step 2: the snapshot differs from the replayed state"):
         said(folder)
 
 
@@ -111,7 +111,7 @@ def test_what_is_left_of_a_run_is_not_taken_for_a_new_one(folder: Path, lost: st
     Bodies(str(folder / "updates"))
     (folder / lost).unlink()
     if lost == "contract.json":
-        with pytest.raises(ConfigError, match=r"it is what is left of a run; restore contract\.json"):
+        with pytest.raises(ConfigError, match=r"so it is what is left of a run; restore contract\.json"):
             create_state(folder, RunSpec())
     else:
         with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing; restore it from the newest"):
@@ -134,7 +134,7 @@ def test_a_malformed_page_is_said(folder: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xa5" * (len(data) - 4096)
     path.write_bytes(data)
-    with pytest.raises(LedgerError, match=r"cannot be.*; restore it from the newest copy"):
+    with pytest.raises(LedgerError, match=r"cannot (read|open) .*; restore it from the newest copy"):
         said(folder)
 
 
@@ -142,7 +142,7 @@ def test_a_row_that_is_missing_in_the_middle_is_found(folder: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step = 1")
     db.close()
-    with pytest.raises(LedgerError, match="step 1: its row is missing"):
+    with pytest.raises(LedgerError, match="step 1: the row is missing"):
         said(folder)
 
 
@@ -150,15 +150,15 @@ def test_rows_lost_behind_the_newest_snapshot_are_found(folder: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 1")
     db.close()
-    with pytest.raises(LedgerError, match="its last rows were lost"):
+    with pytest.raises(LedgerError, match="the last rows were lost"):
         said(folder)
-    with pytest.raises(LedgerError, match="its last rows were lost"):
+    with pytest.raises(LedgerError, match="the last rows were lost"):
         replica_at_head(open_state(folder))
 
 
 def test_a_ledger_that_is_none_is_said(folder: Path) -> None:
     (folder / "ledger.sqlite").write_bytes(b"not a database" * 1000)
-    with pytest.raises(LedgerError, match=r"cannot be opened as a ledger.*; restore it from the newest copy"):
+    with pytest.raises(LedgerError, match=r"cannot open .* as a ledger.*; restore it from the newest copy"):
         said(folder)
 
 
@@ -207,7 +207,7 @@ def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
     """The second table refuses: then the first one has nothing either."""
     state = open_state(folder)
     row = state.ledger.row(STEPS - 1)
-    with pytest.raises(LedgerError, match="is there already"):
+    with pytest.raises(LedgerError, match="the record exists already"):
         state.ledger.append(replace(row, step=STEPS))
     assert state.ledger.step == STEPS
     state.close()

@@ -17,7 +17,7 @@ from support.sealed_run import make_run
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
-from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, foretell, in_words, measure
+from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_words, measure, predict
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
@@ -99,7 +99,7 @@ def test_bodies_go_a_turn_after_their_snapshot(state: State) -> None:
     assert state.bodies.names() == names(state, 6, 7, 8, 9)
     text = said(state.folder)
     assert "replayed 2 updates from the snapshot of step 8, the oldest that is kept" in text
-    assert "of the 8 updates before step 8 only the rows are checked" in text
+    assert "for the 8 updates before step 8, only each row" in text
     with pytest.raises(ConfigError, match="step 7 is no longer kept: the oldest snapshot is that of step 8"):
         replica_at(state.folder, 7)
     assert replica_at(state.folder, 9).step == 9
@@ -116,7 +116,7 @@ def test_whoever_is_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: 
     assert not state.snapshot_is_lighter(6)
     assert read_encoded(state, 5).size  # and who was told otherwise before still gets it
     Retention(state, 2).sweep()
-    with pytest.raises(NotKept, match="updates are kept since step 6; join again, and take a snapshot"):
+    with pytest.raises(NotKept, match="the oldest update kept is that of step 6; join again and take a snapshot"):
         read_encoded(state, 5)
     assert read_encoded(state, 6).size
 
@@ -246,7 +246,7 @@ def test_bodies_that_are_missing_are_said(state: State, caplog: pytest.LogCaptur
     (missing,) = told(caplog, "coordinator.bodies_missing")
     assert (missing["bodies"], missing["step"]) == (2, 3)
     state.bodies.remove(names(state, *range(STEPS)))
-    with pytest.raises(LedgerError, match=r"step 0: its body and all after it are missing from .*: mount it"):
+    with pytest.raises(LedgerError, match=r"step 0: this body and all later ones are missing from .*: mount it"):
         Retention(state, None).sweep()
 
 
@@ -254,7 +254,7 @@ def test_bodies_that_are_missing_are_said(state: State, caplog: pytest.LogCaptur
 
 
 def test_sizes_before_anything_is_sealed_are_the_codec_s_bound() -> None:
-    forecast = foretell(1000, 500, steps=100, sealed=0, sealed_bytes=0, keep=None)
+    forecast = predict(1000, 500, steps=100, sealed=0, sealed_bytes=0, keep=None)
     assert forecast == Forecast(
         snapshot_bytes=1000,
         update_bytes=500,
@@ -270,21 +270,21 @@ def test_sizes_before_anything_is_sealed_are_the_codec_s_bound() -> None:
 
 
 def test_sizes_follow_what_is_sealed_and_the_number_kept() -> None:
-    every = foretell(1000, 500, steps=100, sealed=10, sealed_bytes=200, keep=None)
+    every = predict(1000, 500, steps=100, sealed=10, sealed_bytes=200, keep=None)
     assert (every.update_bytes, every.updates_bytes, every.snapshots) == (20, 2000, 4)
-    two = foretell(1000, 500, steps=1000, sealed=10, sealed_bytes=200, keep=2)
+    two = predict(1000, 500, steps=1000, sealed=10, sealed_bytes=200, keep=2)
     assert (two.snapshots, two.updates_bytes) == (3, 3 * 1020)
     assert "an update 20 B on average so far" in in_words(two, 2, None)
     assert "3.1 kB at s3://b (3 snapshots and the updates since the oldest of them)" in in_words(two, 2, "s3://b")
-    few = foretell(1000, 500, steps=10, sealed=10, sealed_bytes=200, keep=2)
+    few = predict(1000, 500, steps=10, sealed=10, sealed_bytes=200, keep=2)
     assert (few.snapshots, few.updates_bytes) == (2, 200)  # never more than the run has
 
 
 @pytest.mark.parametrize("keep", [None, 2, 5])
 def test_more_steps_or_a_larger_update_never_take_less(keep: int | None) -> None:
     for grown in (
-        [foretell(1000, 300, steps, 0, 0, keep).total_bytes for steps in range(1, 60)],
-        [foretell(1000, bound, 50, 0, 0, keep).total_bytes for bound in range(1, 3000, 37)],
+        [predict(1000, 300, steps, 0, 0, keep).total_bytes for steps in range(1, 60)],
+        [predict(1000, bound, 50, 0, 0, keep).total_bytes for bound in range(1, 3000, 37)],
     ):
         assert all(less <= more for less, more in pairwise(grown))
 
@@ -297,7 +297,7 @@ def test_the_sizes_of_a_run_are_those_on_its_disk(state: State) -> None:
     assert need.there_bytes == bodies + 5 * forecast.snapshot_bytes + STEPS * ROW_BYTES
     assert need.short_bytes == need.total_bytes - need.there_bytes - need.free_bytes
     elsewhere = measure(State(**(vars(state) | {"bodies": Bodies("memory://sizes")})), None)[1]
-    assert [need.place for need in elsewhere] == [str(state.folder)]
+    assert [need.location for need in elsewhere] == [str(state.folder)]
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (999, "999 B"), (3_456_789, "3.5 MB"), (2e18, "2000.0 PB")])

@@ -142,7 +142,7 @@ def test_too_few_contributions_make_a_void_and_the_schedule_does_not_move() -> N
     (opened,) = m.attend("b", 0.0)
     deliver(m, "a", 0, 1.0)
     void, reopened = m.tick(T + 0.01)
-    assert void == Voided(0, "time is up and 1 of 2 contributions came")
+    assert void == Voided(0, "time is up and 1 of 2 contributions arrived")
     assert isinstance(reopened, Opened)
     assert (reopened.round, reopened.step) == (1, 0)
     assert isinstance(opened, Opened)
@@ -153,7 +153,7 @@ def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_wait
     m.attend("a", 0.0)
     m.attend("b", 0.0)
     deliver(m, "a", 0, 1.0)
-    assert m.depart("b", 2.0) == [Voided(0, "nobody is left to wait for and 1 of 2 contributions came")]
+    assert m.depart("b", 2.0) == [Voided(0, "nobody is left to wait for and 1 of 2 contributions arrived")]
     assert (m.phase, m.missing_nodes) == (Phase.WAITING, 1)
     assert kinds(m.attend("b", 50.0)) == ["Opened"]
 

@@ -45,7 +45,7 @@ async def serves(folder: Path) -> None:
 
 
 async def test_while_it_creates_a_run(tmp_path: Path) -> None:
-    assert not await told_to_stop_while(tmp_path, "making the corpus")
+    assert not await told_to_stop_while(tmp_path, "creating the corpus")
     assert not is_state(tmp_path)
     await serves(tmp_path)
     assert is_state(tmp_path)

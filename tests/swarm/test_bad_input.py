@@ -169,7 +169,7 @@ def test_a_snapshot_is_gone_on_with_from_any_byte_of_it_and_from_none_beyond(swa
         with pytest.raises(grpc.RpcError) as error:
             snapshot(0, offset)
         assert error.value.code() == grpc.StatusCode.OUT_OF_RANGE
-        assert f"has {len(whole)} bytes, so nothing begins at byte {offset}" in (error.value.details() or "")
+        assert f"has {len(whole)} bytes, but byte {offset} was requested" in (error.value.details() or "")
 
 
 def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:

@@ -160,7 +160,7 @@ def test_torn_files_are_named_or_passed_over(swarm: RealSwarm) -> None:
     state.close()
     data = body.read_bytes()
     body.write_bytes(data[:100])
-    torn = f"step 1: body {body.name} does not have the hash that its name says: it has 100 of {len(data)} bytes"
+    torn = f"step 1: body {body.name} does not match its hash: it has 100 of {len(data)} bytes"
     with pytest.raises(LedgerError, match=torn):
         verified(swarm.state)
     body.write_bytes(data)

@@ -1,4 +1,4 @@
-"""How much disk a run will take, foretold: from what is sealed so far, or from the codec's bound before that."""
+"""Predicts the disk space of a run from its sealed updates or, before the first one, from the codec's bound."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import update_bytes_max
 
 ROW_BYTES = 2048
-"""A row with ten contributions, with its share of the index that finds receipts (measured: 1.9 kB)."""
+"""Size of a row with ten contributions, including its share of the receipt index (measured: 1.9 kB)."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The most that is on disk at any time of the run, in bytes."""
+    """The peak disk usage of the run, in bytes."""
 
     snapshot_bytes: int
-    """One snapshot."""
+    """Size of one snapshot."""
     update_bytes: int
-    """One update's body: the mean of those sealed, or the codec's bound if none is."""
+    """Size of one update's body: the mean of the sealed ones, or the codec's bound if there are none."""
     measured: bool
+    """Whether update_bytes is a mean and not the bound."""
     snapshots: int
     snapshots_bytes: int
     updates_bytes: int
@@ -34,20 +35,20 @@ class Forecast:
         return self.snapshots_bytes + self.updates_bytes + self.rows_bytes
 
 
-def foretell(
+def predict(
     snapshot_bytes: int, update_bytes_max: int, steps: int, sealed: int, sealed_bytes: int, keep: int | None
 ) -> Forecast:
-    """`sealed` updates of `sealed_bytes` in all are there, of `steps`; `keep` as in `retention`.
+    """Predict the peak disk usage of a run of `steps` updates, of which `sealed` with `sealed_bytes` in total exist.
 
-    A snapshot is due when the bodies since the last one weigh as much as it does; there is one at the start and one at
-    the end. With `keep`, bodies stay for one interval longer than their snapshot.
+    keep: see `retention`. A snapshot is due when the bodies since the last one are as large as a snapshot; there is
+    also one at the start and one at the end. With `keep`, bodies stay one interval longer than their snapshot.
     """
     update_bytes = -(-sealed_bytes // sealed) if sealed else update_bytes_max
     all_bytes = update_bytes * steps
     snapshots = 2 + all_bytes // snapshot_bytes
     updates_bytes = all_bytes
     if keep is None:
-        snapshots = min(snapshots, SNAPSHOTS_KEPT + 2)  # the first state, the newest few, the one that is written
+        snapshots = min(snapshots, SNAPSHOTS_KEPT + 2)  # the first state, the newest few, and one being written
     else:
         snapshots = min(snapshots, keep + 1)
         updates_bytes = min(all_bytes, (keep + 1) * (snapshot_bytes + update_bytes))
@@ -63,7 +64,7 @@ def foretell(
 
 
 def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str:
-    """elsewhere: where the bodies lie, if not in the state directory."""
+    """Describe a forecast. elsewhere: the address of the bodies, if they are not in the state directory."""
     most = "" if forecast.measured else "at most "
     update = f"{most}{human_bytes(forecast.update_bytes)}" + (" on average so far" if forecast.measured else "")
     updates = "every update" if keep is None else "the updates since the oldest of them"
@@ -77,26 +78,26 @@ def in_words(forecast: Forecast, keep: int | None, elsewhere: str | None) -> str
 
 @dataclass(frozen=True)
 class Need:
-    """What a disk will have to hold, what of it is there already, and what is free, in bytes."""
+    """The space that the run needs on one disk, the part of it that exists already, and the free space, in bytes."""
 
-    place: str
+    location: str
     total_bytes: int
     there_bytes: int
     free_bytes: int
 
     @property
     def short_bytes(self) -> int:
-        """By how much the run does not fit; 0 or less if it does."""
+        """How many bytes are lacking; 0 or less if the run fits."""
         return self.total_bytes - self.there_bytes - self.free_bytes
 
 
 def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
-    """The forecast of a run, and what it means for each local disk that it lies on."""
+    """Return the forecast of a run and what each of its local disks needs."""
     ledger, steps = state.reading_ledger, state.snapshot_steps()
     snapshot_bytes = state.snapshot_path(steps[-1]).stat().st_size
     bound = update_bytes_max(TileLayout(state.contract.parameters), state.contract.demo.magnitude)
     sealed = ledger.step
-    forecast = foretell(snapshot_bytes, bound, state.contract.schedule.steps, sealed, ledger.body_bytes_since(0), keep)
+    forecast = predict(snapshot_bytes, bound, state.contract.schedule.steps, sealed, ledger.body_bytes_since(0), keep)
     here = Need(
         str(state.folder),
         forecast.snapshots_bytes + forecast.rows_bytes,
@@ -108,7 +109,7 @@ def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
         return forecast, [here]
     kept_bytes = ledger.body_bytes_since(steps[0])
     if folder.stat().st_dev == state.folder.stat().st_dev:
-        both = Need(here.place, forecast.total_bytes, here.there_bytes + kept_bytes, here.free_bytes)
+        both = Need(here.location, forecast.total_bytes, here.there_bytes + kept_bytes, here.free_bytes)
         return forecast, [both]
     there = Need(str(folder), forecast.updates_bytes, kept_bytes, shutil.disk_usage(folder).free)
     return forecast, [here, there]

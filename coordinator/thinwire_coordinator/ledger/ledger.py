@@ -1,7 +1,7 @@
-"""The ledger: rows in SQLite (WAL, synchronous=FULL). A row is in it only after its body is on disk (`bodies`).
+"""The ledger: rows in SQLite (WAL, synchronous=FULL). A row is written only after its body is on disk (`bodies`).
 
-All calls block, so they are made from worker threads, each of which has a connection of its own (`sibling`). Only the
-newest term writes.
+All calls block, so worker threads make them. Each thread has its own connection (`sibling`). Only the newest term
+writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = (
     *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
     *("version", "extras"),
 )
-"""Of the table `rows`."""
+"""The columns of the table `rows`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a status tells of the whole run. Losses are held-out ones, with their steps; None if none was measured."""
+    """The status of the whole run, from the ledger. Losses are (step, held-out loss); None if none was measured."""
 
     first_loss: tuple[int, float] | None
     newest_loss: tuple[int, float] | None
@@ -47,19 +47,21 @@ class Recorded:
 
 
 class Ledger:
-    """Opens or creates the database at `path`. Raises LedgerError if it is no ledger, broken, or too new.
+    """Opens or creates the database at `path`. Raises LedgerError if it is not a ledger, broken, or too new.
 
-    read_only: leave a ledger of an older schema as it is, and read an upgraded copy.
+    read_only: do not upgrade a ledger of an older schema; read an upgraded copy instead.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
         self._is_copy = False
         self._turn = threading.RLock()
-        """Held while one of the sibling connections writes. SQLite's own lock gives up after LEDGER_BUSY_S, and a disk
-        may stall for longer than that."""
+        """Held while one of the sibling connections writes.
+
+        SQLite's own lock gives up after LEDGER_BUSY_S, and a disk may stall for longer than that.
+        """
         try:
-            # one thread at a time uses it, but not always the thread that opened it
+            # one thread at a time uses the connection, but not always the thread that opened it
             self._db = sqlite3.connect(
                 path, timeout=limits.LEDGER_BUSY_S, isolation_level=None, check_same_thread=False
             )
@@ -71,18 +73,18 @@ class Ledger:
             else:
                 schema.prepare(self._db, str(path))
         except sqlite3.DatabaseError as error:
-            raise _failure(f"{path} cannot be opened as a ledger", error) from None
+            raise _failure(f"cannot open {path} as a ledger", error) from None
 
     def _execute(self, sql: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         try:
             return self._db.execute(sql, values)
         except sqlite3.IntegrityError as error:
-            raise LedgerError(f"{self._path}: {error}: what was to be written is there already") from None
+            raise LedgerError(f"{self._path}: the record exists already: {error}") from None
         except sqlite3.Error as error:
-            raise _failure(f"{self._path} cannot be read or written", error) from None
+            raise _failure(f"cannot read or write {self._path}", error) from None
 
     def sibling(self) -> Ledger:
-        """Another connection to the same file, for another thread. A copy is for one thread, and has none."""
+        """Open another connection to the same file, for another thread. A copy serves one thread and returns itself."""
         if self._is_copy:
             return self
         sibling = Ledger(self._path)
@@ -93,7 +95,7 @@ class Ledger:
         self._db.close()
 
     def begin_term(self) -> Term:
-        """Record a new life of the coordinator: its rounds begin after the last one recorded; down time makes none."""
+        """Begin a new term. Its rounds continue after the last recorded one; down time creates no rounds."""
         (last,) = self._execute(
             "SELECT max(coalesce((SELECT max(round) FROM rows), -1), coalesce((SELECT max(last_round) FROM voids), -1))"
         ).fetchone()
@@ -102,8 +104,7 @@ class Ledger:
         return Term(term, last + 1)
 
     def append(self, row: Row, leases: bytes | None = None) -> None:
-        """Seal a row, and with it the leases as they are when its contributions are settled: on disk when this
-        returns."""
+        """Seal a row, together with the leases after its contributions are settled. Both are on disk on return."""
         fields = (
             row.step,
             row.round,
@@ -119,20 +120,20 @@ class Ledger:
             pack_extras(row.extras),
         )
         with self._transaction():
-            places = ", ".join("?" * len(COLUMNS))
-            self._execute(f"INSERT INTO rows ({', '.join(COLUMNS)}) VALUES ({places})", fields)
+            placeholders = ", ".join("?" * len(COLUMNS))
+            self._execute(f"INSERT INTO rows ({', '.join(COLUMNS)}) VALUES ({placeholders})", fields)
             for entry in row.counted:
                 self._execute("INSERT INTO contributions (hash, step) VALUES (?, ?)", (entry.contribution, row.step))
             if leases is not None:
                 self.record_leases(leases)
 
     def record_leases(self, packed: bytes) -> None:
-        """What `Leases.packed` gives: what is granted must be on disk before it is announced."""
+        """Write the output of `Leases.packed`. A grant must be on disk before it is announced."""
         with self._turn:
             self._execute("INSERT OR REPLACE INTO leases (only, packed) VALUES (0, ?)", (packed,))
 
     def record_void(self, term: int, round_number: int, reason: str) -> None:
-        """Voids in a row share one record; it keeps the newest reason."""
+        """Record a void round. Consecutive void rounds share one record with the newest reason."""
         with self._transaction():
             longer = self._execute(
                 "UPDATE voids SET last_round = ?, reason = ? WHERE term = ? AND last_round = ?",
@@ -148,16 +149,16 @@ class Ledger:
 
     @property
     def step(self) -> int:
-        """The number of updates sealed."""
+        """How many updates are sealed."""
         return int(self._execute("SELECT count(*) FROM rows").fetchone()[0])
 
     def leases(self) -> Leases:
-        """As recorded last. Raises LedgerError."""
+        """The leases as last recorded. Raises LedgerError."""
         found = self._execute("SELECT packed FROM leases").fetchone()
         try:
             return Leases.from_plain(msgpack.unpackb(found[0], raw=False)) if found else Leases()
         except (ValueError, msgpack.UnpackException) as error:
-            raise Damaged(f"{self._path}: the leases on disk cannot be read: {error}") from None
+            raise Damaged(f"{self._path}: cannot read the leases on disk: {error}") from None
 
     @property
     def rounds_void(self) -> int:
@@ -173,8 +174,10 @@ class Ledger:
         return Recorded(first, newest, self.rounds_void)
 
     def voids_before(self, term: int, limit: int) -> tuple[int, list[tuple[int, int, str]]]:
-        """Of earlier terms: how many rounds were void, and the newest `limit` runs of them, oldest first: the first
-        round, the last, and why."""
+        """Void rounds of earlier terms: their number, and the newest `limit` records of them, oldest first.
+
+        A record is (first round, last round, reason).
+        """
         (total,) = self._execute(
             "SELECT coalesce(sum(last_round - first_round + 1), 0) FROM voids WHERE term < ?", (term,)
         ).fetchone()
@@ -182,19 +185,21 @@ class Ledger:
         return int(total), list(self._execute(query, (term, limit)))[::-1]
 
     def record_names(self, names: dict[str, str]) -> None:
-        """What nodes call themselves, by node id: for people to read."""
+        """Record the display names of nodes, by node id."""
         with self._transaction():
             for pair in names.items():
                 self._execute("INSERT OR REPLACE INTO names (node, name) VALUES (?, ?)", pair)
 
     def names(self, limit: int) -> dict[str, str]:
-        """Those recorded last, oldest first."""
+        """The newest `limit` recorded names by node id, oldest first."""
         query = "SELECT node, name FROM names ORDER BY rowid DESC LIMIT ?"
         return dict(self._execute(query, (limit,)).fetchall()[::-1])
 
     def counted_at(self, start: int, stop: int) -> list[tuple[int, int, list[tuple[str, int]]]]:
-        """For each step from `start` to before `stop`: the step, the bytes of its update, and who counted in it with
-        how many samples. To look at: nothing is checked, so that it stays cheap."""
+        """For each step in [start, stop): the step, the bytes of its update, and its nodes with their samples.
+
+        This is for display. It checks no hashes, so that it stays cheap.
+        """
         query = "SELECT step, body_bytes, counted FROM rows WHERE step >= ? AND step < ? ORDER BY step"
         return [
             (step, body_bytes, [(node, samples) for node, _, _, samples in msgpack.unpackb(packed, raw=False)])
@@ -206,33 +211,33 @@ class Ledger:
         return sum(self.step_of_contribution(contribution) is not None for contribution in contributions)
 
     def step_of_contribution(self, contribution: bytes) -> int | None:
-        """The step whose update holds a contribution, if one does."""
+        """The step whose update includes a contribution, or None."""
         found = self._execute("SELECT step FROM contributions WHERE hash = ?", (contribution,)).fetchone()
         return int(found[0]) if found else None
 
     def body_bytes_since(self, step: int) -> int:
-        """What the bodies of the updates from `step` on weigh."""
+        """Total size of the bodies of the updates from `step` on."""
         found = self._execute("SELECT coalesce(sum(body_bytes), 0) FROM rows WHERE step >= ?", (step,))
         return int(found.fetchone()[0])
 
     def row(self, step: int) -> Row:
-        """Raises LedgerError if it is not there or does not have the hash that was sealed."""
+        """The row of a step. Raises LedgerError if it is missing or does not match its sealed hash."""
         for row in self.rows(step, step + 1):
             return row
-        raise Damaged(f"step {step}: its row is missing", step)
+        raise Damaged(f"step {step}: the row is missing", step)
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        """Rows in order, each checked against its own hash; the chain between them is the caller's to check."""
+        """Rows in order, each checked against its own hash. The caller checks the chain between them."""
         query = f"SELECT {', '.join(COLUMNS)} FROM rows WHERE step >= ? AND step < ? ORDER BY step"
         try:
             for fields in self._execute(query, (start, stop if stop is not None else 1 << 62)):
                 yield _row(dict(zip(COLUMNS, fields, strict=True)))
         except sqlite3.DatabaseError as error:
-            raise _failure(f"{self._path} cannot be read", error) from None
+            raise _failure(f"cannot read {self._path}", error) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing; the connection is in autocommit mode otherwise."""
+        """Run a block as one transaction; outside of it, the connection is in autocommit mode."""
         with self._turn:
             self._execute("BEGIN IMMEDIATE")
             try:
@@ -244,14 +249,14 @@ class Ledger:
 
 
 def _failure(what: str, error: sqlite3.Error) -> LedgerError:
-    """What sqlite3 has no kind of its own for is a file that is damaged, or none of its own; the rest is the disk's."""
+    """Convert an SQLite error: a plain DatabaseError means a damaged or foreign file, a subclass a failing disk."""
     if type(error) is sqlite3.DatabaseError:
         return Damaged(f"{what}: {error}", restore="it")
     return LedgerError(f"{what}: {error}")
 
 
 def _row(columns: dict[str, Any]) -> Row:
-    """A row by its columns. Raises LedgerError if it does not have the hash that was sealed."""
+    """Build a row from its columns. Raises LedgerError if it does not match its sealed hash."""
     step = columns["step"]
     try:
         row = Row(
@@ -269,7 +274,7 @@ def _row(columns: dict[str, Any]) -> Row:
         )
         found = row.hash
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise Damaged(f"step {step}: its row cannot be read: {error}", step) from None
+        raise Damaged(f"step {step}: cannot read the row: {error}", step) from None
     if found != columns["hash"]:
-        raise Damaged(f"step {step}: its row does not have the hash that was sealed", step)
+        raise Damaged(f"step {step}: the row does not match its sealed hash", step)
     return row

@@ -1,19 +1,19 @@
-"""What is kept of snapshots and bodies, and what goes. Rows are never deleted, so the chain can always be checked.
+"""Deletes old snapshots and bodies. Rows are never deleted, so the chain can always be checked.
 
-The rule. Without a number, every body is kept, and of the snapshots the oldest (the first state) and the newest few.
-With one, the newest N snapshots, and every body since the oldest of them. What is kept always leads from the oldest
-snapshot to the head, which is what `verify`, catching up and recovery need.
+The rule. Without `keep`, all bodies are kept, together with the oldest snapshot (the first state) and the newest few.
+With `keep` = N, the newest N snapshots are kept, together with all bodies since the oldest of them. In both cases the
+kept bodies lead from the oldest snapshot to the head, as `verify`, catching up and recovery require.
 
-The order. A turn deletes first the bodies that are older than the oldest snapshot there is, and then the snapshots that
-are too many, oldest first. So whatever a crash interrupts, the oldest snapshot that is left has all bodies after it;
-a crash leaves more than the rule asks for, never less, and the next turn takes it away. No turn deletes a snapshot
-before the one that becomes the oldest has been read back whole.
+The order. Each pass first deletes the bodies older than the oldest existing snapshot, and then the surplus snapshots,
+oldest first. So after a crash at any point, the oldest remaining snapshot has all bodies after it. A crash leaves too
+many files, never too few, and the next pass deletes the rest. A pass deletes snapshots only after it has read back the
+one that becomes the oldest.
 
-The margin. Bodies go one turn after their snapshot, so the disk holds the updates of at least one more interval than
-is promised. `State.snapshot_is_lighter` sends whoever joins with a step older than the oldest snapshot to the newest
-one; everybody else has a whole interval, about a snapshot's weight in updates, to get ahead of the deletion. Who is
-overtaken all the same receives more slowly than the swarm seals, and could never have caught up; its stream of updates
-ends with `NotKept`, and joining again sends it to the snapshot.
+The margin. Bodies are deleted one pass after their snapshot, so the disk holds the updates of at least one interval
+more than promised. `State.snapshot_is_lighter` sends a joining node whose step is older than the oldest snapshot to
+the newest one. Any other node has a whole interval, about a snapshot's size in updates, to stay ahead of the deletion.
+A node that is overtaken anyway receives more slowly than the swarm seals, and could never have caught up. Its stream of
+updates ends with `NotKept`; when it joins again, it is sent to the snapshot.
 """
 
 from __future__ import annotations
@@ -30,70 +30,69 @@ from thinwire_proto.errors import LedgerError, ReplicaError
 log = logging.getLogger("thinwire.coordinator")
 
 SNAPSHOTS_KEPT = 3
-"""Newest snapshots that are kept beside the first state if no number is given: one to serve, and two behind it should
-that one be torn."""
+"""How many of the newest snapshots are kept without `keep`: one to serve, and two older ones in case it is damaged."""
 
 
 class NotKept(LedgerError):
-    """An update that was asked for is older than what is kept: a snapshot leads past it."""
+    """The requested update was deleted for age; a newer snapshot replaces it."""
 
 
 def surplus_snapshots(steps: Sequence[int], keep: int | None) -> list[int]:
-    """Which of the snapshots that are there (`steps`, ascending) are too many; oldest first."""
+    """Return which of the existing snapshots (`steps`, ascending) to delete, oldest first."""
     kept = set(steps[-keep:] if keep is not None else [*steps[:1], *steps[-SNAPSHOTS_KEPT:]])
     return [step for step in steps if step not in kept]
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """The bodies that are there, and those that are not, by what the rows say of them."""
+    """Existing and missing bodies, compared with the rows."""
 
     unnamed: set[str]
-    """By no row."""
+    """Bodies that no row names."""
     outlived: list[str]
-    """Of updates before the oldest snapshot, oldest first."""
+    """Bodies of updates before the oldest snapshot, oldest first."""
     missing: list[int]
-    """Steps since the oldest snapshot whose bodies are not there, ascending."""
+    """Steps since the oldest snapshot whose bodies are missing, ascending."""
 
 
 class Retention:
-    """Deletes what the rule does not keep. One thread at a time may use it."""
+    """Deletes the files that the rule does not keep. Only one thread at a time may use it."""
 
     def __init__(self, state: State, keep: int | None) -> None:
         self._state = state
         self._keep = keep
         self._bodies_from = 0
-        """No body of a step before this one is left."""
-        self._stands_still = False
-        """The ledger does not hold together: what seems to be too much may be what it lost."""
+        """All bodies of earlier steps are deleted."""
+        self._suspended = False
+        """Whether deletion is suspended: the ledger is damaged, so files that look surplus may belong to lost rows."""
 
     def sweep(self) -> None:
-        """At start: remove what a crash left behind, and then what the rule does not keep.
+        """At start, delete what a crash left behind, and then what the rule does not keep.
 
-        These are files under passing names; bodies older than the oldest snapshot; and the body of an update whose row
-        was not written any more. There can be one of these, since a start removes it before the next is written. More
-        of them say that the ledger has lost rows: then they are all kept, for the day it is restored.
+        A crash leaves temporary files, bodies older than the oldest snapshot, and the body of an update whose row was
+        not written. There can be only one such body, because a start deletes it before the next one is written. More
+        than one means that the ledger has lost rows; then all of them are kept until it is restored.
         """
         state = self._state
         snapshots = state.folder / "snapshots"
-        sync_folder(snapshots)  # what is gone from it stays gone, before bodies follow
-        # safetensors writes under a passing name of its own, and then gives the file the one that it was told
-        for passing in [*state.folder.glob("*.part"), *snapshots.glob("*.part"), *snapshots.glob(".tmp*")]:
-            passing.unlink(missing_ok=True)
-        state.bodies.remove_passing()
+        sync_folder(snapshots)  # makes deletions of snapshots durable before their bodies are deleted
+        # safetensors writes to a temporary file `.tmp*` and then renames it
+        for temporary in [*state.folder.glob("*.part"), *snapshots.glob("*.part"), *snapshots.glob(".tmp*")]:
+            temporary.unlink(missing_ok=True)
+        state.bodies.remove_temporary()
         state.bodies.check_writable()
         oldest = state.snapshot_steps()[0]
         try:
             found = _sort_bodies(state, oldest)
         except LedgerError as error:
-            text = f"{error}; nothing is deleted from {state.folder} until that is mended"
+            text = f"{error}; nothing is deleted from {state.folder} until this is repaired"
             tell(log, logging.WARNING, "coordinator.deletion_suspended", text, folder=str(state.folder))
-            self._stands_still = True
+            self._suspended = True
             return
         if found.missing:
             _say_missing(state, found.missing, oldest)
         if len(found.unnamed) > 1:
-            text = f"{len(found.unnamed)} bodies belong to no row: the ledger may have lost rows; they stay"
+            text = f"{len(found.unnamed)} bodies belong to no row; they are kept, because the ledger may have lost rows"
             tell(log, logging.WARNING, "coordinator.bodies_unnamed", text, bodies=len(found.unnamed))
         else:
             state.bodies.remove(found.unnamed)
@@ -102,8 +101,8 @@ class Retention:
         self.trim()
 
     def trim(self) -> None:
-        """After a snapshot was written: delete what is not kept any more. Raises OSError where the disk fails."""
-        if self._stands_still:
+        """After a new snapshot, delete the files that are surplus now. Raises OSError if the disk fails."""
+        if self._suspended:
             return
         state = self._state
         steps = state.snapshot_steps()
@@ -119,18 +118,18 @@ class Retention:
             sync_folder(state.folder / "snapshots")
 
     def _is_sound(self, step: int) -> bool:
-        """Whether a snapshot can be what everything else is replayed from."""
+        """Whether a snapshot can be read and belongs to the ledger, so that a replay can start from it."""
         try:
             self._state.load_own_snapshot(step)
         except (ReplicaError, LedgerError) as error:
-            text = f"{error}; the snapshots before it are kept"
+            text = f"{error}; the older snapshots are kept"
             tell(log, logging.WARNING, "coordinator.snapshot_unsound", text, step=step)
             return False
         return True
 
 
 def _sort_bodies(state: State, oldest: int) -> Sorted:
-    """Raises LedgerError if a row cannot be read."""
+    """Compare the bodies with the rows. Raises LedgerError if a row cannot be read."""
     found = Sorted(state.bodies.names(), [], [])
     for row in state.upkeep_ledger.rows():
         name = row.body_hash.hex()
@@ -144,12 +143,12 @@ def _sort_bodies(state: State, oldest: int) -> Sorted:
 
 
 def _say_missing(state: State, missing: list[int], oldest: int) -> None:
-    """Raises LedgerError if none is there: then this is not the place where they lie."""
-    place = state.bodies.place
+    """Warn about missing bodies. Raises LedgerError if all are missing: then the address is probably not mounted."""
+    location = state.bodies.location
     if len(missing) == state.upkeep_ledger.step - oldest:
         raise LedgerError(
-            f"step {oldest}: its body and all after it are missing from {place}: mount it, or restore what it held",
+            f"step {oldest}: this body and all later ones are missing from {location}: mount it, or restore its files",
             oldest,
         )
-    text = f"{place}: the bodies of {len(missing)} updates are missing, first that of step {missing[0]}"
-    tell(log, logging.WARNING, "coordinator.bodies_missing", text, place=place, bodies=len(missing), step=missing[0])
+    text = f"{location}: the bodies of {len(missing)} updates are missing; the first is that of step {missing[0]}"
+    tell(log, logging.WARNING, "coordinator.bodies_missing", text, place=location, bodies=len(missing), step=missing[0])

@@ -1,10 +1,11 @@
-"""The ledger's tables, their version, and how an older ledger becomes one of this version.
+"""The ledger's tables, the schema version, and the migrations from older versions.
 
-`PRAGMA user_version` holds the schema's version. A new version appends a list of statements to `MIGRATIONS` and changes
-`SCHEMA` to what they lead to; a test holds the two to each other. All migrations of a start are one transaction, so a
-process that is killed leaves the old schema or the new one.
+`PRAGMA user_version` holds the schema version. A new version appends a tuple of statements to `MIGRATIONS` and changes
+`SCHEMA` to their result; a test compares the two. All migrations of a start run in one transaction, so a killed process
+leaves either the old schema or the new one.
 
-Only the coordinator changes a ledger. A command that reads migrates a copy: an older coordinator may be running on it.
+Only the coordinator changes a ledger. A command that only reads migrates a copy, because an older coordinator may be
+running on the ledger.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from thinwire_proto.errors import LedgerError
 from thinwire_proto.version import VERSION
 
 REQUIRES = "0.2.0"
-"""The first thinwire that knows the newest schema; kept in the ledger, for thinwires that do not."""
+"""The first thinwire version with the newest schema. The ledger stores it, so that older versions can name it."""
 
 SCHEMA = (
     """CREATE TABLE rows (
@@ -34,7 +35,7 @@ SCHEMA = (
     "CREATE TABLE leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT",
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
 )
-"""Version 1. In `rows`, `version` and `extras` are those of the row's format; x'80' is msgpack's empty map."""
+"""Schema version 1. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map."""
 
 SCHEMA_0 = (
     """CREATE TABLE IF NOT EXISTS rows (
@@ -51,7 +52,7 @@ SCHEMA_0 = (
     "CREATE TABLE IF NOT EXISTS names (node TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT",
 )
-"""What thinwire 0.1.0 made. It may have been killed halfway, so what is missing is made first."""
+"""The schema of thinwire 0.1.0. That version may have been killed halfway, so missing tables are created first."""
 
 MIGRATIONS: list[tuple[str, ...]] = [
     (
@@ -65,7 +66,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     ),
 ]
-"""The statements at place v lead from version v to v + 1."""
+"""MIGRATIONS[v] leads from version v to v + 1."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -73,13 +74,16 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def is_old(db: sqlite3.Connection) -> bool:
-    """Whether there is a ledger already, of an older version."""
+    """Whether the database holds a ledger of an older version."""
     return version_of(db) < len(MIGRATIONS) and not _is_empty(db)
 
 
 def prepare(db: sqlite3.Connection, name: str) -> None:
-    """Make the tables, or bring those that are there to the newest version. Raises LedgerError if they are newer than
-    that. name: of the ledger, for the error. The connection must be in autocommit mode."""
+    """Create the tables, or upgrade existing ones to the newest version.
+
+    Raises LedgerError if the ledger is newer than this program. name: the ledger's name in that error. The connection
+    must be in autocommit mode.
+    """
     if version_of(db) < len(MIGRATIONS):
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -90,14 +94,15 @@ def prepare(db: sqlite3.Connection, name: str) -> None:
         db.execute("COMMIT")
     if (version := version_of(db)) > len(MIGRATIONS):
         needed = db.execute("SELECT value FROM about WHERE key = 'requires'").fetchone()
+        needed_version = f"thinwire {needed[0]}" if needed else "a newer thinwire"
         raise LedgerError(
-            f"{name} has schema version {version}; it needs thinwire {needed[0] if needed else 'of a newer version'}, "
-            f"and this is thinwire {VERSION}, which knows versions up to {len(MIGRATIONS)}: update thinwire"
+            f"{name} has schema version {version} and needs {needed_version}; this is thinwire {VERSION}, "
+            f"which supports schema versions up to {len(MIGRATIONS)}; update thinwire"
         )
 
 
 def upgraded_copy(db: sqlite3.Connection, name: str) -> sqlite3.Connection:
-    """A private copy of a ledger in the newest version, in a temporary file that SQLite deletes."""
+    """Copy a ledger into a temporary file that SQLite deletes, and upgrade the copy to the newest version."""
     copy = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     db.backup(copy)
     prepare(copy, name)
@@ -105,7 +110,7 @@ def upgraded_copy(db: sqlite3.Connection, name: str) -> sqlite3.Connection:
 
 
 def _migrate(db: sqlite3.Connection) -> None:
-    """In a transaction, whose lock may have been waited for: another process may have migrated meanwhile."""
+    """Migrate inside a transaction. While this one waited for the lock, another process may have migrated already."""
     version = version_of(db)
     steps = [SCHEMA] if _is_empty(db) else MIGRATIONS[version:]
     for statements in steps:

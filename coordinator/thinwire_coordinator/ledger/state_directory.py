@@ -1,12 +1,12 @@
-"""The coordinator's state directory: what is in it, how it is made, and how a replica is brought to the head.
+"""The coordinator's state directory: its layout, its creation, and the replay of a replica to the head.
 
-contract.json             the contract, canonical
-corpus.zst                the file of the data that it names, if they have one
-ledger.sqlite             rows, voids, terms, losses
-updates/HASH              bodies, unless they lie elsewhere
-bodies.url                where they lie then
-snapshots/STEP.safetensors
-lock                      held by the coordinator that runs on this directory
+contract.json               the contract, in canonical form
+corpus.zst                  the data file, if the contract's kind of data has one
+ledger.sqlite               rows, voids, terms, losses
+updates/HASH                bodies of updates, if they are stored here
+bodies.url                  address of the bodies, if they are stored elsewhere
+snapshots/STEP.safetensors  parameters and state of a replica at a step
+lock                        held by the coordinator that runs on this directory
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_common.logs import tell
-from thinwire_coordinator.ledger.bodies import Bodies, place_of
+from thinwire_coordinator.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, Damaged, LedgerError, PayloadError, ReplicaError
@@ -41,15 +41,15 @@ DATA_FILE = "corpus.zst"
 
 
 class Interrupted(Exception):
-    """Told to stop between two steps of something long. What is on disk by then is what the next start goes on from."""
+    """A long operation was told to stop between two of its steps. The next start continues from the files on disk."""
 
 
 GoOn = Callable[[], None]
-"""Called between two steps of something long; raises Interrupted to end it."""
+"""Called between two steps of a long operation; raises Interrupted to end it."""
 
 
 def always() -> None:
-    """Never raises: go on to the end."""
+    """A `GoOn` that never raises."""
 
 
 @dataclass(frozen=True)
@@ -61,39 +61,41 @@ class State:
     data: DataSource
     ledger: Ledger
     reading_ledger: Ledger
-    """The same file by a connection of its own, for the thread that answers questions."""
+    """A second connection to the ledger, for the thread that answers queries."""
     upkeep_ledger: Ledger
-    """The same for the thread that writes snapshots and deletes what is old."""
+    """A third connection, for the thread that writes snapshots and deletes old files."""
     bodies: Bodies
 
     def snapshot_path(self, step: int) -> Path:
         return self.folder / "snapshots" / f"{step}.safetensors"
 
     def snapshot_steps(self) -> list[int]:
-        """Ascending."""
+        """The steps of all snapshots, ascending."""
         found = (self.folder / "snapshots").glob("*.safetensors")
         return sorted(int(path.stem) for path in found if path.stem.isdigit())
 
     def save_snapshot(self, replica: Replica) -> Path:
         path = self.snapshot_path(replica.step)
-        passing = path.with_name(path.name + ".part")
-        replica.save(passing)
-        rename_synced(passing, path)
+        temporary = path.with_name(path.name + ".part")
+        replica.save(temporary)
+        rename_synced(temporary, path)
         return path
 
     def load_snapshot(self, step: int) -> Replica:
         return load_replica(self.contract, self.snapshot_path(step))
 
     def load_own_snapshot(self, step: int) -> Replica:
-        """A snapshot that belongs to the ledger's rows. Raises ReplicaError if it does not, or cannot be read."""
+        """Load a snapshot. Raises ReplicaError if it cannot be read or does not belong to the ledger's rows."""
         replica = self.load_snapshot(step)
         if step > 0 and replica.head != self.upkeep_ledger.row(step - 1).hash:
             raise ReplicaError(f"{self.snapshot_path(step)} does not belong to the row of step {step - 1}")
         return replica
 
     def snapshot_is_lighter(self, step: int) -> bool:
-        """Whether the newest snapshot, and the updates since it, weigh less than the updates since `step`; also where
-        retention does not promise the updates since `step` any more."""
+        """Whether the newest snapshot and the updates since it are a smaller download than the updates since `step`.
+
+        Also true if retention no longer promises the updates since `step`.
+        """
         steps = self.snapshot_steps()
         if step < steps[0]:
             return True
@@ -102,7 +104,7 @@ class State:
         return newest > step and size + ledger.body_bytes_since(newest) < ledger.body_bytes_since(step)
 
     def update(self, row: Row) -> Update:
-        """The update that a row names, read and checked. Raises LedgerError, which names the step."""
+        """Read and check the update that a row names. Raises LedgerError with the step."""
         try:
             body, layout = self.bodies.get(row.body_hash, row.body_bytes), TileLayout(self.contract.parameters)
             update = decode_update(body, layout, self.contract.demo.magnitude)
@@ -110,7 +112,7 @@ class State:
         except (LedgerError, PayloadError, OSError) as error:
             raise LedgerError(f"step {row.step}: {error}", row.step) from None
         if update.step != row.step:
-            raise LedgerError(f"step {row.step}: its body is the update of step {update.step}", row.step)
+            raise LedgerError(f"step {row.step}: the body is the update of step {update.step}", row.step)
         return update
 
     def close(self) -> None:
@@ -120,7 +122,7 @@ class State:
 
 
 def lock_state(folder: Path) -> FileLock:
-    """Keep any other coordinator off a state directory. Raises ConfigError if one is on it already."""
+    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")
@@ -138,18 +140,18 @@ def lock_state(folder: Path) -> FileLock:
 
 
 def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_on: GoOn = always) -> None:
-    """Make a new run: its data, contract and first state. What exists when `contract.json` does is whole.
+    """Create a new run: its data, contract and first state. `contract.json` appears last, when all else is complete.
 
-    bodies_url: where bodies are to lie; in the state directory, if None. If `go_on` raises, or the process dies, a
-    later call begins anew.
+    bodies_url: where to store bodies; None means the state directory. If `go_on` raises or the process dies, a later
+    call starts over.
     """
-    passing = folder / "contract.json.new"  # there only while a run is made
-    if passing.exists():
-        shutil.rmtree(folder / "snapshots", ignore_errors=True)  # that was interrupted
+    unfinished = folder / "contract.json.new"  # exists only while a run is being created
+    if unfinished.exists():
+        shutil.rmtree(folder / "snapshots", ignore_errors=True)  # an earlier call was interrupted
     for name in ("ledger.sqlite", "updates", "snapshots"):
         if (folder / name).exists():
             raise ConfigError(
-                f"{folder} has no contract.json, but has {name}: it is what is left of a run; restore contract.json, "
+                f"{folder} has {name} but no contract.json, so it is what is left of a run; restore contract.json, "
                 "or give another --state-dir"
             )
     _keep_bodies_url(folder, bodies_url)
@@ -162,14 +164,14 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_o
     go_on()
     first = Replica(contract, task.initial_state(int.from_bytes(os.urandom(7), "big")), 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
-    replace_synced(passing, contract.written)
+    replace_synced(unfinished, contract.written)
     snapshots = folder / "snapshots"
     snapshots.mkdir()
     go_on()
     first.save(snapshots / "0.part")
     go_on()
     rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
-    passing.rename(folder / "contract.json")
+    unfinished.rename(folder / "contract.json")
     sync_folder(folder)
 
 
@@ -178,14 +180,14 @@ def is_state(folder: Path) -> bool:
 
 
 def open_state(folder: Path, *, read_only: bool = False) -> State:
-    """Open what `create_state` made. Raises ConfigError or LedgerError. read_only: do not upgrade its ledger."""
+    """Open an existing state directory. Raises ConfigError or LedgerError. read_only: do not upgrade its ledger."""
     try:
         contract = _read_contract(folder / "contract.json")
         check_manifest(contract)
         kind = data_kind_of(contract.data)
         data = kind.open((folder / DATA_FILE).read_bytes() if kind.file_bytes_max(contract.data) else b"", contract)
     except FileNotFoundError as error:
-        raise ConfigError(f"{folder} is not a coordinator's state directory: there is no {error.filename}") from None
+        raise ConfigError(f"{folder} is not a coordinator's state directory: {error.filename} is missing") from None
     except PayloadError as error:
         raise Damaged(f"{folder / DATA_FILE}: {error}", restore="it") from None
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
@@ -203,58 +205,58 @@ def _read_contract(path: Path) -> Contract:
 
 
 def read_bodies_url(folder: Path) -> str:
-    """Where the bodies of the run in a state directory lie."""
+    """The address of the bodies of the run in a state directory."""
     kept = folder / "bodies.url"
     return kept.read_text(encoding="utf-8", errors="replace").strip() if kept.exists() else str(folder / "updates")
 
 
 def _keep_bodies_url(folder: Path, url: str | None) -> None:
-    """Write down where a new run's bodies lie. Raises ConfigError if the place is not an empty one."""
+    """Store the address of a new run's bodies. Raises ConfigError if the address is not empty."""
     kept = folder / "bodies.url"
-    if url is None or place_of(url) == place_of(str(folder / "updates")):
+    if url is None or location_of(url) == location_of(str(folder / "updates")):
         kept.unlink(missing_ok=True)
         return
     bodies = Bodies(url)
     if bodies.everything():
-        raise ConfigError(f"{url} is not empty: give --bodies a place that belongs to this run alone")
-    replace_synced(kept, bodies.place.encode())
+        raise ConfigError(f"{url} is not empty: give --bodies an address that belongs to this run alone")
+    replace_synced(kept, bodies.location.encode())
 
 
 def check_bodies(state: State, url: str) -> None:
-    """Raise ConfigError if the bodies of the run that is there lie elsewhere than at `url`."""
-    if place_of(url) != state.bodies.place:
+    """Raise ConfigError if the bodies of the existing run are not stored at `url`."""
+    if location_of(url) != state.bodies.location:
         raise ConfigError(
-            f"{url}: the updates of this run lie at {state.bodies.place}; leave --bodies out to go on there; to move "
-            f"them, copy all that is there to the new place and write its address into {state.folder / 'bodies.url'}"
+            f"{url}: the updates of this run are at {state.bodies.location}; leave --bodies out to continue there; to "
+            f"move them, copy all files to the new address and write it into {state.folder / 'bodies.url'}"
         )
 
 
 def check_run(state: State, run: RunSpec) -> None:
-    """Raise ConfigError, naming the fields, if a run file asks for something else than the run that is there."""
+    """Raise ConfigError, naming the fields, if a run file differs from the existing run."""
     found = differences(state.contract, contract_like(state.contract, run))
     if found:
         raise ConfigError(
             f"{state.folder} holds a run with another contract ({'; '.join(found)} in the run file); "
-            "give another --state-dir for a new run, or leave --run out to go on with this one"
+            "give another --state-dir for a new run, or leave --run out to continue this one"
         )
 
 
 def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[Row]:
-    """Bring a replica from its step to `stop` (the head, if None), and yield each row after it was checked and applied.
+    """Advance a replica from its step to `stop` (the head, if None). Yield each row after it is checked and applied.
 
-    Checks the row's own hash, the chain, the body's hash, and the fingerprint of the state before. Raises LedgerError,
-    which names the step, and leaves the replica at that step.
+    Checks each row's own hash, the chain, the body's hash, and the fingerprint of the state before the update. Raises
+    LedgerError with the step, and leaves the replica at that step.
     """
     for row in state.ledger.rows(replica.step, stop):
         if row.step != replica.step:
-            raise Damaged(f"step {replica.step}: its row is missing; the next is that of step {row.step}", replica.step)
+            raise Damaged(f"step {replica.step}: the row is missing; the next row is of step {row.step}", replica.step)
         if row.previous != replica.head:
-            raise Damaged(f"step {row.step}: its row does not follow the row before", row.step)
+            raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
         if replica.fingerprint(row.nonce) != row.fingerprint:
-            # rows, bodies and snapshots have hashes of their own, so what is left is what this machine made of them
+            # hashes protect rows, bodies and snapshots, so the computation on this machine must have gone wrong
             raise LedgerError(
-                f"step {row.step}: the parameters do not have the fingerprint that was sealed; if they have it on "
-                "another machine, this one's memory or processor is faulty",
+                f"step {row.step}: the parameters do not match the sealed fingerprint; if they match it on another "
+                "machine, the memory or processor of this one is faulty",
                 row.step,
             )
         replica.apply(state.update(row), row.hash)
@@ -262,10 +264,9 @@ def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[
 
 
 def replica_at_head(state: State, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
-    """From the newest snapshot that can be read, by replay. Raises LedgerError.
+    """Build a replica at the head: load the newest usable snapshot and replay the rows after it. Raises LedgerError.
 
-    set_aside: give snapshots that cannot be used another name, so that newcomers are not sent them. go_on: called after
-    each row.
+    set_aside: rename unusable snapshots, so that they are not sent to new nodes. go_on: called after each row.
     """
     check_length(state)
     problems = []
@@ -287,15 +288,15 @@ def replica_at_head(state: State, *, set_aside: bool = False, go_on: GoOn = alwa
         for _ in replay(state, replica):
             go_on()
         return replica
-    why = "; ".join(problems) or "there is none"
+    why = "; ".join(problems) or "none exists"
     raise Damaged(f"{state.folder}: no snapshot can be used: {why}", restore="one")
 
 
 def check_length(state: State) -> None:
-    """Raise LedgerError if the ledger has lost its last rows, as far as the snapshots beside it can tell."""
+    """Raise LedgerError if the ledger has lost its last rows: that is, if a snapshot is newer than the last row."""
     step, newest = state.ledger.step, max(state.snapshot_steps(), default=0)
     if newest > step:
         raise Damaged(
-            f"step {step}: the ledger ends here, but there is a snapshot of step {newest}: its last rows were lost",
+            f"step {step}: the ledger ends here, but a snapshot of step {newest} exists: the last rows were lost",
             step,
         )

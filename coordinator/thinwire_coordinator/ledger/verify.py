@@ -14,8 +14,11 @@ PROGRESS_STEPS = 1000
 
 
 def verify(folder: Path, say: Callable[[str], None]) -> None:
-    """Replays from the first state, or from the oldest snapshot if retention left none before it, and says which. Says
-    what was checked, and raises LedgerError at the first thing that fails."""
+    """Replay the run and check it. Raises LedgerError at the first failure.
+
+    The replay starts from the first state or, if retention has deleted it, from the oldest snapshot. say: receives each
+    line of the report, which names the start and the checks.
+    """
     state = open_state(folder, read_only=True)
     began_with = min(state.snapshot_steps(), default=0)
     try:
@@ -25,8 +28,8 @@ def verify(folder: Path, say: Callable[[str], None]) -> None:
         if oldest == began_with or error.step is None or error.step >= oldest:
             raise
         raise LedgerError(
-            f"{error}; the coordinator that runs on {folder} has deleted what is older than step {oldest} meanwhile: "
-            "verify again",
+            f"{error}; meanwhile the coordinator that runs on {folder} has deleted its files before step {oldest}; "
+            "run verify again",
             error.step,
         ) from None
     finally:
@@ -48,20 +51,20 @@ def _verify(state: State, say: Callable[[str], None]) -> None:
         if replica.step in snapshots:
             checked += _check_snapshot(state, replica)
         if replica.step % PROGRESS_STEPS == 0:
-            say(f"step {replica.step}: so far everything holds")
+            say(f"step {replica.step}: no errors so far")
     say(
         f"replayed {updates} updates from {start}: each row's hash, the chain, each body's hash and the "
-        f"fingerprint before each update hold ({contributions:,} contributions, {body_bytes:,} bytes of bodies, "
-        f"{checked} snapshots)"
+        f"fingerprint before each update are correct ({contributions:,} contributions, {body_bytes:,} bytes of "
+        f"bodies, {checked} snapshots)"
     )
     say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
 
 
 def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, str]:
-    """What the replay starts from, and that in words."""
+    """Return the state that the replay starts from, and its name in words."""
     steps = state.snapshot_steps()
     if not steps:
-        raise Damaged(f"{state.folder}: there is no snapshot, not even of the first state", restore="one")
+        raise Damaged(f"{state.folder}: there is no snapshot, not even one of the first state", restore="one")
     if steps[0] == 0:
         return _first_state(state, say), "the first state"
     step = steps[0]
@@ -71,8 +74,8 @@ def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, st
     except ReplicaError as error:
         raise Damaged(f"step {step}: {error}", step, restore="the snapshot") from None
     say(
-        f"the first state is not kept any more: of the {step} updates before step {step} only the rows are checked, "
-        "each row's hash and the chain"
+        f"the first state was deleted by --keep: for the {step} updates before step {step}, only each row's hash and "
+        "the chain are checked"
     )
     return replica, f"the snapshot of step {step}, the oldest that is kept"
 
@@ -83,24 +86,24 @@ def _first_state(state: State, say: Callable[[str], None]) -> Replica:
     except ReplicaError as error:
         raise Damaged(f"step 0: {error}", 0, restore="the snapshot") from None
     if replica.head != genesis(state.contract.hash, replica.state_hash()):
-        raise Damaged("step 0: the first state is not the one that the ledger began with", 0, restore="its snapshot")
+        raise Damaged("step 0: the first state does not match the start of the ledger", 0, restore="its snapshot")
     say(f"first state: {replica.layout.parameters:,} parameters, genesis {replica.head.hex()}")
     return replica
 
 
 def _check_chain(state: State, stop: int) -> None:
-    """The rows whose updates are not kept: their hashes, and that each names the one before."""
+    """Check the rows whose updates are deleted: each row's hash, and that it names the previous row."""
     step, head = 0, None
     for row in state.ledger.rows(0, stop):
         if row.step != step:
-            raise Damaged(f"step {step}: its row is missing; the next is that of step {row.step}", step)
+            raise Damaged(f"step {step}: the row is missing; the next row is of step {row.step}", step)
         if head is not None and row.previous != head:
-            raise Damaged(f"step {row.step}: its row does not follow the row before", row.step)
+            raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
         step, head = step + 1, row.hash
 
 
 def _check_snapshot(state: State, replica: Replica) -> bool:
-    """False if it is not there any more: a coordinator that runs on the directory deletes what is too many."""
+    """Compare a snapshot with the replica. Return False if a running coordinator has deleted it meanwhile."""
     if not state.snapshot_path(replica.step).exists():
         return False
     try:
@@ -108,6 +111,6 @@ def _check_snapshot(state: State, replica: Replica) -> bool:
     except ReplicaError as error:
         raise Damaged(f"step {replica.step}: {error}", replica.step, restore="the snapshot") from None
     if snapshot.head != replica.head or snapshot.state_hash() != replica.state_hash():
-        text = f"step {replica.step}: the snapshot is not what the updates lead to"
+        text = f"step {replica.step}: the snapshot differs from the replayed state"
         raise Damaged(text, replica.step, restore="the snapshot")
     return True

@@ -1,5 +1,7 @@
-"""Who may go on with what, and is a contribution counted? Pure rules: facts come in, a reason in words goes out, or
-None where there is nothing to say against it."""
+"""Admission rules: which contributions a round accepts, and which nodes may keep their momentum.
+
+The rules are pure functions. They take facts and return the reason for a refusal, or nothing if there is none.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from thinwire_proto.wire.service_pb2 import Receipt
 
 @dataclass(frozen=True)
 class Claim:
-    """What a contribution says of itself."""
+    """What the header of a contribution claims."""
 
     term: int
     round: int
@@ -22,12 +24,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """What the coordinator knows of the round that is open, and of this node in it."""
+    """What the coordinator knows about the open round and about the contributing node.
+
+    leased_samples: samples granted to the node, not reported before, up to the position that the claim names; None if
+    the node holds no lease. contributed: whether the node has a contribution in this round already.
+    """
 
     round: int
     step: int
     base_age_max: int
-    leased_samples: int | None  # granted, not reported before, up to the position that the claim names; None: no lease
+    leased_samples: int | None
     contributed: bool
     payload_bytes_max: int
 
@@ -38,13 +44,13 @@ class Refusal:
     text: str
 
 
-def at_the_door(  # noqa: PLR0911 - one return for each rule
+def check_header(  # noqa: PLR0911 - one return for each rule
     claim: Claim, term: int, next_round: int, facts: RoundFacts | None
 ) -> Refusal | None:
-    """Judge a contribution by its header, before its payload is taken in.
+    """Check the header of a contribution before its payload is read. Return the reason to refuse it, or None.
 
-    term, next_round: of the coordinator, and the number that the next round will have; facts: of the open round, None
-    if none is open.
+    term: the coordinator's term. next_round: the number of the next round to open. facts: the open round; None if no
+    round is open.
     """
     claimed = (claim.term, claim.round)
     if claimed >= (term, next_round):
@@ -54,42 +60,48 @@ def at_the_door(  # noqa: PLR0911 - one return for each rule
     if facts.leased_samples is None:
         return Refusal(Receipt.REASON_NO_LEASE, f"this node holds no lease in round {facts.round}")
     if facts.contributed:
-        return Refusal(Receipt.REASON_DUPLICATE, f"this node has contributed to round {facts.round} already")
+        return Refusal(Receipt.REASON_DUPLICATE, f"this node has already contributed to round {facts.round}")
     if claim.samples == 0:
         return Refusal(Receipt.REASON_NOTHING_TRAINED, "nothing was trained, so nothing is counted")
     oldest = facts.step - facts.base_age_max
     if not oldest <= claim.base_step <= claim.step <= facts.step:
         return Refusal(
             Receipt.REASON_BASE_AGE,
-            f"round {facts.round} stands on step {facts.step}; the base is of step {claim.base_step} and the replica "
-            f"at step {claim.step}, and the contract allows steps {oldest} to {facts.step}",
+            f"round {facts.round} starts from step {facts.step}; this contribution has its base at step "
+            f"{claim.base_step} and its replica at step {claim.step}; the contract allows steps {oldest} to "
+            f"{facts.step}",
         )
     if claim.samples > facts.leased_samples:
         return Refusal(
-            Receipt.REASON_OVER_LEASE, f"{claim.samples} samples claimed; the lease has {facts.leased_samples}"
+            Receipt.REASON_OVER_LEASE, f"{claim.samples} samples claimed; the lease covers {facts.leased_samples}"
         )
     if claim.payload_bytes > facts.payload_bytes_max:
         return Refusal(
-            Receipt.REASON_MALFORMED, f"{claim.payload_bytes} bytes announced; at most {facts.payload_bytes_max}"
+            Receipt.REASON_MALFORMED,
+            f"{claim.payload_bytes} bytes announced; at most {facts.payload_bytes_max} are allowed",
         )
     return None
 
 
 def weight(samples: int, samples_full: int, weight_max: int) -> int:
-    """⌈samples · weight_max / samples_full⌉, at most weight_max: a small integer of 1 or more for 1 or more samples."""
+    """The weight of a contribution: ⌈samples · weight_max / samples_full⌉, between 1 and weight_max for samples ≥ 1."""
     return -(-min(samples, samples_full) * weight_max // samples_full)
 
 
 def why_drop_momentum(*, kept: bool, holds_lease: bool, counted_since: int, age_max: int) -> str:
-    """Why a node that joins may not go on with the momentum that it kept; empty if it may, or has none to drop.
+    """Return why a joining node must drop the momentum it kept; empty if it may keep it, or has none.
 
-    kept: it says that it has one. holds_lease: its lease was not taken back. counted_since: contributions cut after
-    that momentum was saved which are in an update, or may yet be.
+    kept: whether the node says that it has a momentum. holds_lease: whether the node still holds its lease.
+    counted_since: contributions that the node extracted after it saved the momentum, and that are in an update or may
+    still get into one.
     """
     if not kept:
         return ""
     if not holds_lease:
-        return f"it was away for more than {age_max} steps, or took no part in this run, so its momentum is too old"
+        return (
+            f"the node was away for more than {age_max} steps or never took part in this run, "
+            "so its momentum is too old"
+        )
     if counted_since:
-        return "a contribution that left after its momentum was saved is in an update, or may yet be"
+        return "a contribution sent after the momentum was saved is in an update, or may still get into one"
     return ""

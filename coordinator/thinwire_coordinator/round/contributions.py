@@ -1,13 +1,13 @@
-"""A round, and the one state that each contribution to it is in. No clock, no network, no disk.
+"""A round and the state of each contribution to it. This module uses no clock, no network and no disk.
 
     state      event       next       what happened
-    ARRIVING   ARRIVED     CHECKING   its last byte is here
-    ARRIVING   REFUSED     ANSWERED   it broke off, came too late, or its node joined anew meanwhile
-    CHECKING   PASSED      ACCEPTED   base and votes are in order, and the round is still open
-    CHECKING   REFUSED     ANSWERED   they are not, or the round was over first
+    ARRIVING   ARRIVED     CHECKING   the last byte arrived
+    ARRIVING   REFUSED     ANSWERED   the transfer broke off or came too late, or the node joined again meanwhile
+    CHECKING   PASSED      ACCEPTED   base and votes are valid, and the round is still open
+    CHECKING   REFUSED     ANSWERED   base or votes are invalid, or the round ended first
     ACCEPTED   ROUND_OVER  ANSWERED   the update is sealed, or the round is void
 
-An event that the table does not know in a state raises, and changes nothing.
+An event without an entry for the current state raises RuntimeError and changes nothing.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 class Contribution:
     """One node's votes in a round. `Round` moves it from state to state.
 
-    weight, samples, loss: what it claims. name: its hash, and arrived_us: when its last byte came; both from CHECKING
-    on. seconds and microseconds are of the coordinator's clock.
+    weight, samples, loss: what the node claims. began: when the transfer began, in seconds. name: the contribution's
+    hash. arrived_us: when the last byte arrived, in microseconds. name and arrived_us are set from CHECKING on. Times
+    are read from the coordinator's clock.
     """
 
     node: str
@@ -61,15 +62,15 @@ class Contribution:
 
     @property
     def counted(self) -> Counted:
-        """Its entry in the update's row."""
+        """The contribution's entry in the update's row."""
         return Counted(self.node, self.name, self.weight, self.samples)
 
 
 class Round:
-    """A round from its announcement until its receipts are given.
+    """A round, from its announcement until the last receipt is given.
 
-    opened, deadline: seconds of the coordinator's clock. contributions_max: how many it takes at once, so that their
-    weights add up to what an update can hold. awaited: nodes that it waits for.
+    opened, deadline: seconds on the coordinator's clock. contributions_max: how many contributions the round takes; the
+    bound keeps the sum of their weights within what an update can hold. awaited: nodes that the round waits for.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Round:
         self.deadline = deadline
         self.awaited = awaited
         self.accepted: list[Contribution] = []
-        """In the order in which they were accepted."""
+        """Accepted contributions, in order of acceptance."""
         self._contributions_max = contributions_max
         self._unanswered: dict[str, list[Contribution]] = {}  # by node
         self._unanswered_count = 0
@@ -89,35 +90,41 @@ class Round:
 
     @property
     def full(self) -> bool:
-        """Whether no other contribution fits, were all that arrive or are checked to be accepted."""
+        """Whether another contribution could exceed the limit, if all pending ones are accepted."""
         return self._unanswered_count >= self._contributions_max
 
     def has_from(self, node: str, session: str) -> bool:
-        """Whether a node has a contribution in this round; one that arrives counts for its session alone, since the
-        session before may be a line that is dead."""
+        """Whether a node has a contribution in this round.
+
+        A contribution that is still arriving counts only for its own session, because the connection of an older
+        session may be dead.
+        """
         return any(
             contribution.state is not State.ARRIVING or contribution.session == session
             for contribution in self._unanswered.get(node, ())
         )
 
     def has_whole_from(self, node: str) -> bool:
-        """Whether a contribution of a node has arrived whole, and has no receipt yet."""
+        """Whether a complete contribution of a node still waits for its receipt."""
         return any(contribution.state is not State.ARRIVING for contribution in self._unanswered.get(node, ()))
 
     def named(self, name: bytes) -> Contribution | None:
-        """The contribution with this hash, from CHECKING on, also when it is answered."""
+        """The contribution with this hash, once it has arrived; also after it was answered."""
         return self._named.get(name)
 
     def begin(self, contribution: Contribution) -> None:
-        """Its header is here, and its payload is about to arrive."""
+        """Register a contribution whose header has arrived; its payload follows."""
         if contribution.state is not State.ARRIVING or self.full:
-            raise RuntimeError(f"round {self.number}: a contribution cannot begin: {contribution.state.name}")
+            raise RuntimeError(
+                f"round {self.number}: cannot begin a contribution; its state is {contribution.state.name}, "
+                f"the round is {'full' if self.full else 'not full'}"
+            )
         self._unanswered.setdefault(contribution.node, []).append(contribution)
         self._unanswered_count += 1
 
     def arrived(self, contribution: Contribution, name: bytes, arrived_us: int) -> None:
         if self.has_whole_from(contribution.node):
-            raise RuntimeError(f"round {self.number}: a node has one contribution in it at most")
+            raise RuntimeError(f"round {self.number}: node {contribution.node} already has a contribution")
         self._move(contribution, Event.ARRIVED)
         contribution.name, contribution.arrived_us = name, arrived_us
         self._named[name] = contribution
@@ -131,7 +138,7 @@ class Round:
         self._move(contribution, Event.REFUSED)
 
     def over(self, contribution: Contribution) -> None:
-        """The round has ended, and with it an accepted contribution."""
+        """Mark an accepted contribution as answered, because its round is over."""
         self._move(contribution, Event.ROUND_OVER)
 
     def _move(self, contribution: Contribution, event: Event) -> None:

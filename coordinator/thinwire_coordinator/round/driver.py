@@ -1,5 +1,7 @@
-"""Drives the round machine by the event loop's clock: whatever happens goes in here with the time, and whatever is
-to be done comes out to one handler, now or when a timer says so."""
+"""Connects the round machine to the event loop: adds the time to each event, and runs the timer.
+
+One handler receives every action of the machine.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.round.machine import Action, Phase, RoundMachine
 
 TICK_S = 0.001
-"""The timer fires so much behind a deadline: what arrives at the very deadline is still counted."""
+"""The timer fires this many seconds after a deadline, so that a contribution exactly at the deadline still counts."""
 
 
 class RoundDriver:
-    """`now`: seconds on a monotonic clock; the event loop's own may be one that moves only between two turns of the
-    loop, and nodes ask for it to the microsecond."""
+    """Feeds a round machine with events and passes its actions on.
+
+    now: seconds on a monotonic clock. The event loop's own clock may not do, because it may advance only between two
+    iterations of the loop, and nodes measure in microseconds.
+    """
 
     def __init__(self, machine: RoundMachine, now: Callable[[], float]) -> None:
         self._machine = machine
@@ -24,17 +29,17 @@ class RoundDriver:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, handle: Callable[[Action], None]) -> None:
-        """From now on `handle` gets every action, in order."""
+        """Pass every action to `handle` from now on, in order."""
         self._handle = handle
 
     def now_us(self) -> int:
         return round(self.now() * 1e6)
 
-    # how it is
+    # state
 
     @property
     def round(self) -> Round | None:
-        """The round that is open, or whose update is being sealed."""
+        """The round that is open or being sealed."""
         return self._machine.round
 
     @property
@@ -48,12 +53,12 @@ class RoundDriver:
 
     @property
     def step(self) -> int:
-        """Updates that are sealed."""
+        """How many updates are sealed."""
         return self._machine.step
 
     @property
     def next_round(self) -> int:
-        """The number that the next round will have."""
+        """The number of the next round to open."""
         return self._machine.next_round
 
     @property
@@ -66,7 +71,7 @@ class RoundDriver:
         """How many active nodes the open round still waits for."""
         return self._machine.awaited
 
-    # what happens
+    # events
 
     def attend(self, node: str) -> None:
         self._do(self._machine.attend(node, self.now()))
@@ -84,8 +89,10 @@ class RoundDriver:
         self._do(self._machine.sealed(self.now()))
 
     def deliver(self, contribution: Contribution, to: Round, accepted: Callable[[], None]) -> bool:
-        """Whether the contribution is accepted; if so, `accepted` is called before anything that follows from it is
-        done."""
+        """Offer a checked contribution to a round. Return whether the round accepted it.
+
+        If so, `accepted` is called before the actions that result from the acceptance.
+        """
         in_time, actions = self._machine.deliver(contribution, to, self.now())
         if in_time:
             accepted()
@@ -93,7 +100,7 @@ class RoundDriver:
         return in_time
 
     def stop(self) -> None:
-        """No timer fires any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,17 +1,16 @@
-"""Leases on samples: who may train on which positions of the endless stream of passes, and what became of them.
+"""Leases: which node may train on which sample positions, and what became of each position.
 
-The simple answer, a new run of positions for everybody in every round, wastes whatever slow nodes do not come to, and
-loses what a node had trained on when it dies with its state. So a position goes through states, and never back but
-in one way:
+The positions form one endless stream of passes over the corpus. The simple solution gives every node a new range of
+positions in every round. It wastes the positions that slow nodes do not reach, and it loses the work of a node that
+dies with its state. So each position has a state instead:
 
-    free ─grant▶ granted ─report▶ trained ─settle▶ settled         reported with a contribution; that one was counted
-      ▲             │                │
-      └─────────────┴───take back────┘                             the node is lost with its state
+    free ─grant▶ granted ─report▶ trained ─settle▶ settled         trained: reported with a contribution
+      ▲             │                │                             settled: that contribution was counted
+      └─────────────┴───take back────┘                             the node is lost together with its state
 
-Positions are granted in order: those taken back first, then from the cursor on. Which sample stands at a position
-follows from (seed, pass, position) alone: `thinwire_proto.data.order.sample_at`. Pure; the whole of it goes on disk
-as a
-short list.
+Positions are granted in order: first those taken back, then those from the cursor on. (seed, pass, position) alone
+determine the sample at a position; see `thinwire_proto.data.order.sample_at`. This module is pure. All leases together
+are stored on disk as one short list.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from thinwire_proto.errors import Damaged
 
 @dataclass(frozen=True)
 class SampleRange:
-    """`count` positions from `start` on."""
+    """A range of `count` positions that begins at `start`."""
 
     start: int
     count: int
@@ -36,26 +35,29 @@ class SampleRange:
 
 @dataclass
 class _Held:
-    granted: list[SampleRange] = field(default_factory=list)  # in the order in which they are to be trained on
+    """The lease of one node."""
+
+    granted: list[SampleRange] = field(default_factory=list)  # in training order
     trained: list[SampleRange] = field(default_factory=list)
     seen_step: int = 0
-    packed: bytes = b""  # of all this, until it changes
+    packed: bytes = b""  # cached msgpack of `plain`; empty after a change
 
     def plain(self, node: str) -> list[Any]:
         return [node, self.seen_step, _plain(self.granted), _plain(self.trained)]
 
 
 class Leases:
+    """The leases of all nodes, and the positions that are free again."""
+
     def __init__(self) -> None:
         self.cursor = 0
-        """The first position that nobody was given yet."""
-        self._free: deque[SampleRange] = (
-            deque()
-        )  # taken back; in order, neighbours made one, so that leases are not in shreds
+        """The first position that was never granted."""
+        # positions taken back: sorted, with adjacent ranges merged, so that leases are not fragmented
+        self._free: deque[SampleRange] = deque()
         self._held: dict[str, _Held] = {}
 
     def granted(self, node: str) -> tuple[SampleRange, ...]:
-        """What a node may train on, as far as it has reported."""
+        """The positions that a node may train on and has not yet reported."""
         held = self._held.get(node)
         return tuple(held.granted) if held else ()
 
@@ -63,7 +65,7 @@ class Leases:
         return node in self._held
 
     def grant(self, node: str, samples: int, step: int) -> tuple[SampleRange, ...]:
-        """Fill a node's lease up to `samples` positions that it has not reported as trained."""
+        """Extend a node's lease to `samples` unreported positions, and return the whole lease."""
         held = self._held.setdefault(node, _Held())
         held.seen_step, held.packed = step, b""
         missing = samples - count(held.granted)
@@ -81,41 +83,43 @@ class Leases:
         return tuple(held.granted)
 
     def reported_samples(self, node: str, trained_through: int | None) -> int:
-        """How many granted positions a node would report with this mark; 0 if it was granted no such position."""
+        """How many granted positions this mark would report; 0 if the mark is not in the node's lease."""
         held = self._held.get(node)
         before, _ = _split(held.granted, trained_through) if held else ([], [])
         return count(before)
 
     def report(self, node: str, trained_through: int | None) -> None:
-        """A node has trained on its lease up to and including this position."""
+        """Record that a node has trained on its lease up to and including this position."""
         held = self._to_change(node)
         if held is not None:
             before, held.granted = _split(held.granted, trained_through)
             held.trained = _joined(held.trained + before)
 
     def resume(self, node: str, trained_through: int | None) -> None:
-        """A node comes back with a momentum that holds what it trained on up to here: what it reported beyond that was
-        lost with its process, and is to be trained on again."""
+        """Roll a returning node's lease back to the position that its momentum includes.
+
+        The node's process lost whatever it reported beyond that position, so the node must train on it again.
+        """
         held = self._to_change(node)
         if held is not None:
             before, rest = _split(held.trained + held.granted, trained_through)
             held.trained, held.granted = _joined(before), _joined(rest)
 
     def settle(self, node: str) -> None:
-        """A contribution was counted: what the node reported is in an update, or in its momentum."""
+        """Settle the reported positions. Their contribution counted, so they are in an update or in the momentum."""
         held = self._to_change(node)
         if held is not None:
             held.trained = []
 
     def give_back(self, node: str) -> None:
-        """A node leaves, and keeps its momentum: what it has not reported is free."""
+        """Free the unreported positions of a node that leaves and keeps its momentum."""
         held = self._to_change(node)
         if held is not None:
             self._set_free(held.granted)
             held.granted = []
 
     def take_back(self, node: str) -> None:
-        """A node is lost with its state: all that it held and that is in no update is free."""
+        """Free all unsettled positions of a node that is lost together with its state."""
         held = self._held.pop(node, None)
         if held is not None:
             self._set_free(held.trained + held.granted)
@@ -129,7 +133,7 @@ class Leases:
             held.seen_step = step
 
     def away_since_before(self, step: int) -> list[str]:
-        """Nodes not seen since a step before this one."""
+        """Nodes that were last seen before this step."""
         return [node for node, held in self._held.items() if held.seen_step < step]
 
     def _to_change(self, node: str) -> _Held | None:
@@ -139,12 +143,15 @@ class Leases:
         return held
 
     def plain(self) -> list[Any]:
-        """All of it, as lists of numbers and strings."""
+        """All leases as nested lists of numbers and strings."""
         return [self.cursor, _plain(self._free), [entry.plain(node) for node, entry in self._held.items()]]
 
     def packed(self) -> bytes:
-        """`plain` in msgpack. What has not changed is not packed anew: when one of a thousand nodes comes back, all of
-        it is written, and nothing else is done meanwhile."""
+        """`plain` in msgpack, with each unchanged node's entry taken from a cache.
+
+        Every write covers all nodes and runs on the event loop. Without the cache, the return of one node out of a
+        thousand would pack all thousand entries.
+        """
         for node, entry in self._held.items():
             if not entry.packed:
                 entry.packed = msgpack.packb(entry.plain(node))
@@ -155,7 +162,7 @@ class Leases:
 
     @classmethod
     def from_plain(cls, plain: Any) -> Leases:
-        """Raises Damaged if this is not what `plain` gave."""
+        """Restore leases from the output of `plain`. Raises Damaged if the structure is wrong."""
         leases = cls()
         try:
             leases.cursor, free, held = plain
@@ -165,7 +172,7 @@ class Leases:
                     [SampleRange(*run) for run in granted], [SampleRange(*run) for run in trained], seen_step
                 )
         except (TypeError, ValueError) as error:
-            raise Damaged(f"the leases on disk cannot be read: {error}") from None
+            raise Damaged(f"cannot read the leases on disk: {error}") from None
         return leases
 
 
@@ -178,7 +185,7 @@ def count(runs: list[SampleRange] | tuple[SampleRange, ...]) -> int:
 
 
 def _split(runs: list[SampleRange], through: int | None) -> tuple[list[SampleRange], list[SampleRange]]:
-    """Runs up to and including a position, and the rest; nothing and all if it is in none of them."""
+    """Split ranges after the position `through`. If no range contains it, the first part is empty."""
     for number, run in enumerate(runs):
         if through is not None and run.start <= through < run.start + run.count:
             size = through - run.start + 1
@@ -189,7 +196,7 @@ def _split(runs: list[SampleRange], through: int | None) -> tuple[list[SampleRan
 
 
 def _joined(runs: list[SampleRange]) -> list[SampleRange]:
-    """Neighbours made one, so that lists stay short."""
+    """Merge adjacent ranges, so that lists stay short."""
     joined: list[SampleRange] = []
     for run in runs:
         if joined and joined[-1].start + joined[-1].count == run.start:

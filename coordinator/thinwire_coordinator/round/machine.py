@@ -1,14 +1,16 @@
-"""The round machine: when a round opens, when it is over, and why. No clock, no network, no disk: `now` comes in
-(seconds of any monotonic clock), and what is to be done goes out.
+"""The round machine decides when a round opens and when it ends, and gives the reason.
+
+It uses no clock, no network and no disk. Callers pass `now` (seconds on any monotonic clock) and carry out the actions
+that the machine returns.
 
     phase     event          next       what happens
-    WAITING   enough nodes   OPEN       a round is announced, its deadline is set
-    OPEN      gathered       SEALING    everybody awaited has delivered (barrier), or time is up: merge and seal
-    OPEN      too few        WAITING    void: fewer than min_contributions; no update, the schedule does not move
-    SEALING   sealed         WAITING    the update is on disk and out
-    SEALING   last sealed    COMPLETE   it was the last of the schedule
+    WAITING   enough nodes   OPEN       the round is announced, and its deadline is set
+    OPEN      gathered       SEALING    all awaited nodes have delivered (barrier), or time is up: merge and seal
+    OPEN      too few        WAITING    fewer than min_contributions: the round is void, the schedule does not advance
+    SEALING   sealed         WAITING    the update is on disk and published
+    SEALING   last sealed    COMPLETE   the update was the last of the schedule
 
-An event that the table does not know in a phase raises, and changes nothing.
+An event without an entry for the current phase raises RuntimeError and changes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Merge and seal what these nodes delivered, then call `sealed`."""
+    """Merge and seal the contributions of these nodes, then call `sealed`."""
 
     round: int
     step: int
@@ -77,26 +79,25 @@ Action = Opened | Gathered | Voided
 
 TIME_IS_UP = "time is up"
 NOBODY_IS_LEFT = "nobody is left to wait for"
-"""Every `why` begins with one of these."""
-
+"""Every `why` begins with one of these two texts."""
 
 MISSES_FORGIVEN = 1
-"""A node that let so many rounds pass is waited for again as soon as it is heard of; after more, once it delivers."""
+"""After this many missed rounds, any call of a node makes rounds wait for it again; after more, only a contribution."""
 
 
 @dataclass
 class _ActiveNode:
-    """An active node."""
+    """A node that takes part in rounds."""
 
-    awaited: bool = True  # by the next round
-    missed: int = 0  # rounds in a row that waited for it in vain
+    awaited: bool = True  # whether the next round waits for it
+    missed: int = 0  # consecutive rounds that waited for it in vain
 
 
 class RoundMachine:
-    """Rounds of one term.
+    """Decides when the rounds of one term open and end.
 
-    first_round: the number of the first one. step: updates sealed so far. wait_for: nodes to wait for before the first
-    round (a wish of the organizer's, on top of min_contributions).
+    steps: updates of the whole run. first_round: number of the first round. step: updates sealed so far. wait_for:
+    nodes that the organizer wants present before the first round, in addition to min_contributions.
     """
 
     def __init__(self, spec: RoundSpec, steps: int, first_round: int, step: int, wait_for: int = 1) -> None:
@@ -104,17 +105,17 @@ class RoundMachine:
         self._steps = steps
         self._next_round = first_round
         self._wait_for = wait_for
-        self._active: dict[str, _ActiveNode] = {}  # in the order in which they came
+        self._active: dict[str, _ActiveNode] = {}  # in order of arrival
         self.round: Round | None = None
-        """The one that is OPEN or SEALING."""
-        self._beat: float | None = None  # deadline of the round before
+        """The round that is OPEN or SEALING."""
+        self._beat: float | None = None  # deadline of the previous round
         self._not_before = float("-inf")
         self.step = step
         self.phase = Phase.WAITING if step < steps else Phase.COMPLETE
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do, if nothing else happens."""
+        """When to call `tick`, if no other event comes first; None if there is nothing to wait for."""
         if self.phase is Phase.OPEN and self.round:
             return self.round.deadline
         return self._not_before if self.phase is Phase.WAITING and self._enough() else None
@@ -134,32 +135,39 @@ class RoundMachine:
         return len(self.round.awaited & self._active.keys()) if self.round and self.phase is Phase.OPEN else 0
 
     def attend(self, node: str, now: float) -> list[Action]:
-        """A node holds the head's parameters and wants to train. It may deliver to the round that is open, and is
-        waited for from the next one on."""
+        """Add a node that holds the head's parameters and wants to train.
+
+        It may deliver to the open round. Later rounds wait for it.
+        """
         self._active[node] = _ActiveNode()
         return self._advance(now)
 
     def depart(self, node: str, now: float) -> list[Action]:
-        """A node left or was lost. What it delivered before stays delivered."""
+        """Remove a node that left or was lost. Its earlier contributions stay valid."""
         self._active.pop(node, None)
         return self.excuse(node, now)
 
     def heard(self, node: str) -> None:
-        """A node spoke, if only too late: it lives, and the next round waits for it. Not so if that was in vain before:
-        one that is late whenever it is waited for would keep every round at its full length."""
+        """Note that a node is alive, so that the next round waits for it.
+
+        This has no effect after more than MISSES_FORGIVEN missed rounds. A node that is late every time would otherwise
+        stretch every round to its full length.
+        """
         presence = self._active.get(node)
         if presence is not None and presence.missed <= MISSES_FORGIVEN:
             presence.awaited = True
 
     def excuse(self, node: str, now: float) -> list[Action]:
-        """This round need not wait for a node any longer: it spoke, but there is nothing to count."""
+        """Stop waiting for a node in this round, because it answered without a valid contribution."""
         if self.round is not None:
             self.round.awaited.discard(node)
         return self._advance(now)
 
     def deliver(self, contribution: Contribution, to: Round, now: float) -> tuple[bool, list[Action]]:
-        """A contribution to a round has arrived whole and is in order. Returns whether it is accepted (which it is up
-        to the very deadline), and what is to be done."""
+        """Offer a complete, valid contribution to a round. Return whether it is accepted, and the resulting actions.
+
+        A contribution exactly at the deadline is still accepted.
+        """
         actions = self._advance(now) if self._over(now) else []
         self.heard(contribution.node)
         if self.phase is not Phase.OPEN or to is not self.round:
@@ -170,11 +178,11 @@ class RoundMachine:
         return True, self._advance(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """React to the passing of time."""
         return self._advance(now)
 
     def sealed(self, now: float) -> list[Action]:
-        """The update of the gathered round is on disk."""
+        """Note that the update of the gathered round is on disk."""
         last = self.step + 1 >= self._steps
         self._move(Event.LAST_SEALED if last else Event.SEALED)
         self.step += 1
@@ -197,7 +205,7 @@ class RoundMachine:
         length = self._spec.length_s
         start = now
         if self._spec.pace == "clock" and self._beat is not None and now < self._beat + length:
-            start = self._beat  # the beat goes on from deadline to deadline; sealing takes time from the next round
+            start = self._beat  # rounds run from deadline to deadline, so sealing shortens the next round
         self._move(Event.ENOUGH_NODES)
         self._wait_for = 0
         awaited = {node for node, presence in self._active.items() if presence.awaited} or set(self._active)
@@ -229,7 +237,7 @@ class RoundMachine:
         self.round = None
         self._not_before = current.opened + void_lasts_s(self._spec.length_s)
         count = len(current.accepted)
-        return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions came")]
+        return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions arrived")]
 
     def _move(self, event: Event) -> None:
         following = TRANSITIONS.get((self.phase, event))

@@ -1,4 +1,4 @@
-"""The gRPC port: the swarm's service, and beside it what tools expect of any (health, and reflection for grpcurl)."""
+"""The gRPC server: the swarm's service, the standard health service, and reflection for tools such as grpcurl."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 
 CALLS_A_NODE = 8
 OPTIONS = (
-    ("grpc.so_reuseport", 0),  # or two coordinators could share a port without noticing
+    ("grpc.so_reuseport", 0),  # otherwise two coordinators could share a port unnoticed
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     # HTTP/2 pings are the heartbeat
     ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # or gRPC waits a minute for the answer
+    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # gRPC's default is a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", round(limits.HEARTBEAT_LEAST_S * 1000)),
 )
 
 
 class Server:
-    """Serves from `start` to `stop`; who asks for its health in between is told that it serves, and after that not."""
+    """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards."""
 
     def __init__(self, swarm: Swarm) -> None:
         self._server = grpc.aio.server(
@@ -43,14 +43,14 @@ class Server:
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     async def start(self, listen: str) -> int:
-        """`listen`: HOST:PORT. Returns the port, which is another if that is 0. Raises ConfigError."""
+        """Listen on `listen` (HOST:PORT; port 0 picks a free one). Return the port. Raises ConfigError."""
         try:
             port = self._server.add_insecure_port(listen)
         except RuntimeError:
             port = 0
         if not port:
             raise ConfigError(
-                f"cannot listen on {listen}: the port is in use, or the address is not of this machine; "
+                f"cannot listen on {listen}: the port is in use, or this machine does not have the address; "
                 "give another with --listen HOST:PORT"
             )
         await self._health.set(SERVICE, HealthCheckResponse.SERVING)
@@ -58,6 +58,6 @@ class Server:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Calls that run may go on for so long."""
+        """Stop serving. Calls in progress may continue for `grace_s` seconds."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)

@@ -1,4 +1,4 @@
-"""The gRPC service: the door. Takes messages in and gives messages out, and decides nothing but who may pass."""
+"""The gRPC service: translates calls into calls of the swarm, and refuses nodes that may not join."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 REFUSAL_LENGTH_MAX = 2000
-"""gRPC carries an error's text in a header, and headers end at 8 kB."""
+"""gRPC sends an error's text in a header, and headers are limited to 8 kB."""
 
 
 def add_service(service: Service, server: grpc.aio.Server) -> None:
-    """All calls; and in place of the handlers that protobuf makes, those of calls whose answers are serialized already.
-    Of two generic ones gRPC takes the first, and of two registered ones, where it knows of these, the second."""
+    """Register all calls, with our own handler for Updates, whose messages are already serialized.
+
+    gRPC uses the first of two generic handlers for a method, and the second of two registered ones. So ours is added
+    before protobuf's as a generic handler, and after it as a registered one.
+    """
     updates = grpc.unary_stream_rpc_method_handler(
         service.Updates, request_deserializer=pb.UpdatesRequest.FromString, response_serializer=bytes
     )
@@ -89,7 +92,7 @@ class Service(SwarmServicer):
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(first.header.session, context)
         counts = self._counts(member)
-        counts.bytes_up += first.ByteSize()  # also if it is refused at the door, and no other part is taken in
+        counts.bytes_up += first.ByteSize()  # even if the header is refused and no other part is read
         return await self._swarm.contribute(member, first.header, _counted_up(counts, first, parts))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
@@ -99,22 +102,22 @@ class Service(SwarmServicer):
     async def Updates(  # type: ignore[override]
         self, request: pb.UpdatesRequest, context: Context[Any, Any]
     ) -> AsyncIterator[bytes]:
-        """Gives messages that are serialized already, each once for all who follow; see `add_service`."""
+        """Stream messages that are already serialized, once for all followers; see `add_service`."""
         member = await self._member(request.session, context)
         step = request.from_step
         if step > self._swarm.feed.step:
             await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
-        follows = step == self._swarm.feed.step  # or it has to catch up first
+        follows = step == self._swarm.feed.step  # otherwise the node has to catch up first
         async with _one_at_a_time(member, "Updates", context):
             while True:
                 try:
                     update = await self._swarm.feed.get(step)
                 except NotKept as error:
-                    await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # join again: a snapshot leads past it
+                    await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # it joins again for a snapshot
                 for part in update.parts(self._swarm.feed.step):
                     self._counts(member).bytes_down += len(part)
                     yield part
-                del update, part  # or who waits for the next one would keep it
+                del update, part  # otherwise they stay in memory while this waits for the next update
                 step += 1
                 if step == self._swarm.feed.step:
                     if follows:
@@ -127,8 +130,8 @@ class Service(SwarmServicer):
         step = self._swarm.state.snapshot_steps()[-1]
         path, offset = self._swarm.state.snapshot_path(step), request.offset if request.step == step else 0
         size = (await asyncio.to_thread(path.stat)).st_size
-        if offset > size:  # `==` is fine: a node may have died between the last byte and the file's own name
-            text = f"the snapshot of step {step} has {size} bytes, so nothing begins at byte {offset}: fetch it anew"
+        if offset > size:  # equality is valid: a node may have died between the last byte and the file's rename
+            text = f"the snapshot of step {step} has {size} bytes, but byte {offset} was requested; fetch it again"
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, text)
         self._swarm.events.tell(Fetched(member.node_id, "snapshot"))
         async with _one_at_a_time(member, "Snapshot", context):
@@ -143,7 +146,7 @@ class Service(SwarmServicer):
                 yield part
 
     async def _file(self, member: Member, path: Path, step: int = 0, offset: int = 0) -> AsyncIterator[pb.FilePart]:
-        """The parts of a file from `offset` on: at least one, also where nothing is left of it."""
+        """The parts of a file from `offset` on: at least one, even if no bytes are left."""
         with path.open("rb") as file:
             size = (await asyncio.to_thread(path.stat)).st_size
             file.seek(offset)
@@ -204,7 +207,7 @@ class Service(SwarmServicer):
         except ContractError as error:
             await _refuse(context, str(error))
         names = f"the hash: {ours.hash.hex()[:16]} here, {theirs.hash.hex()[:16]} there"
-        found = differences(ours, theirs) or [names]  # all they say is equal, and they are two runs
+        found = differences(ours, theirs) or [names]  # two runs may have contracts with equal fields
         await _refuse(
             context,
             f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
@@ -212,7 +215,7 @@ class Service(SwarmServicer):
         )
 
     async def _compare_heads(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:
-        """A node that saw a row which this ledger does not have finds out a coordinator that lost something."""
+        """Refuse a node whose newest row is not in this ledger: the ledger has lost rows, or is another lineage."""
         if request.head_step == 0:
             return
         sealed = self._swarm.feed.step
@@ -220,7 +223,7 @@ class Service(SwarmServicer):
             await _refuse(
                 context,
                 f"this coordinator's ledger ends at step {sealed}, but the node has seen step {request.head_step} "
-                "sealed: the ledger has lost rows, and has to be restored from its newest copy",
+                "sealed: the ledger has lost rows; restore it from its newest copy",
             )
         try:
             row = await self._swarm.workers.submit(
@@ -231,7 +234,7 @@ class Service(SwarmServicer):
         if row.hash != request.head_hash:
             await _refuse(
                 context,
-                f"the node has seen another row lead to step {request.head_step} than the one in this ledger: "
+                f"the node's row for step {request.head_step} differs from the one in this ledger: "
                 "they are two lineages; start the node with another --state-dir to take part in this one",
             )
 
@@ -239,7 +242,7 @@ class Service(SwarmServicer):
 async def _counted_up(
     counts: NodeCounts, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
 ) -> AsyncIterator[pb.ContributionPart]:
-    """All parts; those behind the first one are counted as they are taken in."""
+    """All parts. Parts after the first are counted as they are read."""
     yield first
     async for part in parts:
         counts.bytes_up += part.ByteSize()
@@ -248,8 +251,8 @@ async def _counted_up(
 
 @asynccontextmanager
 async def _one_at_a_time(member: Member, call: str, context: Context[Any, Any]) -> AsyncIterator[None]:
-    """A session may have one call of each kind open: it cannot use up what all share."""
-    calls = member.calls  # of this session; the next one has a set of its own
+    """Allow a session only one open call of each kind, so that it cannot exhaust shared resources."""
+    calls = member.calls  # belongs to this session; the next session gets a new set
     if call in calls:
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"one {call} at a time in a session")
     calls.add(call)

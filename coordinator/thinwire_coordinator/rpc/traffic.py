@@ -1,5 +1,6 @@
-"""Bytes between the coordinator and everybody, counted where gRPC parses and serializes messages: the one place
-(docs/watching.md). What belongs to the one or the other node is counted in `service`, where it is known whose it is.
+"""Counts all bytes of the coordinator's gRPC port, where gRPC parses and serializes messages (docs/watching.md).
+
+`service` counts the bytes of each single node, because only there the node is known.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class CountMessages(grpc.aio.ServerInterceptor):
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._counted: dict[str, Handler] = {}  # by method; there are only those that are served
+        self._counted: dict[str, Handler] = {}  # by method; bounded by the number of methods served
 
     async def intercept_service(self, continuation: Find, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = handler_call_details.method

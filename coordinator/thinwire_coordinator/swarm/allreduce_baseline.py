@@ -1,4 +1,4 @@
-"""The yardstick: what exchanging whole gradients would have moved."""
+"""The baseline for comparison: the traffic of a ring all-reduce of whole gradients."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ FP32_BYTES = 4
 
 
 def ring_bytes(nodes: int, parameters: int) -> int:
-    """What all nodes of a ring all-reduce in fp32 send in a round, and receive again: N · 2·(N−1)/N · 4·P."""
+    """Bytes that all nodes together send in one fp32 ring all-reduce: N · 2·(N−1)/N · 4·P. They receive as many."""
     return 2 * max(nodes - 1, 0) * FP32_BYTES * parameters

@@ -1,4 +1,4 @@
-"""Tells the nodes that attend what is going on, and grants them samples: announced when the leases are on disk."""
+"""Grants samples to the attending nodes and sends them announcements, once the leases are on disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ class Announcer:
         self._driver = shared.driver
         self._workers = shared.workers
         self._tasks = shared.tasks
-        self._granted: dict[str, None] = {}  # to be announced when it is on disk
+        self._granted: dict[str, None] = {}  # nodes to announce to once their leases are on disk; an ordered set
         self._writing = False
 
     def grant_and_announce(self, nodes: Iterable[str]) -> None:
-        """Announced when it is on disk which samples were granted: so nobody else gets them after a crash."""
+        """Grant samples to nodes, and announce the round to them once the leases are on disk.
+
+        The order matters: after a crash, the coordinator must not grant the same samples to other nodes.
+        """
         leases, step, spec = self._registry.leases, self._driver.step, self._view.contract.round
         for node in leases.away_since_before(step - spec.momentum_age_max):
             if (member := self._registry.members.by_id.get(node)) is None or not member.active:
-                leases.take_back(node)  # its momentum is worth nothing by now, and is dropped if it comes back
+                leases.take_back(node)  # its momentum is too old by now, and the node must drop it when it returns
         for node in nodes:
             leases.grant(node, spec.lease_samples, step)
             self._granted[node] = None
@@ -41,13 +44,16 @@ class Announcer:
         self._announce(self._registry.members.by_id)
 
     def idle(self) -> Announcement:
-        """What a node hears that has no part in an open round."""
+        """The announcement for a node that takes no part in an open round."""
         state = Announcement.STATE_COMPLETE if self._driver.complete else Announcement.STATE_WAITING
         text = self._view.condition if self._intake.current is None else "a round is open"
         return Announcement(state=state, term=self._view.term.number, step=self._driver.step, text=text)
 
     def _write_leases(self) -> None:
-        """One write at a time, for all that were granted something meanwhile: a thousand may come back at once."""
+        """Write the leases and then announce them; one write at a time covers all grants made meanwhile.
+
+        A thousand nodes may return at once, so one write for each would be too slow.
+        """
         self._writing = True
         announced = list(self._granted)
         self._granted.clear()
@@ -67,8 +73,8 @@ class Announcer:
         for node in nodes:
             member = self._registry.members.by_id.get(node)
             if member is not None and member.announcements is not None:
-                in_it = current is not None and self._registry.leases.holds(node)
-                member.announcements.put(self._announcement(current, node) if current and in_it else self.idle())
+                takes_part = current is not None and self._registry.leases.holds(node)
+                member.announcements.put(self._announcement(current, node) if current and takes_part else self.idle())
 
     def _announcement(self, current: OpenRound, node: str) -> Announcement:
         now = self._driver.now()

@@ -1,4 +1,4 @@
-"""Puts a swarm together: for the daemon, the simulator, the benchmarks and the tests alike."""
+"""Builds a swarm from its parts, for the daemon, the simulator, the benchmarks and the tests."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ def assemble(
     read_update: ReadUpdate | None = None,
     cache_bytes_max: int = CACHE_BYTES_MAX,
 ) -> Swarm:
-    """Begin a new term on an open state directory.
+    """Begin a new term on an open state directory. Needs a running event loop.
 
-    replica: the coordinator's own, at the head of the ledger. wait_for: nodes to wait for before the first round. now:
-    the coordinator's clock, in seconds. randomness: for nonces and the names of sessions. read_update: where followers'
-    old updates come from, if not from `state`; runs on a worker. cache_bytes_max: see `Feed`. Needs a running
-    event loop.
+    replica: the coordinator's own replica, at the head of the ledger. wait_for: nodes to wait for before the first
+    round. now: the coordinator's clock, in seconds. randomness: source of nonces and session names. read_update: reads
+    old updates for followers, on a worker; by default from `state`. cache_bytes_max: see `Feed`.
     """
-    contract, drawn = state.contract, randomness or random.SystemRandom()
+    contract, randomness = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
     counts = Counts(replica.layout.parameters)
     registry = Registry(
-        Members(contract.round.nodes_max, drawn),
+        Members(contract.round.nodes_max, randomness),
         state.ledger.leases(),
         KnownFingerprints(contract.round.base_age_max),
         counts,
@@ -79,13 +78,13 @@ def assemble(
     _know_older_bases(shared)
     view, intake = SwarmView(shared), Intake(shared)
     announcer = Announcer(shared, view, intake)
-    rounds = Rounds(shared, replica, intake, announcer, drawn)
+    rounds = Rounds(shared, replica, intake, announcer, randomness)
     shared.driver.start(rounds.handle)
     return Swarm(shared, replica, view, intake, announcer, rounds)
 
 
 def read_encoded(state: State, step: int) -> EncodedUpdate:
-    """A sealed update from disk. Raises NotKept if it is older than what is kept, LedgerError if it cannot be read."""
+    """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
     row = state.reading_ledger.row(step)
     try:
         return encoded_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
@@ -93,12 +92,12 @@ def read_encoded(state: State, step: int) -> EncodedUpdate:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:
             raise
-        text = f"step {step}: updates are kept since step {oldest}; join again, and take a snapshot"
+        text = f"step {step}: the oldest update kept is that of step {oldest}; join again and take a snapshot"
         raise NotKept(text, step) from None
 
 
 def _know_older_bases(shared: Shared) -> None:
-    """After a restart: what nodes may still stand on, from the rows."""
+    """After a restart, restore from the rows the fingerprints of the bases that nodes may still use."""
     head = shared.feed.step
     for row in shared.state.ledger.rows(max(0, head - shared.contract.round.base_age_max), head):
         known = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""A contribution that has arrived whole is checked here: its base is compared, and its votes are decoded and merged."""
+"""Checks complete contributions: compares their base's fingerprint, decodes their votes, and queues the merge."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ from thinwire_proto.wire.service_pb2 import ContributionHeader, Receipt
 log = logging.getLogger("thinwire.coordinator")
 
 UNMERGED_MAX = 2
-"""Contributions that are decoded and not merged yet. Two keep the merge thread busy; more would only take memory, each
-several times what it has as a payload."""
+"""How many contributions may be decoded and not yet merged.
+
+Two keep the merge thread busy. More would only take memory: a decoded contribution is several times the size of its
+payload.
+"""
 
 
 class Checker:
+    """Checks contributions, with at most UNMERGED_MAX of them decoded at a time."""
+
     def __init__(self, shared: Shared) -> None:
         self._magnitude = shared.contract.demo.magnitude
         self._layout = shared.layout
@@ -44,16 +49,16 @@ class Checker:
         contribution: Contribution,
         payload: bytes,
     ) -> Refusal | Votes:
-        """Accept a contribution into its round if that is still open, and return its votes; or say why not."""
+        """Accept a valid contribution into its round, if it is still open, and return its votes or the refusal."""
         over = Refusal(Receipt.REASON_LATE, f"round {current.round.number} ended before this was checked")
         base = self._registry.fingerprints.at(header.step)
         if base is None or current.round is not self._driver.round:
-            return over  # rounds stand on later steps by now, or, after a void one, on this step under another nonce
+            return over  # a later round is open: at a later step or, after a void round, at this step with a new nonce
         if not await self._replica_is_equal(member, header, base):
             text = f"{member.name}: its replica differs at step {header.step}; its votes are not merged"
-            node, who = member.node_id, member.name
-            tell(log, logging.WARNING, "coordinator.replica_differs", text, node_id=node, name=who, step=header.step)
-            text = f"the parameters that this was computed on are not those of step {header.step}: fetch them anew"
+            node, name = member.node_id, member.name
+            tell(log, logging.WARNING, "coordinator.replica_differs", text, node_id=node, name=name, step=header.step)
+            text = f"the node's parameters differ from those of step {header.step}; fetch a new snapshot"
             return Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
         await self._room.acquire()
         merging: asyncio.Future[None] | None = None
@@ -64,7 +69,7 @@ class Checker:
 
             def accepted() -> None:
                 nonlocal merging
-                # merged as they come, in the order in which the merge thread gets them; the seal is behind all of them
+                # the merge thread adds votes in the order of this queue; the seal comes after all of them
                 merging = self._workers.submit(Job.ADD_VOTES, current.merger.add, votes, contribution.weight)
                 merging.add_done_callback(lambda _: self._room.release())
                 self._tasks.must_succeed(merging)

@@ -1,8 +1,8 @@
-"""All counts of a coordinator since its process started: the one place that adds up.
+"""All counts of a coordinator since its process started.
 
-`Counts` watches a swarm's events, before any other watcher. The status call, the page and the metrics read it. Bytes
-are counted where gRPC parses and serializes messages (`rpc.traffic`), and those of a single node in `rpc.service`,
-which knows whose they are.
+No other module adds up counts. `Counts` is the first watcher of a swarm's events; the status call, the page and the
+metrics read it. Bytes are counted where gRPC parses and serializes messages (`rpc.traffic`). Bytes of a single node are
+counted in `rpc.service`, which knows the node.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from thinwire_coordinator.swarm.events import (
 from thinwire_proto.wire.service_pb2 import Receipt
 
 NODES_MAX = 65_536
-"""Nodes whose counts are kept when there are twice as many: those that gave most."""
+"""When twice this many nodes have counts, only this many are kept: those with the most tokens."""
 
 
 @dataclass
 class NodeCounts:
-    """Of one node. counted, not_counted: contributions. dropped: micro-batches, by its own account, like compute_s.
-    lost: times that it went without a word. bytes_fetched: of snapshots and of the corpus."""
+    """The counts of one node.
+
+    counted, not_counted: contributions. dropped: micro-batches that the node dropped. compute_s: time that the node
+    computed; dropped and compute_s are as the node reports them. lost: how often the node disappeared without leaving.
+    bytes_fetched: bytes of snapshots and of the corpus.
+    """
 
     counted: int = 0
     not_counted: int = 0
@@ -49,53 +53,56 @@ class NodeCounts:
 
 
 class Counts:
-    """parameters: of the model. Everybody but this module, and `rpc` for bytes, only reads."""
+    """The counts of the whole swarm and of each node. Only this module, and `rpc` for bytes, may change them.
+
+    parameters: number of the model's parameters.
+    """
 
     def __init__(self, parameters: int) -> None:
         self._parameters = parameters
         self.traffic = Traffic()
         self.nodes: dict[str, NodeCounts] = {}
-        """By node id; see `of`."""
+        """By node id; `of` adds missing entries."""
         self.rounds_sealed: Counter[str] = Counter()
-        """By how they ended: everybody, time."""
+        """By how they ended: `everybody` (all awaited nodes contributed) or `time`."""
         self.rounds_void: Counter[str] = Counter()
         self.counted = 0
         """Contributions in sealed updates."""
         self.not_counted: Counter[Receipt.Reason.ValueType] = Counter()
-        """The other ones, by the receipt's reason."""
+        """Contributions that were not counted, by the receipt's reason."""
         self.fingerprints_equal = 0
         self.fingerprints_different = 0
         self.tokens = 0
-        """In contributions that were counted."""
+        """Tokens in counted contributions."""
         self.votes = 0
         self.votes_bytes = 0
         self.update_components = 0
         self.update_bytes = 0
         self.updates: Counter[str] = Counter()
-        """By the form of the codec."""
+        """By the form that the codec chose."""
         self.dense_bytes = 0
-        """What exchanging whole gradients would have sent, and received again."""
+        """Bytes that all-reducing whole gradients would have sent; it would have received as many."""
         self.came = 0
         self.left = 0
         self.lost = 0
         self.fetches: Counter[str] = Counter()
-        """By what: snapshot, corpus."""
+        """By kind: `snapshot` or `corpus`."""
         self.loss_training: float | None = None
-        """Of the newest sealed update."""
+        """Training loss of the newest sealed update."""
 
     @property
     def bytes_up(self) -> int:
-        """Of contributions."""
+        """Bytes of contributions received."""
         return self.traffic.received.bytes["contribution"]
 
     @property
     def bytes_down(self) -> int:
-        """Of updates."""
+        """Bytes of updates sent."""
         return self.traffic.sent.bytes["update"]
 
     @property
     def bytes_fetched(self) -> int:
-        """Of snapshots and of the corpus."""
+        """Bytes of snapshots and of the corpus sent."""
         return self.traffic.sent.bytes["snapshot"] + self.traffic.sent.bytes["corpus"]
 
     @property
@@ -103,7 +110,7 @@ class Counts:
         return self.fingerprints_equal + self.fingerprints_different
 
     def of(self, node_id: str) -> NodeCounts:
-        """The counts of a node, which outlive its membership."""
+        """The counts of a node; they survive when the node leaves."""
         found = self.nodes.get(node_id)
         if found is None:
             if len(self.nodes) >= 2 * NODES_MAX:
@@ -113,7 +120,7 @@ class Counts:
         return found
 
     def watch(self, event: Event) -> None:
-        """Told of each event, those that come from every node in every round first."""
+        """Add an event to the counts. The most frequent events come first in the match."""
         match event:
             case ContributionOffered():
                 node = self.of(event.node_id)

@@ -1,8 +1,7 @@
-"""What happens in a swarm, told as it happens to whoever watches: the metrics, and the page's history.
+"""The events of a swarm. Watchers, such as the metrics and the page's history, receive each event as it happens.
 
-Watchers are called on the event loop and take no time. They see, and decide nothing. An exception in one of them is a
-bug, which is logged and counted and changes nothing else. Times are seconds; `at` is by the coordinator's monotonic
-clock.
+Watchers run on the event loop, return at once, and never influence the swarm. An exception in a watcher is a bug; it is
+logged and counted, and has no other effect. Times are in seconds; `at` is read from the coordinator's monotonic clock.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ class RoundOpened:
 
 @dataclass(frozen=True)
 class ContributionOffered:
-    """A node begins to send one, and says what came of its micro-batches: how many it dropped, and how long it
-    computed."""
+    """A node begins to send a contribution.
+
+    dropped: micro-batches that the node dropped. compute_s: how long it computed.
+    """
 
     node_id: str
     dropped: int
@@ -41,10 +42,12 @@ class ContributionOffered:
 
 @dataclass(frozen=True)
 class ContributionTaken:
-    """It is in the round; whether it counts is known when the round is over.
+    """A round has accepted a contribution. Whether it counts is known when the round is over.
 
-    components: votes in it. after_open_s: from the round's announcement to the last byte. before_deadline_s: from there
-    to the deadline; below zero if it was in the very last moment. receive_s: from the first part to the last."""
+    components: votes in it. after_open_s: from the round's announcement to the last byte. before_deadline_s: from the
+    last byte to the deadline; slightly below zero if it came within the timer's tick. receive_s: from the first part to
+    the last.
+    """
 
     node_id: str
     round: int
@@ -57,7 +60,7 @@ class ContributionTaken:
 
 @dataclass(frozen=True)
 class ContributionRefused:
-    """It is not counted, and `reason` says why (REASON_VOID: its round was void)."""
+    """A contribution is not counted, for this reason (REASON_VOID: its round was void)."""
 
     node_id: str
     reason: Receipt.Reason.ValueType
@@ -71,9 +74,13 @@ class FingerprintCompared:
 
 @dataclass(frozen=True)
 class RoundSealed:
-    """step: the one that the update leads from; step + 1 are sealed now. loss: in training, nats a token, mean over
-    samples. gather_s: from announcement to its end; merge_s: until the update is encoded; seal_s: until body and row
-    are on disk. components: with a vote other than 0. codec: which of the codec's forms was the smallest."""
+    """The update of a round is sealed.
+
+    step: the step that the update starts from; step + 1 updates are sealed now. loss: training loss, nats per token,
+    mean over samples. components: components whose merged vote is not 0. codec: the form of the codec that was
+    smallest. gather_s: from the announcement to the end of the round. merge_s: from there until the update is encoded.
+    seal_s: from there until body and row are on disk.
+    """
 
     round: int
     step: int
@@ -100,7 +107,7 @@ class RoundVoid:
 
 @dataclass(frozen=True)
 class UpdateApplied:
-    """The coordinator's own replica has taken an update."""
+    """The coordinator's own replica has applied an update, in `seconds`."""
 
     step: int
     seconds: float
@@ -108,7 +115,7 @@ class UpdateApplied:
 
 @dataclass(frozen=True)
 class UpdateSent:
-    """The stream of a node that was up to date has taken the whole newest update, `after_s` after it was sealed."""
+    """The stream of a node at the head has taken the whole newest update, `after_s` after it was sealed."""
 
     node_id: str
     step: int
@@ -117,7 +124,7 @@ class UpdateSent:
 
 @dataclass(frozen=True)
 class LossMeasured:
-    """Held-out, nats a token; not a number if the run has diverged."""
+    """The held-out loss at a step, in nats per token; NaN if the run has diverged."""
 
     step: int
     loss: float
@@ -125,7 +132,7 @@ class LossMeasured:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the model writes at a step."""
+    """A text that the model generated at a step."""
 
     step: int
     prompt: str
@@ -139,7 +146,7 @@ class NodeCame:
 
 @dataclass(frozen=True)
 class NodeWent:
-    """lost: without a word of leaving; told when it has had the time to say it."""
+    """A node is gone. lost: it did not call Leave within the time allowed for that."""
 
     node_id: str
     lost: bool
@@ -147,7 +154,7 @@ class NodeWent:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A node has begun to fetch something that travels once: `what` is snapshot or corpus."""
+    """A node has begun to fetch a `snapshot` or the `corpus`, as `what` says."""
 
     node_id: str
     what: str
@@ -173,11 +180,11 @@ Event = (
 
 @dataclass
 class Events:
-    """`watchers` are told each event, in order. Work that a watcher does later goes through `keep` or `look_at`."""
+    """Passes each event to all `watchers`, in order. A watcher starts later work through `keep` or `look_at`."""
 
     watchers: list[Callable[[Event], None]] = field(default_factory=list)
     failures: int = 0
-    """Exceptions in watchers, and in their work."""
+    """Exceptions in watchers and in their later work."""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _logged: set[tuple[str, type[BaseException]]] = field(default_factory=set)
 
@@ -185,11 +192,11 @@ class Events:
         for watcher in self.watchers:
             try:
                 watcher(event)
-            except Exception as error:  # noqa: BLE001 - a run must not end because somebody watches it
+            except Exception as error:  # noqa: BLE001 - a failing watcher must not end the run
                 self.failed(getattr(watcher, "__qualname__", repr(watcher)), error)
 
     def keep(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a watcher's task to its end; the loop itself holds tasks only weakly."""
+        """Run a watcher's task and hold a reference to it, because the event loop holds only a weak one."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -197,14 +204,14 @@ class Events:
         return task
 
     def look_at(self, what: str, work: asyncio.Future[None]) -> None:
-        """Log and count it, should a watcher's work fail."""
+        """Log and count a failure of a watcher's work."""
         work.add_done_callback(partial(self._look, what))
 
     def failed(self, what: str, error: BaseException) -> None:
         """Count a failure, and log it with its traceback the first time."""
         self.failures += 1
         kind = (what, type(error))
-        log.error("watching failed: %s: %r", what, error, exc_info=None if kind in self._logged else error)
+        log.error("a watcher failed: %s: %r", what, error, exc_info=None if kind in self._logged else error)
         self._logged.add(kind)
 
     def _look(self, what: str, done: asyncio.Future[None]) -> None:

@@ -1,5 +1,8 @@
-"""Updates go out here. Each is put into messages once, and the same bytes go to all followers; a slow one reads from
-disk, and holds one update at a time."""
+"""Sends updates to followers.
+
+Each update is serialized once, and all followers receive the same bytes. A follower that falls behind the cache reads
+from disk, and holds one update at a time.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,18 @@ CACHE_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True)
 class EncodedUpdate:
-    """A sealed row with the body that it names, as serialized messages (`UpdatePart`), ready to be sent.
+    """A sealed row and its body as serialized `UpdatePart` messages, ready to send.
 
-    head_step: how many steps are sealed, as the end of the first one says. It alone is not the same for all."""
+    head_step: the number of sealed steps, which the first message carries at its end. It is the only field that differs
+    between followers.
+    """
 
     messages: tuple[bytes, ...]
     head_step: int
-    size: int  # of the body
+    size: int  # of the body, in bytes
 
     def parts(self, head_step: int) -> Iterator[bytes]:
-        """The messages, where so many steps are sealed by now. Nothing is copied for a follower at the head."""
+        """The messages with this `head_step`. Nothing is copied for a follower at the head."""
         first, *rest = self.messages
         yield first if head_step == self.head_step else first.removesuffix(_head(self.head_step)) + _head(head_step)
         yield from rest
@@ -36,17 +41,20 @@ def _head(head_step: int) -> bytes:
 
 
 def encoded_update(step: int, row: bytes, body: bytes) -> EncodedUpdate:
-    """The update of a step, from its canonical row. It copies the body, so not on the event loop."""
+    """Serialize the update of a step from its canonical row. This copies the body, so run it off the event loop."""
     first, *rest = split(body)
-    # in the order of the fields but for `head_step`, whose number is the highest: as protobuf itself writes it
+    # `head_step` has the highest field number, so appending it gives the bytes that protobuf itself would write
     messages = [UpdatePart(row=row, data=first).SerializeToString() + _head(step + 1)]
     messages += [UpdatePart(data=data).SerializeToString() for data in rest]
     return EncodedUpdate(tuple(messages), step + 1, len(body))
 
 
 class Feed:
-    """Sealed updates by step. `read` fetches one from disk; `step` is how many are sealed. The newest ones are held in
-    memory, as many as fit `cache_bytes_max`, and one at least."""
+    """Sealed updates by step, with the newest ones cached in memory.
+
+    read: reads an update from disk. step: the number of sealed updates. cache_bytes_max: bound of the cache, which
+    always holds at least one update.
+    """
 
     def __init__(
         self, read: Callable[[int], Awaitable[EncodedUpdate]], step: int, cache_bytes_max: int = CACHE_BYTES_MAX
@@ -59,7 +67,7 @@ class Feed:
         self._recent_bytes = 0
 
     async def publish(self, update: EncodedUpdate) -> None:
-        """The update that leads from θ_step to θ_{step+1} is on disk."""
+        """Publish the update from θ_step to θ_{step+1}, which is on disk."""
         self._recent[self.step] = update
         self._recent_bytes += update.size
         while self._recent_bytes > self._cache_bytes_max and len(self._recent) > 1:
@@ -69,7 +77,7 @@ class Feed:
             self._sealed.notify_all()
 
     async def get(self, step: int) -> EncodedUpdate:
-        """The update of a step, as soon as it is sealed."""
+        """Return the update of a step; waits until it is sealed."""
         async with self._sealed:
             await self._sealed.wait_for(lambda: self.step > step)
         return self._recent.get(step) or await self._read(step)

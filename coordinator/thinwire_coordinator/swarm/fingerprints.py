@@ -1,5 +1,7 @@
-"""What the coordinator knows of the parameters that a contribution may stand on: their fingerprints, each under the
-nonce that nodes were told for that step."""
+"""Fingerprints of the parameters that a contribution may use as its base.
+
+Each fingerprint was computed with the nonce that the coordinator announced for that step.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,20 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class KnownFingerprint:
     nonce: int
-    fingerprint: asyncio.Future[int]  # of the coordinator's own replica
+    """The fingerprint of the coordinator's own replica at one step."""
+
+    fingerprint: asyncio.Future[int]
 
 
 class KnownFingerprints:
-    """Those of the newest step, and of `age_max` steps before it."""
+    """The fingerprints of the newest step and of the `age_max` steps before it."""
 
     def __init__(self, age_max: int) -> None:
         self._age_max = age_max
         self._by_step: dict[int, KnownFingerprint] = {}
 
     def know(self, step: int, nonce: int, fingerprint: asyncio.Future[int]) -> None:
-        """The newest step's; a second round on the same step has a nonce of its own."""
+        """Add the fingerprint of the newest step. A second round at the same step replaces nonce and fingerprint."""
         self._by_step[step] = KnownFingerprint(nonce, fingerprint)
         for old in [known for known in self._by_step if known < step - self._age_max]:
             del self._by_step[old]
@@ -30,7 +34,7 @@ class KnownFingerprints:
         return self._by_step.get(step)
 
     def nonces(self, step: int) -> list[int]:
-        """Of `step`, of the step before, and so on, as far back as they are known without a gap."""
+        """The nonces of `step`, of the step before it, and so on, up to the first gap."""
         found = []
         while (base := self._by_step.get(step)) is not None:
             found.append(base.nonce)

@@ -1,5 +1,7 @@
-"""Where a contribution comes in: judged at the door by its header, read part by part, and checked. Every one gets a
-receipt, at once or when its round is over."""
+"""Receives contributions: checks the header, reads the payload part by part, and has the content checked.
+
+Every contribution gets a receipt, either at once or when its round is over.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ log = logging.getLogger("thinwire.coordinator")
 
 
 class Intake:
-    """`current` is the round that is open, or whose update is being sealed."""
+    """Receives the contributions to one round at a time. `current` is the round that is open or being sealed."""
 
     def __init__(self, shared: Shared) -> None:
         contract = shared.contract
@@ -45,11 +47,11 @@ class Intake:
         return self._current
 
     def open(self, opened: Round, k: int, merger: Merges) -> None:
-        """Contributions to this round are taken in from now on."""
+        """Accept contributions to this round from now on."""
         self._current = OpenRound(opened, k, merger)
 
     def close(self, receipt: Receipt) -> None:
-        """The round is over: every contribution that was accepted gets this receipt."""
+        """End the round: give this receipt to every accepted contribution."""
         current, self._current = self._current, None
         assert current is not None
         current.close(receipt)
@@ -57,10 +59,10 @@ class Intake:
     async def contribute(
         self, member: Member, header: ContributionHeader, parts: AsyncIterator[ContributionPart]
     ) -> Receipt:
-        """Take a contribution in and return its receipt, when its round is over."""
+        """Receive a contribution and return its receipt, which may take until its round is over."""
         self._registry.events.tell(ContributionOffered(member.node_id, header.dropped, header.compute_ms / 1000))
         current = self._current
-        refusal = self._at_the_door(member, header, current)
+        refusal = self._check_header(member, header, current)
         if refusal is not None or current is None:
             assert refusal is not None
             return self._refuse(member, header, current, refusal)
@@ -71,31 +73,31 @@ class Intake:
         return await asyncio.shield(self._judge(member, header, current, contribution, found))
 
     async def ask_receipt(self, name: bytes) -> Receipt | None:
-        """The receipt of a contribution to the round that is open, or that is being sealed, when there is one."""
+        """Wait for the receipt of a contribution to the current round; None if the round has no such contribution."""
         receipt = self._current.receipt(name) if self._current else None
         return None if receipt is None else await asyncio.shield(receipt)
 
     def may_be_counted(self, name: bytes) -> bool:
-        """Whether a contribution is in the open round, so that nobody can say yet what becomes of it."""
+        """Whether a contribution is in the current round, so that its outcome may still be open."""
         return self._current is not None and self._current.receipt(name) is not None
 
     def may_count_from(self, node: str) -> bool:
-        """Whether the open round has a whole contribution of a node that may yet be counted."""
+        """Whether the current round has a complete contribution of a node that may still be counted."""
         return self._current is not None and self._current.round.has_whole_from(node)
 
-    def _at_the_door(
+    def _check_header(
         self, member: Member, header: ContributionHeader, current: OpenRound | None
     ) -> admission.Refusal | None:
         claim = admission.Claim(
             header.term, header.round, header.step, header.base_step, header.samples, header.payload_bytes
         )
         facts = self._facts(current.round, member, _mark(header)) if current else None
-        return admission.at_the_door(claim, self._term.number, self._driver.next_round, facts)
+        return admission.check_header(claim, self._term.number, self._driver.next_round, facts)
 
     def _facts(self, current: Round, member: Member, trained_through: int | None) -> admission.RoundFacts:
         leases = self._registry.leases
         contributed = current.has_from(member.node_id, member.session)
-        full = current.full and not contributed  # of nodes that were forgotten since
+        full = current.full and not contributed  # full of contributions from nodes that were forgotten since
         holds = leases.holds(member.node_id) and not full
         return admission.RoundFacts(
             round=current.number,
@@ -122,7 +124,7 @@ class Intake:
         contribution: Contribution,
         parts: AsyncIterator[ContributionPart],
     ) -> bytes | Receipt:
-        """The payload, or the receipt of a contribution that did not arrive whole and in time."""
+        """Read the payload. Return the refusing receipt instead if it did not arrive complete and in time."""
         whole = False
         try:
             patience_s = current.round.deadline + READ_GRACE_S - self._driver.now()
@@ -137,8 +139,8 @@ class Intake:
             if not whole:
                 current.round.refuse(contribution)
         if not whole:
-            # it may have asked for the receipt of this one since, and been told that there is none
-            left = admission.Refusal(Receipt.REASON_NO_LEASE, "the node has joined anew since this was sent")
+            # in its new session, the node may already have asked for this receipt and learned that there is none
+            left = admission.Refusal(Receipt.REASON_NO_LEASE, "the node joined again while this was being sent")
             return self._not_counted(member, left)
         return payload
 
@@ -150,15 +152,18 @@ class Intake:
         contribution: Contribution,
         payload: bytes,
     ) -> asyncio.Future[Receipt]:
-        """A contribution has arrived whole: its receipt, known by its hash from now on, whoever is still listening."""
+        """Start the check of a complete contribution and return its future receipt.
+
+        From now on the receipt can be found by the contribution's hash, even if this call is cancelled.
+        """
         number = current.round.number
         name = contribution_hash(self._contract.hash, self._term.number, number, member.node_id, payload)
         if (receipt := current.receipt(name)) is not None:
-            current.round.refuse(contribution)  # the very same was refused before
+            current.round.refuse(contribution)  # the same contribution was refused before
             return receipt
         arrived = self._driver.now()
         current.arrived(contribution, name, round(arrived * 1e6))
-        # from here on nobody else is to train on these samples: they may yet be counted
+        # no other node may train on these samples from now on, because they may still be counted
         self._registry.leases.report(member.node_id, _mark(header))
 
         async def judge() -> None:
@@ -187,10 +192,11 @@ class Intake:
         self, member: Member, header: ContributionHeader, current: OpenRound | None, refusal: admission.Refusal
     ) -> Receipt:
         driver = self._driver
-        if refusal.reason != Receipt.REASON_DUPLICATE:  # the one before it may still be counted
-            self._registry.leases.report(member.node_id, _mark(header))  # it lives, and has this in its momentum
+        if refusal.reason != Receipt.REASON_DUPLICATE:  # the earlier contribution may still be counted
+            # the node is alive, and its momentum includes these samples
+            self._registry.leases.report(member.node_id, _mark(header))
         if refusal.reason == Receipt.REASON_LATE:
-            driver.heard(member.node_id)  # its contribution to the round that is open may still come
+            driver.heard(member.node_id)  # the node may still contribute to the open round
         elif refusal.reason != Receipt.REASON_DUPLICATE and current is not None and current is self._current:
             driver.excuse(member.node_id)
         receipt = self._not_counted(member, refusal)
@@ -210,11 +216,12 @@ def not_counted(reason: Receipt.Reason.ValueType, text: str) -> Receipt:
 
 
 def _mark(header: ContributionHeader) -> int | None:
+    """The last position that the node has trained on; None if it names none."""
     return header.trained_through if header.HasField("trained_through") else None
 
 
 async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart], patience_s: float) -> bytes:
-    """The payload of a contribution, part by part. Raises PayloadError, or TimeoutError when patience is at an end."""
+    """Read a payload of `size` bytes part by part. Raises PayloadError, or TimeoutError after `patience_s` seconds."""
     assembly = Assembly(size, size_max, "contribution")
 
     async def read() -> None:

@@ -1,7 +1,7 @@
-"""Who is here: one member for each node that joined, with what it gave and what it got.
+"""The members of a swarm: one for each node that joined, with its session.
 
-The contract bounds how many there are. When a newcomer finds every place taken, the member makes room that was heard of
-longest ago, among those that have no call open.
+The contract bounds the number of members. When the swarm is full, a new node replaces the member with the oldest last
+call, among those that have no call open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME_LENGTH_MAX = 64
 
 
 class NewestAnnouncement:
-    """Holds the newest announcement for one reader; an older one that was not read yet is dropped."""
+    """A mailbox for one reader that holds only the newest announcement and drops older unread ones."""
 
     def __init__(self) -> None:
         self._value: Announcement | None = None
@@ -37,23 +37,25 @@ class NewestAnnouncement:
 
 @dataclass
 class Member:
+    """A node that joined, and its newest session."""
+
     node_id: str
     name: str
     session: str
-    announcements: NewestAnnouncement | None = None  # while it attends
-    calls: set[str] = field(default_factory=set)  # of this session that are open: one of each kind
-    leaving: bool = False  # it has said so
-    heard: int = 0  # when it last made a call: larger is later
+    announcements: NewestAnnouncement | None = None  # set while the node attends
+    calls: set[str] = field(default_factory=set)  # open calls of this session; at most one of each kind
+    leaving: bool = False  # whether it has called Leave
+    heard: int = 0  # sequence number of its last call
 
     @property
     def active(self) -> bool:
-        """Whether it attends, and so takes part."""
+        """Whether the node attends, and so takes part in rounds."""
         return self.announcements is not None
 
 
 @dataclass
 class Members:
-    """All nodes that this process has seen, by node id and by session; as many as the contract allows."""
+    """Up to `nodes_max` nodes that joined since the process started, by node id and by session."""
 
     nodes_max: int
     randomness: random.Random = field(default_factory=random.SystemRandom)
@@ -62,7 +64,7 @@ class Members:
     _calls: int = 0
 
     def join(self, node_id: str, name: str) -> Member | None:
-        """A session for a node, in place of the one that it had; None if the swarm is full of others."""
+        """Give a node a new session in place of its old one. Return None if the swarm is full."""
         member = self.by_id.get(node_id)
         if member is None:
             if len(self.by_id) >= self.nodes_max and not self._forget_one():
@@ -78,7 +80,7 @@ class Members:
         return member
 
     def of_session(self, session: str) -> Member | None:
-        """Who makes a call in this session, if it is the newest one of a member."""
+        """The member with this session, if it is the member's newest; records that the member made a call."""
         member = self.by_session.get(session)
         if member is not None:
             self._hear(member)
@@ -99,5 +101,5 @@ class Members:
 
 
 def readable(name: str) -> str:
-    """A name that can be printed on any terminal: control characters out, and not too long."""
+    """Make a name safe to print on any terminal: remove control characters and limit the length."""
     return "".join(letter for letter in name if letter.isprintable())[:NAME_LENGTH_MAX].strip()

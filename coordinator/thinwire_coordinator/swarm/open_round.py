@@ -1,4 +1,4 @@
-"""What the event loop keeps beside the pure `Round`: where its votes are merged, and who waits for a receipt."""
+"""The open round with the parts that need the event loop: the merger of its votes, and the receipts awaited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire_proto.wire.service_pb2 import Receipt
 
 @dataclass
 class OpenRound:
-    """k: components that each of its contributions may have."""
+    """A `Round` with its merger and its receipts. k: components that each contribution may have."""
 
     round: Round
     k: int
@@ -20,21 +20,21 @@ class OpenRound:
     _receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)
 
     def arrived(self, contribution: Contribution, name: bytes, arrived_us: int) -> None:
-        """A contribution has arrived whole. Its receipt can be waited for from now on."""
+        """Record that a contribution is complete. Its receipt can be awaited from now on."""
         self.round.arrived(contribution, name, arrived_us)
         self._receipts[name] = asyncio.get_running_loop().create_future()
 
     def receipt(self, name: bytes) -> asyncio.Future[Receipt] | None:
-        """The receipt of a contribution that has arrived whole; shield it, since others wait for it, too."""
+        """The receipt of a complete contribution. Shield it, because several callers may await it."""
         return self._receipts.get(name)
 
     def refuse(self, contribution: Contribution, receipt: Receipt) -> None:
-        """Answer a contribution that was checked, and is not accepted."""
+        """Answer a contribution that failed its check."""
         self.round.refuse(contribution)
         self._answer(contribution, receipt)
 
     def close(self, receipt: Receipt) -> None:
-        """The round is over: every accepted contribution gets this receipt."""
+        """End the round: give this receipt to every accepted contribution."""
         for contribution in self.round.accepted:
             self.round.over(contribution)
             own = Receipt()

@@ -1,5 +1,8 @@
-"""Whether a node left, or was lost. One that leaves closes its streams and then says so, and a lost one never does: so
-whoever is gone has a moment to say it."""
+"""Tells whether a node left or was lost.
+
+A node that leaves closes its streams and then calls Leave; a lost node never calls it. So the decision waits
+LAST_WORD_S seconds after the stream of a node has ended.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from thinwire_proto.limits import LAST_WORD_S
 
 
 class Presence:
-    """Counts and tells each departure once."""
+    """Emits one NodeWent event for each departure."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._silent: dict[str, asyncio.TimerHandle] = {}  # by node: gone, and it did not say so yet
+        self._silent: dict[str, asyncio.TimerHandle] = {}  # nodes without a stream that have not called Leave
 
     def gone(self, member: Member) -> None:
-        """Its stream has ended."""
+        """Note that the stream of a member has ended."""
         if member.leaving:
             self._events.tell(NodeWent(member.node_id, lost=False))
         else:
@@ -26,13 +29,13 @@ class Presence:
             self._silent[member.node_id] = loop.call_later(LAST_WORD_S, self.back, member)
 
     def left(self, member: Member) -> None:
-        """It says that it leaves."""
+        """Note that a member has called Leave."""
         if (timer := self._silent.pop(member.node_id, None)) is not None:
             timer.cancel()
             self._events.tell(NodeWent(member.node_id, lost=False))
 
     def back(self, member: Member) -> None:
-        """It joins anew, or its moment is over: if it was gone without a word, it was lost."""
+        """Note that a member joins again, or that its time is over. If its stream had ended, it was lost."""
         if (timer := self._silent.pop(member.node_id, None)) is not None:
             timer.cancel()
             self._events.tell(NodeWent(member.node_id, lost=True))

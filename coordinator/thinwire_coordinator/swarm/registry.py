@@ -1,5 +1,4 @@
-"""What the coordinator keeps about nodes while it lives: who is here, what each may train on, what each may stand
-on, and what was counted; and who is told of it."""
+"""The coordinator's state about nodes in memory: members, leases, known fingerprints, counts and event watchers."""
 
 from __future__ import annotations
 
@@ -20,6 +19,6 @@ class Registry:
     counts: Counts
     events: Events
     sealed_at: float = 0.0
-    """When the newest step was sealed, by the coordinator's clock; before the first, when this began."""
+    """When the newest step was sealed, on the coordinator's clock; before the first one, when this process began."""
     measured_step: int = 0
     """The newest step whose held-out loss was measured, finite or not."""

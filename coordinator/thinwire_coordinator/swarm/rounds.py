@@ -1,6 +1,6 @@
-"""Does what the round machine decides: opens a round, seals its update, or records it as void.
+"""Carries out the actions of the round machine: opens a round, seals its update, or records it as void.
 
-Everything here runs on the event loop and takes no time; what does is handed to workers.
+Everything here runs on the event loop and returns at once; workers do the slow jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NONCE_BITS = 64
 
 
 class Rounds:
-    """`handle` gets each action of the round machine. `replica`: the coordinator's own. `randomness`: for nonces."""
+    """Carries out each action that `handle` receives. replica: the coordinator's own. randomness: source of nonces."""
 
     def __init__(
         self, shared: Shared, replica: Replica, intake: Intake, announcer: Announcer, randomness: random.Random
@@ -48,7 +48,7 @@ class Rounds:
         self._random = randomness
         self._sealer = Sealer(shared.state, replica, shared.feed, shared.workers, shared.driver.now)
         self.sealed = asyncio.Event()
-        """Set at every sealed step; for whoever looks after snapshots and evaluations."""
+        """Set at every sealed step; snapshots and evaluations wait for it."""
 
     def handle(self, action: Action) -> None:
         try:
@@ -59,7 +59,7 @@ class Rounds:
                 self._tasks.keep(self._seal(self._intake.current, action))
             else:
                 self._void(action)
-        except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round for ever
+        except Exception as error:  # noqa: BLE001 - half an action would leave the swarm without a round forever
             self._tasks.fail(error)
 
     def _open(self, opened: Opened) -> None:
@@ -143,5 +143,5 @@ def _samples(accepted: tuple[Contribution, ...]) -> int:
 
 
 def _mean_loss(accepted: tuple[Contribution, ...]) -> float:
-    """In training, nats a token."""
+    """The training loss, in nats per token, weighted by samples."""
     return sum(contribution.loss * contribution.samples for contribution in accepted) / _samples(accepted)

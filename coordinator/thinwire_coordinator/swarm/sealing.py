@@ -1,7 +1,7 @@
-"""From a round's contributions to a sealed update: merge, encode, body on disk, row in the ledger, and only then out.
+"""Seals updates: merges and encodes the votes, writes the body to disk and the row to the ledger, and then publishes.
 
-If the process dies before the row is in, the step does not exist, and its contributions are not counted. If it dies
-after, the step is sealed, and replay finds it.
+If the process dies before the row is in the ledger, the step does not exist, and its contributions are not counted. If
+it dies later, the step is sealed, and a replay finds it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thinwire_proto.wire.sign_form import encode_smaller
 
 @dataclass(frozen=True)
 class SealedRound:
-    """Which round a row is for."""
+    """The round that a row describes."""
 
     round: int
     term: int
@@ -34,8 +34,12 @@ class SealedRound:
 
 @dataclass(frozen=True)
 class Out:
-    """A sealed update: what it is, how many components it has, its size on disk, its form (votes or signs), how long
-    its two halves took, and when the coordinator's replica has it, with the seconds that this took."""
+    """A sealed update and figures about it.
+
+    components: components whose merged vote is not 0. size: encoded bytes. form: votes or signs. merge_s: time to merge
+    and encode. seal_s: time to write body and row. applied: done when the coordinator's replica has applied the update;
+    its result is the seconds that this took.
+    """
 
     update: Update
     components: int
@@ -47,7 +51,7 @@ class Out:
 
 
 class Sealer:
-    """Seals rounds one after the other, and keeps the coordinator's own replica at the head."""
+    """Seals rounds one after another, and keeps the coordinator's own replica at the head."""
 
     def __init__(self, state: State, replica: Replica, feed: Feed, workers: Workers, now: Callable[[], float]) -> None:
         self._state = state
@@ -64,11 +68,12 @@ class Sealer:
         merger: Merges,
         leases: Callable[[], bytes] | None = None,
     ) -> Out:
-        """`merger` has, or will have had when its thread comes to this, the votes of all that `counted` names. `leases`
-        tells what they are, at the moment when the row is queued behind whatever was recorded of them before.
+        """Seal a round's update. Return when it is on disk and published.
 
-        Returns when the update is on disk and out. Raises OSError or LedgerError where the disk fails; nothing is
-        announced then."""
+        merger: has all votes of `counted` queued to it, at least. leases: returns the packed leases; it is called when
+        the row is queued, so that the row's leases are newer than all those recorded before. Raises OSError or
+        LedgerError if the disk fails; nothing is published then.
+        """
         began = self._now()
         (update, components), (encoded, form) = await self._workers.submit(
             Job.ENCODE_UPDATE, self._body, sealed.step, merger
@@ -84,7 +89,7 @@ class Sealer:
         return Out(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
-        """Seconds that it took."""
+        """Apply the update to the replica. Return the seconds that this took."""
         began = self._now()
         self._replica.apply(update, head)
         return self._now() - began

@@ -1,4 +1,4 @@
-"""What all parts of one swarm work with. `assembly` makes it."""
+"""The objects that all parts of one swarm share. `assembly` creates them."""
 
 from __future__ import annotations
 

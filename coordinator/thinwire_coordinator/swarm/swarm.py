@@ -1,7 +1,7 @@
-"""The swarm as nodes meet it: they join, attend, contribute, ask for receipts and leave.
+"""The swarm's interface to nodes: join, attend, contribute, ask for a receipt, leave.
 
-Everything here runs on the event loop and takes no time; what does is handed to workers. What follows when a round is
-over is in `rounds`, and how all parts are put together in `assembly`.
+Everything here runs on the event loop and returns at once; workers do the slow jobs. `rounds` handles the end of a
+round, and `assembly` puts all parts together.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from thinwire_proto.wire.service_pb2 import (
 
 
 class Swarm:
-    """`view` is for whoever only looks. `sealed` is set at every sealed step. `failed` gets the exception if a round
-    cannot be sealed."""
+    """A running swarm.
+
+    view: read-only access to its state. sealed: an event that is set at every sealed step. failed: a future that gets
+    the exception if the coordinator cannot go on, for example if it cannot seal a round.
+    """
 
     def __init__(
         self,
@@ -62,12 +65,12 @@ class Swarm:
         self._fingerprinted = (-1, 0)
 
     async def join(self, request: JoinRequest, member: Member) -> JoinReply:
-        """Say whether a node may go on with its momentum, and put its lease in order accordingly."""
+        """Decide whether a joining node may keep its momentum, and adjust its lease accordingly."""
         leases, state, spec = self.registry.leases, self.state, self.view.contract.round
         self._presence.back(member)
         kept = request.HasField("momentum")
         since = request.momentum.sent_since
-        in_open_round = sum(self.intake.may_be_counted(name) for name in since)  # now: it may be sealed in the meantime
+        in_open_round = sum(self.intake.may_be_counted(name) for name in since)  # before the await: the round may end
         counted = await self.workers.submit(Job.COUNT_SENT, state.reading_ledger.counted_of, since)
         why = why_drop_momentum(
             kept=kept,
@@ -77,7 +80,7 @@ class Swarm:
         )
         if why or not kept:
             if self.intake.may_count_from(member.node_id):
-                leases.settle(member.node_id)  # what it has delivered may yet be counted, and is nobody else's
+                leases.settle(member.node_id)  # its contribution may still be counted, so nobody else gets the samples
             leases.take_back(member.node_id)
         else:
             momentum = request.momentum
@@ -96,7 +99,7 @@ class Swarm:
         )
 
     async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
-        """The node is active for as long as this is iterated over."""
+        """Announcements for a node. The node is active while its caller iterates."""
         mine = member.announcements = NewestAnnouncement()
         try:
             mine.put(self._announcer.idle())
@@ -104,19 +107,19 @@ class Swarm:
             self.driver.attend(member.node_id)
             self.events.tell(NodeCame(member.node_id))
             if before is not None and self.intake.current is before:
-                # it came in the middle of the round, and may still be in time
+                # the node came in the middle of a round and may still contribute in time
                 self._announcer.grant_and_announce([member.node_id])
             while True:
                 yield await mine.get()
         finally:
-            if member.announcements is mine:  # and not a newer stream of the same node
+            if member.announcements is mine:  # otherwise the node has opened a newer stream
                 member.announcements = None
                 self._presence.gone(member)
                 self.registry.leases.seen(member.node_id, self.driver.step)
                 self.driver.depart(member.node_id)
 
     def leave(self, member: Member, trained_through: int | None) -> None:
-        """In good order: the node keeps its momentum, and what that does not hold of its lease is free."""
+        """Handle an orderly departure: the node keeps its momentum, and the rest of its lease becomes free."""
         member.leaving = True
         self._presence.left(member)
         self.registry.leases.resume(member.node_id, trained_through)
@@ -125,28 +128,29 @@ class Swarm:
     async def contribute(
         self, member: Member, header: ContributionHeader, parts: AsyncIterator[ContributionPart]
     ) -> Receipt:
-        """Take a contribution in and return its receipt, when its round is over."""
+        """Receive a contribution and return its receipt, which may take until its round is over."""
         return await self.intake.contribute(member, header, parts)
 
     async def ask_receipt(self, name: bytes) -> Receipt:
-        """The receipt of a contribution by its hash, whichever process it was given to.
+        """Return the receipt of a contribution by its hash, even if an earlier process received it.
 
-        A node asks in a session after the one in which it sent: what had not arrived whole by then never will.
+        A node asks in a newer session than the one in which it sent. A contribution that was incomplete by then never
+        completes.
         """
         if (receipt := await self.intake.ask_receipt(name)) is not None:
             return receipt
-        # a round is closed after its row was committed, so a connection that reads afterwards sees it
+        # a round is closed only after its row is committed, so this connection sees the row
         step = await self.workers.submit(Job.FIND_RECEIPT, self.state.reading_ledger.step_of_contribution, name)
         if step is None:
-            return not_counted(Receipt.REASON_UNKNOWN, "it is in no sealed update, and in no round that is open")
+            return not_counted(Receipt.REASON_UNKNOWN, "the contribution is in no sealed update and in no open round")
         return Receipt(outcome=Receipt.OUTCOME_COUNTED, step=step)
 
     def stop(self) -> None:
-        """No round opens or ends any more."""
+        """Stop the timer, so that no round opens or ends any more."""
         self.driver.stop()
 
     async def own_fingerprint(self) -> tuple[int, int]:
-        """(step, fingerprint under the nonce 0) of the coordinator's replica."""
+        """(step, fingerprint with nonce 0) of the coordinator's replica."""
         return await self.workers.submit(Job.FINGERPRINT, self._own_fingerprint)
 
     def _own_fingerprint(self) -> tuple[int, int]:

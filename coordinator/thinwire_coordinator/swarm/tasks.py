@@ -1,5 +1,4 @@
-"""Work that nobody waits for, but without which the coordinator cannot go on: its first failure is kept in one
-place."""
+"""Background work whose failure stops the coordinator. The first failure is kept in one future."""
 
 from __future__ import annotations
 
@@ -9,13 +8,15 @@ from typing import Any
 
 
 class Tasks:
+    """Runs background work and keeps its first exception."""
+
     def __init__(self) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the first exception."""
         self._running: set[asyncio.Task[None]] = set()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task to its end; the loop itself holds tasks only weakly."""
+        """Run a task and hold a reference to it, because the event loop holds only a weak one."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

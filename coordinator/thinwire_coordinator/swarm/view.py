@@ -1,4 +1,4 @@
-"""What may be seen of a swarm: by the status call, the web page and the metrics. Nothing can be changed through it."""
+"""A read-only view of a swarm, for the status call, the web page and the metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stage = Literal["waiting", "training", "complete"]
 
 
 class MemberView(Protocol):
-    """A node as others may see it."""
+    """The read-only part of a member."""
 
     @property
     def node_id(self) -> str: ...
@@ -25,8 +25,11 @@ class MemberView(Protocol):
 
 @dataclass(frozen=True)
 class RoundView:
-    """The round that is open, or whose update is being sealed. deadline: by the coordinator's clock. accepted:
-    contributions that are in it. awaited: nodes that it still waits for."""
+    """The round that is open or being sealed.
+
+    deadline: on the coordinator's clock, in seconds. accepted: contributions in the round. awaited: nodes that the
+    round still waits for.
+    """
 
     number: int
     deadline: float
@@ -36,7 +39,7 @@ class RoundView:
 
 
 class SwarmView:
-    """A swarm, read-only. Each property tells how it is now."""
+    """A swarm, read-only. Each property gives the current value."""
 
     def __init__(self, shared: Shared) -> None:
         self.contract = shared.contract
@@ -71,17 +74,17 @@ class SwarmView:
 
     @property
     def step(self) -> int:
-        """Updates that are sealed."""
+        """How many updates are sealed."""
         return self._feed.step
 
     @property
     def steps(self) -> int:
-        """Updates of the whole run."""
+        """How many updates the whole run has."""
         return self.contract.schedule.steps
 
     @property
     def sealed_at(self) -> float:
-        """When the newest step was sealed, by the coordinator's clock; before the first, when this began."""
+        """When the newest step was sealed, on the coordinator's clock; before the first one, when the process began."""
         return self._registry.sealed_at
 
     @property
@@ -91,7 +94,7 @@ class SwarmView:
 
     @property
     def round_number(self) -> int:
-        """Of the newest round that was opened."""
+        """The number of the newest round that was opened."""
         return max(self._driver.next_round - 1, 0)
 
     @property
@@ -104,22 +107,22 @@ class SwarmView:
 
     @property
     def deadline(self) -> float | None:
-        """Of the round that is open, by the coordinator's clock."""
+        """The deadline of the current round, on the coordinator's clock; None if there is no round."""
         return None if self._driver.round is None else self._driver.round.deadline
 
     @property
     def members(self) -> Mapping[str, MemberView]:
-        """By node id."""
+        """All members, by node id."""
         return self._registry.members.by_id
 
     @property
     def active(self) -> int:
-        """Nodes that take part now."""
+        """How many nodes take part now."""
         return sum(member.active for member in self.members.values())
 
     @property
     def watcher_failures(self) -> int:
-        """Exceptions in what watches the swarm."""
+        """How many exceptions the swarm's watchers raised."""
         return self._registry.events.failures
 
     @property

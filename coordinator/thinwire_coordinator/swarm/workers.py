@@ -1,4 +1,4 @@
-"""The threads on which everything long runs, so that the event loop only ever passes things on."""
+"""The worker threads for all slow jobs, which keep the event loop free."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Result = TypeVar("Result")
 
 
 class Job(Enum):
-    """Everything that runs on a worker, by name."""
+    """Names of all jobs that run on a worker."""
 
     START = "start"
-    """Create, open and replay a run, before there is a swarm."""
+    """Create, open and replay a run, before the swarm exists."""
     WRITE_UPDATE = "write update"
     WRITE_LEASES = "write leases"
     WRITE_VOID = "write void"
     COUNT_SENT = "count sent"
-    """How many contributions of a node that joins are in an update."""
+    """Count how many contributions of a joining node are in an update."""
     COMPARE_CATCH_UP = "compare catch-up"
-    """Whether a snapshot is the shorter way to the head than updates."""
+    """Decide whether a snapshot or the updates are the smaller download to the head."""
     FIND_RECEIPT = "find receipt"
     READ_ROW = "read row"
     READ_UPDATE = "read update"
@@ -31,7 +31,7 @@ class Job(Enum):
     READ_HISTORY = "read history"
     MEASURE_DISKS = "measure disks"
     WEIGH_SNAPSHOT = "weigh snapshot"
-    """Whether the updates since the newest snapshot weigh as much as it does."""
+    """Check whether the updates since the newest snapshot are as large as it is."""
     WRITE_SNAPSHOT = "write snapshot"
     DELETE_OLD = "delete old"
     WRITE_LOSS = "write loss"
@@ -63,9 +63,16 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE),
     "evaluation": (Job.MEASURE_LOSS, Job.WRITE_SAMPLE),
 }
-"""Which worker does what. seal: what a round cannot end without; nothing else waits there once there is a swarm. query:
-whatever somebody asks. snapshot: what is written beside the run, and what is deleted. replica: where the parameters
-live. merge: payloads. seal, query and snapshot have a connection to the ledger each (`ledger.state_directory`)."""
+"""The jobs of each worker.
+
+seal: writes that a round cannot end without; once the swarm exists, this worker does nothing else.
+query: reads that a caller asked for.
+snapshot: writes beside the run, and deletions.
+replica: all access to the parameters.
+merge: payloads.
+evaluation: held-out loss and samples.
+seal, query and snapshot each have their own connection to the ledger (`ledger.state_directory`).
+"""
 
 WORKER_OF = {job: name for name, jobs in JOBS.items() for job in jobs}
 CLOSE_ORDER = ("query", "replica", "merge", "evaluation", "snapshot", "seal")
@@ -78,11 +85,11 @@ class Workers:
         self._workers = {name: Worker(name) for name in JOBS}
 
     def submit(self, job: Job, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
-        """Queue a job with the worker that does it. The future may be awaited now, later, or never."""
+        """Queue a job with its worker. The future may be awaited now, later, or never."""
         return self._workers[WORKER_OF[job]].submit(work, *arguments)
 
     def depths(self) -> dict[str, int]:
-        """Jobs that wait or run, by worker."""
+        """How many jobs wait or run, by worker."""
         return {name: worker.depth for name, worker in self._workers.items()}
 
     def close(self) -> None:
