@@ -114,7 +114,16 @@ class Node:
         self.contract = self._state.contract()
         if self.contract is not None:
             self._replica = self._state.replica(self.contract)
-            self._kept = self._state.momentum(shapes_kept(self.contract))
+            self._kept = self._momentum_on_disk(self._state, self.contract)
+
+    def _momentum_on_disk(self, state: NodeState, contract: Contract) -> KeptMomentum | None:
+        kept = state.momentum(shapes_kept(contract))
+        if kept is None or state.sent() is not None:
+            return kept
+        why = "sent.json is lost or damaged, so contributions that are in this momentum may be in an update already"
+        tell(log, logging.WARNING, "node.momentum_dropped", f"the momentum is dropped: {why}", reason=why)
+        state.drop_momentum()
+        return None
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run sessions one after another, with a pause after each one that is lost. Raises GaveUp."""
@@ -233,7 +242,7 @@ class Node:
             # the next contribution reports the samples in the gradient that is not extracted yet
             return MomentumClaim(self.work.trained_through_at_extraction)
         sent = self._state.sent()
-        if self._kept is None or sent is None:
+        if self._kept is None or sent is None:  # `_momentum_on_disk` keeps neither without the other
             return None
         return MomentumClaim(self._kept.trained_through, tuple(sent))
 

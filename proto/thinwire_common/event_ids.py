@@ -101,7 +101,7 @@ NODE = {
     "node.snapshot_fetched": Event("A snapshot was fetched.", ("step",)),
     "node.training": Event("The node is ready to train.", ("device", "threads")),
     "node.momentum_taken_up": Event("The momentum of the node's last life is used."),
-    "node.momentum_dropped": Event("The momentum is dropped, because the coordinator says so.", ("reason",)),
+    "node.momentum_dropped": Event("The node drops its momentum and starts with an empty one.", ("reason",)),
     "node.catching_up": Event("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": Event("The coordinator has no round open.", ("reason",)),
     "node.slept": Event("The machine slept, so the node measures the coordinator's clock anew.", ("slept_s",)),

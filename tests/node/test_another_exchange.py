@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -230,3 +232,41 @@ def test_a_kind_that_this_version_lacks_is_named(tmp_path: Path) -> None:
     machine = RealMachine("nowhere:1", tmp_path, "cpu")
     with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
+
+
+async def train_once(told: Settings) -> None:
+    """One contribution, and then the node leaves and keeps its momentum."""
+    once = replace(told, options=NodeOptions("a", SAMPLES, 1))
+    await Node(once, Introduced(once)).run(asyncio.Event())
+    assert (told.state_dir / "momentum.safetensors").exists()
+
+
+async def events_of_the_next_life(told: Settings, caplog: pytest.LogCaptureFixture) -> list[str | None]:
+    with caplog.at_level(logging.INFO):
+        await Node(told, Introduced(told)).run(asyncio.Event())
+    return [getattr(record, "event", None) for record in caplog.records]
+
+
+def damage(path: Path) -> None:
+    path.write_text('["6161')
+
+
+@pytest.mark.parametrize("lose", [damage, Path.unlink])
+async def test_a_momentum_is_dropped_if_nobody_knows_what_was_sent_since(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lose: Callable[[Path], None]
+) -> None:
+    """Otherwise votes that are in an update already could be sent again."""
+    told = settings(tmp_path, "alone:3")
+    await train_once(told)
+    lose(told.state_dir / "sent.json")
+    events = await events_of_the_next_life(told, caplog)
+    assert "node.momentum_dropped" in events
+    assert "node.momentum_taken_up" not in events
+
+
+async def test_a_momentum_is_taken_up_if_what_was_sent_since_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = settings(tmp_path, "alone:4")
+    await train_once(told)
+    assert "node.momentum_taken_up" in await events_of_the_next_life(told, caplog)

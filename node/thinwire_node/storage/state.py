@@ -1,6 +1,6 @@
 """The node's state directory. It holds the node's state between two runs of the process.
 
-Any file may be lost; the node then fetches or creates it again.
+Any file may be lost; the node then fetches or creates it again. It drops a momentum that has no `sent.json` beside it.
 
 node_id                   the node's id, created once
 contract.json, corpus.zst the contract and the data file of the node's run
@@ -220,7 +220,7 @@ class NodeState:
         try:
             return [bytes.fromhex(text) for text in json.loads(path.read_text())]
         except FileNotFoundError:
-            return []
+            return None if self.path("momentum.safetensors").exists() else []
         except (OSError, ValueError, TypeError):
             return None
 
