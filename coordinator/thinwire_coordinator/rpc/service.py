@@ -22,7 +22,7 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.negotiation import choose
+from thinwire_proto.wire.negotiation import ABILITIES, choose
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
@@ -64,6 +64,7 @@ class Service(SwarmServicer):
         if member is None:
             limit = self._swarm.members.nodes_max
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
+        member.abilities = ABILITIES[protocol]
         reply = await self._swarm.join(request, member)
         reply.protocol = protocol
         return reply

@@ -11,6 +11,7 @@ import random
 import re
 from dataclasses import dataclass, field
 
+from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
 from thinwire_proto.wire.service_pb2 import Announcement
 
 NODE_ID = re.compile(r"[0-9a-f]{32}")
@@ -46,6 +47,7 @@ class Member:
     calls: set[str] = field(default_factory=set)  # open calls of this session; at most one of each kind
     leaving: bool = False  # whether it has called Leave
     heard: int = 0  # sequence number of its last call
+    abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
 
     @property
     def active(self) -> bool:

@@ -60,10 +60,12 @@ def choose(newest: int, oldest: int, contract: Contract) -> int:
     return chosen
 
 
-def check_chosen(chosen: int) -> None:
-    """The node's part: raise ContractError if the coordinator chose a version that this node does not speak."""
+def check_chosen(chosen: int) -> Abilities:
+    """The node's part: what the coordinator can do. Raises ContractError if it chose a version that this node does not
+    speak."""
     if not OLDEST_SPOKEN <= chosen <= PROTOCOL:
         raise ContractError(
             f"the coordinator chose protocol {chosen}, and this node speaks {OLDEST_SPOKEN} to {PROTOCOL}; "
             f"this is thinwire {VERSION}: update the older of the two"
         )
+    return ABILITIES[chosen]

@@ -26,7 +26,7 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
-from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen
+from thinwire_proto.wire.negotiation import ABILITIES, OLDEST_SPOKEN, PROTOCOL, check_chosen
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -65,6 +65,8 @@ class Link:
         self._stub = stub
         self._close = close
         self._session = ""
+        self.abilities = ABILITIES[PROTOCOL]
+        """What may be asked of the coordinator; after `join`."""
 
     async def close(self) -> None:
         await self._close()
@@ -92,7 +94,7 @@ class Link:
         )
         reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
         try:
-            check_chosen(reply.protocol)
+            self.abilities = check_chosen(reply.protocol)
         except ContractError as error:
             raise Refused(str(error)) from None
         self._session = reply.session
