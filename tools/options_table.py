@@ -27,11 +27,10 @@ def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
     lines = [f"| `{title}` | variable | default | what it is |", "|---|---|---|---|"]
     for name in names:
         field = options.model_fields[name]
-        stands, written = metavar_of(field), flag(options, name)
-        written = written if written == stands else f"{written} {stands}"
-        words = str(field.description)
-        cell = written.replace("|", "\\|")
-        lines.append(f"| `{cell}` | `{variable(name)}` | {default_of(field)} | {words} |")
+        metavar, usage = metavar_of(field), flag(options, name)
+        usage = usage if usage == metavar else f"{usage} {metavar}"
+        cell = usage.replace("|", "\\|")
+        lines.append(f"| `{cell}` | `{variable(name)}` | {default_of(field)} | {field.description} |")
     return "\n".join([*lines, ""])
 
 
@@ -39,7 +38,7 @@ def page() -> str:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
-        raise SystemExit(f"docs/operating.md has no place for the tables: {BEGIN.strip()} … {END.strip()}")
+        raise SystemExit(f"docs/operating.md lacks the markers of the tables: {BEGIN.strip()} … {END.strip()}")
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
 
 

@@ -1,6 +1,6 @@
-"""Pictures of the page for the README, of a swarm that is really running: light, dark, and as on a phone.
+"""Takes screenshots of the page of a real swarm for the README: light, dark, and in the width of a phone.
 
-Needs Chromium (apt-get install -y chromium) and what `make lint` installs.
+Needs Chromium (apt-get install -y chromium) and the packages that `make lint` installs.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ PICTURES = {  # name: (color scheme, width, height)
 def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
-        sys.exit("there is no Chromium: apt-get install -y chromium")
+        sys.exit("Chromium is not installed: apt-get install -y chromium")
     docs = Path("docs").absolute()
-    with tempfile.TemporaryDirectory() as place, Processes(Path(place), len(NAMES)) as processes:
-        run_file = Path(place) / "run.toml"
+    with tempfile.TemporaryDirectory() as folder, Processes(Path(folder), len(NAMES)) as processes:
+        run_file = Path(folder) / "run.toml"
         run_file.write_text(f'[model]\npreset = "byte-1m"\n[schedule]\nsteps = {STEPS}\n[round]\nsamples = 4\n')
         address = processes.start_coordinator(run_file)
         for name in NAMES:
             command = ["thinwire-node", "start", address, "--name", name, "--threads", "1"]
             processes.all.append(
-                Process(name, [*command, "--state-dir", f"{place}/{name}"], Path(place) / f"{name}.log")
+                Process(name, [*command, "--state-dir", f"{folder}/{name}"], Path(folder) / f"{name}.log")
             )
         with sync_playwright() as playwright:
-            # as root there is no sandbox; what it opens is ours
+            # Chromium's sandbox does not work as root; it opens only our own page
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for name, (scheme, width, height) in PICTURES.items():
                 _take(browser, processes.page_url, docs / f"{name}.png", scheme, width, height)
@@ -61,7 +61,7 @@ def _take(browser: Browser, address: str, path: Path, scheme: str, width: int, h
     deadline = time.monotonic() + PATIENCE_S
     while int(re.sub(r"\D", "", page.locator("#step").inner_text())) < SHOWN_AT_STEP:
         if time.monotonic() > deadline:
-            sys.exit(f"the swarm did not come to step {SHOWN_AT_STEP}")
+            sys.exit(f"the swarm did not reach step {SHOWN_AT_STEP} within {PATIENCE_S:.0f} s")
         time.sleep(0.5)
     some = re.compile(f"waiting for [1-{len(NAMES) - 1}] of")
     page.locator("#waits", has_text=some).wait_for(timeout=PATIENCE_S * 1000)

@@ -15,9 +15,9 @@ STUBS = ("service_pb2.py", "service_pb2.pyi", "service_pb2_grpc.py", "service_pb
 
 def generate(out: Path) -> None:
     arguments = [f"--{kind}_out={out}" for kind in ("python", "mypy", "grpc_python", "mypy_grpc")]
-    # by their place beside this Python, since the virtual environment need not be on PATH
-    beside = Path(sys.executable).parent
-    arguments += [f"--plugin={name}={beside / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
+    # with full paths, because the virtual environment may not be on PATH
+    folder = Path(sys.executable).parent
+    arguments += [f"--plugin={name}={folder / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
     status = protoc.main(["protoc", f"-I{ROOT}", *arguments, str(PACKAGE / "service.proto")])
     if status != 0:
         raise SystemExit(status)
@@ -32,7 +32,7 @@ def main() -> None:
         fresh = Path(folder) / PACKAGE.relative_to(ROOT)
         stale = [name for name in STUBS if (PACKAGE / name).read_bytes() != (fresh / name).read_bytes()]
     if stale:
-        raise SystemExit(f"stale: {', '.join(stale)}; service.proto has changed since: run `make proto` and commit")
+        raise SystemExit(f"stale: {', '.join(stale)}; service.proto has changed; run `make proto` and commit")
     print("generated code is up to date")
 
 

@@ -1,10 +1,10 @@
-"""Many light members for one real coordinator: they join, follow and contribute over gRPC, each on a connection of its
-own, but train nothing. Their votes are synthetic, and one replica serves them all.
+"""Simulates many light members of one real coordinator.
 
     python -m bench.costs.light_members HOST:PORT --members 200
 
-It is for looking at what a coordinator does with many nodes: the page, the fan-out. The parameters walk at random, so
-the loss means nothing.
+Each member joins, follows updates and contributes over its own gRPC connection, but trains nothing. Votes are
+synthetic, and all members share one replica. Use it to observe a coordinator with many nodes: the page, or the fan-out
+of updates. The parameters walk at random, so the loss means nothing.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 VOTES = 64
 BODIES = 16
-"""Different contributions that are synthetic; each member sends one of them."""
+"""Number of different synthetic contributions. Each member sends one of them in a round."""
 CHANNEL_OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),  # a connection for each member
+    ("grpc.use_local_subchannel_pool", 1),  # one connection for each member
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
 AGAIN_S = 0.5
 JOINING_MAX = 20
-"""Members that join at once."""
+"""Members that join at the same time."""
 
 
 class Common:
-    """What all members share: the replica at the head, and its fingerprints."""
+    """State shared by all members: the replica at the head, and its fingerprints."""
 
     def __init__(self, randomness: random.Random) -> None:
         self._replica: Replica | None = None
@@ -59,7 +59,7 @@ class Common:
         self.joining = asyncio.Semaphore(JOINING_MAX)
 
     def make_bodies(self, layout: TileLayout) -> list[bytes]:
-        """The contributions that are sent: one vote a tile at most, which is fewer than any round's k."""
+        """The contributions that members send, with at most one vote per tile, which is below the k of any round."""
         bodies, tiles = [], layout.matrix_tiles
         for _ in range(BODIES):
             chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
@@ -68,10 +68,11 @@ class Common:
         return bodies
 
     async def arrived(self, name: str, step: int) -> None:
-        """A member has the whole update of a step; the one that keeps the replica applies it when this returns."""
+        """Called when a member has received the whole update of a step. The member that keeps the replica applies the
+        update after this returns."""
 
     async def follow(self, name: str, stub: Any, session: str, reply: pb.JoinReply) -> None:
-        """Keep the replica at the head, for as long as the connection lives."""
+        """Apply updates to the replica until the connection ends."""
         self.contract = parse_contract(reply.contract)
         if self._replica is None:
             data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(session=session))])
@@ -90,7 +91,7 @@ class Common:
                 self._moved.notify_all()
 
     async def fingerprint(self, step: int, nonce: int) -> int | None:
-        """Of the parameters at a step, as soon as they are here; None if they have gone on since."""
+        """Wait for the parameters of a step and return their fingerprint, or None if the replica is already past it."""
         async with self._moved:
             await self._moved.wait_for(lambda: self._replica is not None and self._replica.step >= step)
             assert self._replica is not None
@@ -102,7 +103,7 @@ class Common:
 
 
 async def updates(stub: Any, session: str, step: int) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Rows and bodies from a step on."""
+    """Rows and bodies of the updates from a step on."""
     row, body = b"", b""
     async for part in stub.Updates(pb.UpdatesRequest(session=session, from_step=step)):
         row, body = part.row or row, (b"" if part.row else body) + part.data
@@ -111,18 +112,19 @@ async def updates(stub: Any, session: str, step: int) -> AsyncIterator[tuple[byt
 
 
 class Member:
-    """One connection. The first member keeps the replica; the others only read what they are sent."""
+    """One member with its own connection. `keeps`: it applies updates to the shared replica; other members only read
+    them."""
 
     def __init__(self, address: str, name: str, common: Common, randomness: random.Random, *, keeps: bool) -> None:
         self._address = address
         self._name = name
         self._common = common
         self._randomness = randomness
-        self._keeps = keeps  # the replica
+        self._keeps = keeps
         self._node_id = f"{randomness.getrandbits(128):032x}"
 
     async def run(self) -> None:
-        """Take part until cancelled; come back whenever the connection is lost."""
+        """Take part until cancelled. Reconnects whenever the connection is lost."""
         while True:
             async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
                 try:
@@ -156,7 +158,7 @@ class Member:
         newest = -1
         async for announcement in stub.Attend(pb.AttendRequest(session=session)):
             if announcement.state == pb.Announcement.STATE_COMPLETE:
-                await asyncio.Event().wait()  # there is nothing more to come, but one may look on
+                await asyncio.Event().wait()  # stay connected, so that the page still shows this member
             if announcement.state == pb.Announcement.STATE_ROUND and announcement.round > newest:
                 newest = announcement.round
                 await self._contribute(stub, session, announcement)
@@ -200,7 +202,7 @@ def _replica_of(contract: Contract, data: bytes) -> Replica:
 
 
 async def _crowd(address: str, members: int, name: str, seed: int) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Run all members until SIGINT or SIGTERM."""
     randomness = random.Random(seed)
     common = Common(randomness)
     stop = asyncio.Event()
@@ -219,9 +221,9 @@ async def _crowd(address: str, members: int, name: str, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.costs.light_members", description=__doc__)
-    parser.add_argument("address", metavar="HOST:PORT", help="where the coordinator listens")
+    parser.add_argument("address", metavar="HOST:PORT", help="address of the coordinator")
     parser.add_argument("--members", type=int, default=200)
-    parser.add_argument("--name", default="member", help="they are called NAME-1, NAME-2, …")
+    parser.add_argument("--name", default="member", help="members are named NAME-1, NAME-2, …")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""What metrics cost the coordinator: `python -m bench.costs.metrics`.
+"""Measures the cost of metrics for the coordinator: `python -m bench.costs.metrics`.
 
-The same swarm trains twice for some seconds, not scraped and then scraped every second, which is fifteen times as often
-as Prometheus does by itself; the coordinator's processor time a round is compared. That difference drowns in what
-differs from run to run anyway. So the pieces are timed as well: a scrape, by very many of them in a row after the
-run, and what one round's events and messages take, in this process.
+The same swarm trains twice: first without scrapes, then with one scrape per second, which is 15 times as often as
+Prometheus' default. The benchmark compares the coordinator's processor time per round. This difference is smaller than
+the variation between runs, so the parts are timed separately too: a scrape, as the mean of many consecutive scrapes
+after the run, and the handling of one round's events and messages, in this process.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 RUN = '[model]\npreset = "{preset}"\n[schedule]\nsteps = 100000\n'
 SCRAPES = 200
 BATCHES = 5
-"""The cheapest of them is told: in the others a loss was measured, or a snapshot written."""
+"""Batches of scrapes. The cheapest batch is reported, because during the others the coordinator may have measured a
+loss or written a snapshot."""
 ROUNDS_TIMED = 2000
 MESSAGES_A_NODE = 4
-"""In a round: a contribution, its receipt, an announcement, an update; probes come on top, seldom."""
+"""Messages per node and round: contribution, receipt, announcement, update. Probes are rare and not counted."""
 WARMUP_STEPS = 5
 EVERY_S = 1.0
 MILLI, MICRO = 1e3, 1e6
 
 
 class Measured:
-    """One run: processor time of the coordinator a second and a round, and of one scrape."""
+    """One run: the coordinator's processor time per second, per round and per scrape."""
 
     def __init__(self, preset: str, nodes: int, seconds: float, scraped: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="thinwire-cost-") as folder:
@@ -83,7 +84,7 @@ def _step_after(stub: SwarmStub, step: int) -> int:
 
 
 def _scrape_often(url: str, pid: int) -> float:
-    """Processor time of one scrape; over one connection, as Prometheus does."""
+    """Processor time of one scrape, over a persistent connection, as Prometheus uses it."""
     before_s = cpu_s(pid)
     parts = urlsplit(url)
     with closing(HTTPConnection(parts.netloc, timeout=60)) as connection:
@@ -118,7 +119,7 @@ def _round_events(nodes: int) -> list[events.Event]:
 
 
 def _timed(work: Callable[[], None]) -> float:
-    """Seconds of processor time that it takes, once."""
+    """Mean processor time of one call, in seconds."""
     began = time.thread_time()
     for _ in range(ROUNDS_TIMED):
         work()
@@ -126,7 +127,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _round_cpu_s(nodes: int) -> float:
-    """What a round's events and messages cost."""
+    """Processor time for the events and messages of one round, in seconds."""
     metrics, counts = Metrics(), Counts(1_000_000)
     told = _round_events(nodes)
 
@@ -141,25 +142,25 @@ def _round_cpu_s(nodes: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("watching_cost", description=__doc__)
+    parser = argparse.ArgumentParser("python -m bench.costs.metrics", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--preset", default="byte-1m")
     arguments = parser.parse_args()
-    quiet = Measured(arguments.preset, arguments.nodes, arguments.seconds, scraped=False)
+    unscraped = Measured(arguments.preset, arguments.nodes, arguments.seconds, scraped=False)
     scraped = Measured(arguments.preset, arguments.nodes, arguments.seconds, scraped=True)
-    for name, found in (("not scraped", quiet), ("scraped every second", scraped)):
+    for name, found in (("not scraped", unscraped), ("scraped every second", scraped)):
         print(
-            f"{name + ':':22} {found.round_cpu_s * MILLI:6.1f} ms of processor time a round, "
+            f"{name + ':':22} {found.round_cpu_s * MILLI:6.1f} ms of processor time per round, "
             f"{found.rounds_per_s:.2f} rounds/s, {100 * found.cpu_share:.1f}% of a core"
         )
     round_s = _round_cpu_s(arguments.nodes)
-    print(f"a scrape:              {quiet.scrape_cpu_s * MILLI:6.2f} ms")
-    print(f"a round's watching:    {round_s * MICRO:6.0f} µs with {arguments.nodes} nodes")
+    print(f"one scrape:            {unscraped.scrape_cpu_s * MILLI:6.2f} ms")
+    print(f"metrics of a round:    {round_s * MICRO:6.0f} µs with {arguments.nodes} nodes")
     print(f"                       {_round_cpu_s(1000) * MICRO:6.0f} µs with 1,000 nodes")
     for every_s in (1, 15):
-        watching = round_s * quiet.rounds_per_s + quiet.scrape_cpu_s / every_s
-        print(f"share of the coordinator, scraped every {every_s:2} s: {100 * watching / quiet.cpu_share:.2f}%")
+        share = (round_s * unscraped.rounds_per_s + unscraped.scrape_cpu_s / every_s) / unscraped.cpu_share
+        print(f"share of the coordinator's processor time, scraped every {every_s:2} s: {100 * share:.2f}%")
 
 
 if __name__ == "__main__":

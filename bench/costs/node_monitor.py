@@ -1,9 +1,9 @@
-"""What watching costs a node: the CPU time of its reports, metrics and live view, beside all that the process takes.
+"""Measures the share of a node's CPU time that its reports, metrics and live view take.
 
     python -m bench.costs.node_monitor [--seconds 60]
 
-A coordinator and one node that trains the byte model, on a terminal of its own, and scraped every five seconds. The
-node itself counts the CPU time of whatever watches it. Exit status 1 if that is 1% or more.
+Runs a coordinator and one node that trains the byte model. The node has its own terminal and is scraped every five
+seconds. The node itself counts the CPU time of its monitoring. The exit status is 1 if the share is 1% or more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WATCHING, ALL = "thinwire_node_watching_cpu_seconds_total", "process_cpu_seconds
 
 
 class NodeOnATerminal:
-    """`thinwire-node start` with a pty as its terminal; what it writes there is read, and kept."""
+    """`thinwire-node start` on a pty. A thread reads and keeps all terminal output."""
 
     def __init__(self, address: str, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -75,14 +75,14 @@ def main() -> None:
         watching_s, all_s, frames = _measure(Path(name), seconds)
     share = watching_s / all_s
     print(
-        f"watching took {watching_s:.3f} s of the node's {all_s:.1f} s of CPU time in {seconds:.0f} s: {share:.2%} "
-        f"({frames} frames of the view, a scrape every {SCRAPE_EVERY_S:.0f} s)"
+        f"monitoring took {watching_s:.3f} s of the node's {all_s:.1f} s of CPU time in {seconds:.0f} s: {share:.2%} "
+        f"({frames} frames of the live view, one scrape every {SCRAPE_EVERY_S:.0f} s)"
     )
     sys.exit(share >= SHARE_MAX)
 
 
 def _measure(folder: Path, seconds: float) -> tuple[float, float, int]:
-    """CPU seconds of watching and of all, and frames drawn, from the first trained tokens on."""
+    """Returns (CPU seconds of monitoring, CPU seconds of the process, frames drawn), from the first tokens on."""
     (folder / "run.toml").write_text(RUN)
     command = ["thinwire-coordinator", "serve", "--run", str(folder / "run.toml"), "--listen", "127.0.0.1:0"]
     command += ["--state-dir", str(folder / "coordinator"), "--http", "off"]
@@ -109,7 +109,7 @@ def _measure(folder: Path, seconds: float) -> tuple[float, float, int]:
 
 
 def _scrape(url: str) -> dict[str, float]:
-    """Values of what has no labels, by name."""
+    """Values of the metrics without labels, by name."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {s.name: s.value for family in families for s in family.samples if not s.labels}

@@ -1,4 +1,4 @@
-"""What a node does in a round beside forward and backward, function by function: processor time of one thread, in ms.
+"""Times each function that a node runs in a round besides forward and backward, in ms of one thread's processor time.
 
 python -m bench.costs.node_round
 """
@@ -41,16 +41,16 @@ def main() -> None:
     momentum.accumulate(gradients, RATE)
     sent = momentum.extract(k)
 
-    _say(f"forward and backward, {SAMPLES} samples", lambda: trainer.micro_batch(range(SAMPLES)))
-    _say("gradient into the momentum", lambda: momentum.accumulate(gradients, RATE))
-    _say("cut", lambda: momentum.extract(k))
-    _say("look-ahead", lambda: trainer.look_ahead(sent))
-    _say(f"apply an update of {NODES} nodes", lambda: replica.apply(Update(replica.step, RATE, 1.0, merged), b""))
-    _say("fingerprint", lambda: replica.fingerprint(1))
+    _report(f"forward and backward, {SAMPLES} samples", lambda: trainer.micro_batch(range(SAMPLES)))
+    _report("accumulate a gradient", lambda: momentum.accumulate(gradients, RATE))
+    _report("extract", lambda: momentum.extract(k))
+    _report("look-ahead", lambda: trainer.look_ahead(sent))
+    _report(f"apply an update of {NODES} nodes", lambda: replica.apply(Update(replica.step, RATE, 1.0, merged), b""))
+    _report("fingerprint", lambda: replica.fingerprint(1))
 
 
 def _trainer() -> Trainer:
-    """Of a new run of the default model, on synthetic text."""
+    """A trainer for a new run of the default model, on synthetic text."""
     text = np.random.default_rng(1).integers(32, 127, 1 << 16).astype(np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a", text, False), CorpusFile("b", text, True)])
     run = RunSpec()
@@ -62,15 +62,15 @@ def _trainer() -> Trainer:
     return Trainer(contract, CorpusText(corpus, contract), replica, compute)
 
 
-def _say(what: str, work: Callable[[], object]) -> None:
-    """The lower quartile, which other work on the machine disturbs least."""
+def _report(name: str, work: Callable[[], object]) -> None:
+    """Print the lower quartile of the times, which other work on the machine disturbs least."""
     work()
     spent_ms = []
     for _ in range(REPEATS):
         began = time.thread_time()
         work()
         spent_ms.append((time.thread_time() - began) * 1000)
-    print(f"{what:<36}{sorted(spent_ms)[REPEATS // 4]:8.1f}")
+    print(f"{name:<36}{sorted(spent_ms)[REPEATS // 4]:8.1f}")
 
 
 if __name__ == "__main__":

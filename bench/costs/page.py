@@ -1,10 +1,10 @@
-"""What the page costs the coordinator: processor time of what it watches and serves, beside that of the whole process.
+"""Measures the cost of the page: its processor time for watching and serving, as a share of the coordinator's.
 
     python -m bench.costs.page --seconds 60
 
-A coordinator in this process and three nodes in their own; first nobody looks, then one Chromium does. Whatever runs on
-the event loop is timed by the thread's own clock, and put down to the page if it belongs to its routes, its stream or
-the HTTP server. The sample is timed on its worker.
+The coordinator runs in this process, and three nodes run in their own processes. The first measurement is without a
+browser, the second with one Chromium. Callbacks on the event loop are timed with the thread's clock, and count for the
+page if they belong to its routes, its stream or the HTTP server. The sample is timed on its worker thread.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ OURS = re.compile(r"uvicorn|starlette|thinwire_coordinator[./](page|web|history)
 
 
 class Cost:
-    """Seconds of processor time, by what took them."""
+    """Seconds of processor time by kind of work."""
 
     def __init__(self) -> None:
         self.taken = {"watching": 0.0, "serving": 0.0, "samples": 0.0}
 
     def time(self, of: Any, name: str, what: str) -> None:
-        """Time a function from now on."""
+        """Replace a function with a timed one."""
         plain: Callable[..., Any] = getattr(of, name)
 
         def timed(*arguments: Any, **more: Any) -> Any:
@@ -55,7 +55,7 @@ class Cost:
         setattr(of, name, timed)
 
     def time_handles(self) -> None:
-        """Time what the event loop runs for the HTTP server."""
+        """Time all callbacks that the event loop runs for the HTTP server."""
         plain = asyncio.Handle._run
 
         def run(handle: Any) -> Any:
@@ -71,7 +71,7 @@ class Cost:
 
 
 def _owner(callback: Any) -> str:
-    """Where a callback belongs: the file of a task's coroutine, or the module of a transport's protocol."""
+    """The owner of a callback: the file of a task's coroutine, or the module of a transport's protocol."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         code = getattr(owner.get_coro(), "cr_code", None)
@@ -104,7 +104,7 @@ async def _measure(seconds: float, folder: Path) -> None:
             await page.goto("http://127.0.0.1:7791/")
             await page.locator("#step", has_text=re.compile("Step [1-9]")).wait_for(timeout=120_000)
             await page.close()
-            await _report("nobody looks", seconds, cost)
+            await _report("no browser", seconds, cost)
             page = await browser.new_page()
             await page.goto("http://127.0.0.1:7791/")
             await page.locator("#link[data-link=live]").wait_for()
@@ -136,16 +136,16 @@ async def _report(title: str, seconds: float, cost: Cost) -> None:
     whole = time.process_time() - process
     taken = {what: cost.taken[what] - before[what] for what in before}
     print(f"{title}, {seconds:.0f} s: the process took {whole:.2f} s")
-    for what, spent in [*taken.items(), ("in all", sum(taken.values()))]:
+    for what, spent in [*taken.items(), ("total", sum(taken.values()))]:
         print(f"  {what:9} {1000 * spent:8.1f} ms  {100 * spent / whole:.3f} %")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.costs.page", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each of the two measurements")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each of the two measurements")
     arguments = parser.parse_args()
     if not (shutil.which("chromium") or shutil.which("chromium-browser")):
-        sys.exit("there is no Chromium: apt-get install -y chromium")
+        sys.exit("Chromium is not installed: apt-get install -y chromium")
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_measure(arguments.seconds, Path(folder)))
 

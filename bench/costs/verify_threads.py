@@ -1,4 +1,6 @@
-"""`thinwire-coordinator verify` of 200 small updates beside a busy neighbour: processor time on one thread and on more.
+"""Measures the processor time of `thinwire-coordinator verify` on one and on two threads, on a busy machine.
+
+The run has 200 small updates. All cores but one are kept busy by other processes.
 
 PYTHONPATH=tests python -m bench.costs.verify_threads
 """
@@ -33,7 +35,7 @@ def main() -> None:
 
 
 def measure(folder: Path, threads: int) -> str:
-    """Processor time and time of one verify, in words."""
+    """Processor time and wall-clock time of one verify, as text."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-m", "thinwire_coordinator", "verify", "--threads", str(threads)]
     subprocess.run([*command, "--state-dir", str(folder)], check=True, stdout=subprocess.DEVNULL)

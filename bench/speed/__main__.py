@@ -1,6 +1,6 @@
-"""The command behind `make bench`: every topic's rows, and then the table, the JSON and the plot.
+"""The command behind `make bench`: measures all topics, then writes the table, the JSON and the plot.
 
-`make bench BENCH=--full` takes more sizes and more subscribers; `BENCH="--into docs"` writes the page's table too.
+`make bench BENCH=--full` measures more sizes and more subscribers. `BENCH="--into docs"` also writes the page's table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
 Topic = Callable[[bool], Iterable[BenchRow]]
-"""Takes whether all is wanted (`--full`)."""
+"""Measures the rows of a topic. The argument says whether to measure all sizes (`--full`)."""
 TOPICS: dict[str, Topic] = {
     "sizes": lambda full: sizes.rows(),
     "speeds": speeds.rows,
@@ -42,12 +42,12 @@ def measure(names: Iterable[str], full: bool) -> list[BenchRow]:
 
 def main() -> None:
     parser = argparse.ArgumentParser("make bench", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="more sizes, and more subscribers")
+    parser.add_argument("--full", action="store_true", help="measure more sizes and more subscribers")
     parser.add_argument(
         "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="TOPIC", help=", ".join(TOPICS)
     )
     parser.add_argument(
-        "--into", type=Path, metavar="FOLDER", help="write the page's table, JSON and plot there as well"
+        "--into", type=Path, metavar="FOLDER", help="also write the page's table, JSON and plot to this folder"
     )
     arguments = parser.parse_args()
     found = measure(arguments.only, arguments.full)

@@ -42,12 +42,12 @@ CHANNEL_OPTIONS = (
 
 
 def fan_out(subscribers: int, bytes: int, updates: int) -> tuple[float, float]:
-    """Bytes a second to all subscribers together, of the coordinator and of raw gRPC; medians of alternating runs.
+    """Total bytes per second to all subscribers, for the coordinator and for raw gRPC: medians of alternating runs.
 
-    There are `updates` updates of `bytes` bytes. All together must fit the coordinator's cache of recent updates.
+    Each run sends `updates` updates of `bytes` bytes. Together they must fit the coordinator's cache of recent updates.
     """
     if bytes * updates > CACHE_BYTES_MAX:
-        raise ValueError("updates that have to be read again from disk measure the disk")
+        raise ValueError("the updates do not fit the cache, so this would measure the disk")
     messages = updates * len(list(split(b"x" * bytes)))
     shares = [len(range(first, subscribers, CLIENT_PROCESSES)) for first in range(CLIENT_PROCESSES)]
     rates: tuple[list[float], list[float]] = ([], [])
@@ -113,7 +113,7 @@ def _run(target: Callable[..., Awaitable[None]], *arguments: Any) -> None:
 def receive(pipe: Connection, patience_s: float) -> Any:
     """The next object from the pipe. Raises TimeoutError or EOFError."""
     if not pipe.poll(patience_s):
-        raise TimeoutError(f"nothing came within {patience_s:g} s")
+        raise TimeoutError(f"no message within {patience_s:g} s")
     return pipe.recv()
 
 
@@ -121,15 +121,16 @@ async def _next_command(pipe: Connection) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
 
 
-# servers: send their port, and then, for each number received, so many updates
+# servers: each sends its port, then reads numbers from its pipe, and publishes that many updates for each number
 
 
 async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
-    """A coordinator's service, feed and server. What it seals is synthetic, and followers who lag behind read that
-    again.
+    """Serve synthetic updates with a coordinator's service, feed and server.
 
-    cache_bytes_max: see `feed.CACHE_BYTES_MAX`."""
-    # all that needs torch: other processes start sooner without
+    A follower that lags behind the cache reads the same synthetic update again. cache_bytes_max: see
+    `feed.CACHE_BYTES_MAX`.
+    """
+    # imported here because they import torch, which would slow down the start of the other processes
     from bench.speed.small_run import make_small_run  # noqa: PLC0415
     from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
@@ -150,7 +151,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         )
         feed, server = swarm.feed, Server(swarm)
         pipe.send(await server.start("127.0.0.1:0"))
-        await feed.publish(encoded_update(0, row, b""))  # so that subscribers can tell that they are there
+        await feed.publish(encoded_update(0, row, b""))  # tells subscribers that their stream is open
         while True:
             for _ in range(await _next_command(pipe)):
                 await feed.publish(await workers.submit(Job.WRITE_UPDATE, encoded_update, feed.step, row, body))
@@ -190,17 +191,17 @@ async def serve_raw(pipe: Connection, size: int) -> None:
 async def subscribe(pipe: Connection, ports: tuple[int, int], subscribers: int, messages: int) -> None:
     """Open `subscribers` streams to each server, each on its own connection, and report when all are open.
 
-    Then, for each server index received, read so many messages from all of its streams, and report completion.
+    Then, for each server index received, read `messages` messages from each of its streams, and report completion.
     """
     streams = [
         await asyncio.gather(*(subscription(port, joins=joins) for _ in range(subscribers)))
         for port, joins in zip(ports, (True, False), strict=True)
     ]
-    pipe.send("all are there")
+    pipe.send("all streams are open")
     while True:
         which = await _next_command(pipe)
         await asyncio.gather(*(read(stream, messages) for stream in streams[which]))
-        pipe.send("all have all")
+        pipe.send("all messages have arrived")
 
 
 async def subscription(port: int, *, joins: bool) -> Any:

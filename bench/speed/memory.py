@@ -1,4 +1,4 @@
-"""Peak memory of a node and of a coordinator, in bytes a parameter.
+"""Peak memory of a node and of a coordinator, in bytes per parameter.
 
 Real processes train a small and a larger model for a few steps. Memory that does not depend on the model (interpreter,
 torch, corpus) cancels in the difference.
@@ -61,7 +61,7 @@ def swarm_peaks(folder: Path, run: Path) -> tuple[int, int]:
         peak, give_up_s = 0, time.monotonic() + TIME_MAX_S
         while not any(found["step"] == STEPS for found in coordinator.events("coordinator.snapshot_written")):
             if not coordinator.running or time.monotonic() > give_up_s:
-                raise SwarmError(f"the run did not end:\n{coordinator.tail()}\n{node.tail()}")
+                raise SwarmError(f"the run did not finish:\n{coordinator.tail()}\n{node.tail()}")
             peak = max(peak, status_bytes("VmHWM", node.popen.pid))
             time.sleep(POLL_S)
         return peak, status_bytes("VmHWM", coordinator.popen.pid)
@@ -86,7 +86,7 @@ def rows(full: bool = False) -> Iterator[BenchRow]:
         counts = _parameters(small), _parameters(large)
 
         def slope(peaks: tuple[int, int]) -> float:
-            """Bytes a parameter."""
+            """Bytes per parameter."""
             return (peaks[1] - peaks[0]) / (counts[1] - counts[0])
 
         node, coordinator = zip(*(swarm_peaks(folder / run.stem, run) for run in (small, large)), strict=True)

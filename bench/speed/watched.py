@@ -1,4 +1,4 @@
-"""A real coordinator that also prints when rounds open and are sealed, as one JSON object a line.
+"""A real coordinator that also prints when rounds open and are sealed, as one JSON object per line.
 
     python -m bench.speed.watched RUN.toml STATE_DIR NODES
 

@@ -1,1 +1,1 @@
-"""`make swarm`: a coordinator and some nodes on this machine, as processes of their own, watched from outside."""
+"""`make swarm`: runs a coordinator and some nodes as processes on this machine, and watches them from outside."""

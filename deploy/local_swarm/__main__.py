@@ -1,4 +1,4 @@
-"""Start a coordinator and some nodes, watch them, and say at the end what it came to."""
+"""Start a coordinator and some nodes, watch them until they finish, and print a summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main() -> None:
     run_file.write_text(
         f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\nsteps = {arguments.rounds}\nwarmup_steps = {warmup}\n'
     )
-    for number in ENDING:  # SIGINT too: in the background it would come to us ignored
+    for number in ENDING:  # SIGINT too, because a process in the background inherits it as ignored
         signal.signal(number, _interrupt)
     try:
         outcome = _run(folder, run_file, arguments.nodes, arguments.metrics, console)
@@ -47,10 +47,10 @@ def main() -> None:
         console.print(f"logs: {folder}")
         sys.exit(1)
     except KeyboardInterrupt:
-        for number in ENDING:  # all has ended; whoever presses Ctrl-C once more still gets the words and the status
+        for number in ENDING:  # a second Ctrl-C must not suppress the message and the exit status
             signal.signal(number, signal.SIG_IGN)
         console.print(
-            f"\nstopped; everything that was started has ended. State and logs: {folder}",
+            f"\nstopped; all processes have ended. State and logs: {folder}",
         )
         sys.exit(130)
     print_summary(outcome, console)
@@ -63,8 +63,8 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
         address = processes.start_coordinator(run_file)
         console.print(f"the page: {processes.page_url}")
         processes.start_nodes(address)
-        for words in processes.start_prometheus() if metrics else ():
-            console.print(words)
+        for line in processes.start_prometheus() if metrics else ():
+            console.print(line)
         with grpc.insecure_channel(address) as channel:
             stub = SwarmStub(channel)
             seconds = _watch(processes, stub, console)
@@ -77,12 +77,12 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
     verified, text = _coordinator_says("verify", processes)
     _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
     lines = text.splitlines()
-    said = next((line for line in lines if line.startswith("replayed")), lines[-1] if lines else "ended without a word")
+    said = next((line for line in lines if line.startswith("replayed")), lines[-1] if lines else "ended without output")
     return Outcome(status, left, verified, f"verify: {said}", sample, folder, seconds)
 
 
 def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
-    """Show the swarm until all nodes have left; returns the seconds since the first round."""
+    """Show the swarm until all nodes have left. Returns the seconds since the first round."""
     started: float | None = None
     with View(console) as view:
         while any(node.running for node in processes.nodes):
@@ -99,14 +99,14 @@ def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:
 
 
 def _check_start(processes: Processes) -> None:
-    """Before the first round, a node that has ended will not come any more."""
+    """Raise SwarmError if a node has ended before the first round."""
     for node in processes.nodes:
         if not node.running:
             raise SwarmError(f"{node.name} did not start:\n{node.tail()}")
 
 
 def _status(processes: Processes, stub: SwarmStub, *, fingerprint: bool = False) -> StatusReply:
-    """The coordinator may be busy for a while; it has failed when it has ended."""
+    """The coordinator's status. Retries while the coordinator is busy; raises SwarmError if it has ended."""
     while True:
         try:
             return stub.Status(StatusRequest(fingerprint=fingerprint), timeout=STATUS_TIMEOUT_S)
@@ -130,7 +130,7 @@ def _last_status(processes: Processes, stub: SwarmStub, console: Console) -> Sta
 
 
 def _coordinator_says(command: str, processes: Processes, *more: str) -> tuple[bool, str]:
-    """Run a command of the coordinator on the state that is left: whether it succeeded, and what it printed."""
+    """Run a command of the coordinator on its final state. Returns whether it succeeded, and its output."""
     done = subprocess.run(
         [BIN / "thinwire-coordinator", command, "--state-dir", processes.state_dir, *more],
         capture_output=True,
@@ -146,7 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=_positive, default=3)
     parser.add_argument("--rounds", type=_positive, default=200)
     parser.add_argument("--preset", choices=tuple(PRESETS), default="byte-1m")
-    parser.add_argument("--metrics", action="store_true", help="serve metrics, and have Prometheus scrape them")
+    parser.add_argument("--metrics", action="store_true", help="serve metrics, and scrape them with Prometheus")
     return parser.parse_args()
 
 

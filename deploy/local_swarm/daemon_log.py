@@ -1,4 +1,4 @@
-"""The log of a daemon that was started with `--log-format json`."""
+"""Reads the log of a daemon that was started with `--log-format json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def entry_of(line: str) -> dict[str, Any] | None:
-    """A line of the log; None if it is no JSON object, as when the interpreter itself has written it."""
+    """Parse a line of the log. Returns None if it is not a JSON object, such as output of the interpreter itself."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -24,7 +24,7 @@ def events(log: str, event: str) -> Iterator[dict[str, Any]]:
 
 
 def readable(line: str) -> str:
-    """A line as the text format would have it; any other line as it is."""
+    """A log entry in the text format. Any other line is returned unchanged."""
     entry = entry_of(line)
     if entry is None or "message" not in entry:
         return line

@@ -1,4 +1,4 @@
-"""The processes of a local swarm: started in sessions of their own, logged to files, and all ended at the end."""
+"""The processes of a local swarm. Each runs in its own session and logs to a file; all of them end with the swarm."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from thinwire_common.ready_file import READY_FILE, read_ready
 
 BIN = Path(sys.executable).parent
 NODE_END_S = 8.0
-"""A node leaves within five seconds; after this it is killed."""
+"""Time after which a node is killed. A node normally leaves within five seconds."""
 COORDINATOR_END_S = 8.0
 POLL_S = 0.05
 JSON_LOG = ("--log-format", "json")
-"""So that `Process.events` finds what a daemon logs."""
+"""Options of a daemon whose log `Process.events` can read."""
 
 ENDING = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)))
-"""What tells us to end: Ctrl-C, kill, and a terminal that is closed (which Windows does not tell)."""
+"""Signals that end the swarm: Ctrl-C, kill, and closing the terminal (not available on Windows)."""
 
 
 class SwarmError(Exception):
-    """Something that was started ended when it should not have; the text holds the end of its log."""
+    """A process of the swarm ended unexpectedly. The message holds the end of its log."""
 
 
 class Process:
@@ -41,7 +41,7 @@ class Process:
         self.name = name
         self.log = log
         with log.open("wb") as out:
-            # a session of its own: Ctrl-C reaches us alone, and we end the others in order
+            # in its own session, so that Ctrl-C reaches only this program, which ends the others in order
             self.popen = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 stdout=out,
@@ -61,15 +61,16 @@ class Process:
         return "\n".join(readable(line) for line in self.text().splitlines()[-lines:])
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """What it has logged of an event, if it was started with JSON_LOG."""
+        """The log entries of an event, if the process was started with JSON_LOG."""
         return list(events(self.text(), event))
 
     def ready(self, state_dir: Path) -> dict[str, Any] | None:
-        """What its ready file says; None while it is not ready."""
+        """The content of its ready file; None while it is not ready."""
         return read_ready(state_dir / READY_FILE, self.popen.pid)
 
     def wait_until_ready(self, state_dir: Path, patience_s: float = math.inf) -> dict[str, Any]:
-        """What its ready file says. Raises SwarmError if it ends before, or patience does."""
+        """Wait for its ready file and return the content. Raises SwarmError if the process ends first, or after
+        `patience_s`."""
         deadline_s = time.monotonic() + patience_s
         while (ready := self.ready(state_dir)) is None:
             if not self.running or time.monotonic() > deadline_s:
@@ -82,7 +83,7 @@ class Process:
             self.popen.send_signal(number)
 
     def end(self, timeout_s: float) -> None:
-        """Ask it to end, wait, and kill it if it does not."""
+        """Send SIGTERM, wait up to `timeout_s`, then kill the process if it still runs."""
         self.tell(signal.SIGTERM)
         try:
             self.popen.wait(timeout_s)
@@ -92,8 +93,8 @@ class Process:
 
 
 class Processes:
-    """A coordinator and its nodes; leaving the `with` block ends all that still runs. `metrics`: whether they serve
-    them, for a Prometheus to scrape."""
+    """A coordinator and its nodes. Leaving the `with` block ends all running processes. metrics: whether they serve
+    metrics for Prometheus."""
 
     def __init__(self, folder: Path, nodes: int, metrics: bool = False) -> None:
         self.folder = folder
@@ -101,16 +102,16 @@ class Processes:
         self.all: list[Process] = []
         self.coordinator: Process | None = None
         self.page_url = ""
-        """Where the page is, once the coordinator listens."""
+        """URL of the page, once the coordinator is ready."""
         self._prometheus: Process | None = None
         self._metrics = free_addresses(nodes + 2) if metrics else []
-        """Where metrics are: of the coordinator, of each node, and Prometheus."""
+        """HOST:PORT of the coordinator's metrics, of each node's metrics, and of Prometheus."""
 
     def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # a second Ctrl-C must not leave anything running
+        # a second Ctrl-C must not leave processes running
         before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
         for node in self.nodes:
             node.tell(signal.SIGTERM)
@@ -128,19 +129,19 @@ class Processes:
         return [process for process in self.all if process not in (self.coordinator, self._prometheus)]
 
     def _start(self, name: str, command: list[str]) -> Process:
-        with uninterrupted():  # or it could run without being known here
+        with uninterrupted():  # otherwise a signal could leave a process that is not in `all`
             process = Process(name, command, self.folder / f"{name}.log")
             self.all.append(process)
         return process
 
     def start_coordinator(self, run_file: Path) -> str:
-        """Returns the address that it listens on."""
+        """Start the coordinator, wait until it is ready, and return its address."""
         command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
         command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted), *JSON_LOG]
         if self._metrics:
             command += ["--http", self._metrics[0]]
         self.coordinator = self._start("coordinator", command)
-        ready = self.coordinator.wait_until_ready(self.state_dir)  # a large model takes minutes to be made
+        ready = self.coordinator.wait_until_ready(self.state_dir)  # creating a large model takes minutes
         self.page_url = str(ready["page"])
         return str(ready["address"])
 
@@ -160,24 +161,24 @@ class Processes:
 
     @property
     def metrics_urls(self) -> list[str]:
-        """Of the coordinator, and then of the nodes."""
+        """URLs of the metrics: the coordinator's first, then the nodes'."""
         served = self._metrics[: 1 + self._wanted]
         return [f"http://{address}/metrics" for address in served]
 
     def start_prometheus(self) -> list[str]:
-        """Have everything scraped, if Prometheus is installed here. Returns where the numbers are, for people."""
+        """Scrape all processes, if Prometheus is installed. Returns lines for people with the addresses."""
         coordinator, *nodes, prometheus = self._metrics
         targets = {"coordinator": [coordinator], "node": nodes}
-        words = [f"metrics: {url}" for url in self.metrics_urls]
+        lines = [f"metrics: {url}" for url in self.metrics_urls]
         if PROGRAM is None:
-            return [*words, HOW_TO_INSTALL]
+            return [*lines, HOW_TO_INSTALL]
         self._prometheus = self._start("prometheus", prometheus_command(self.folder, prometheus, targets))
-        return [*words, f"Prometheus: http://{prometheus}"]
+        return [*lines, f"Prometheus: http://{prometheus}"]
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that tell us to end are kept until the block is over."""
+    """Defer the signals of ENDING until the end of the block."""
     kept: list[int] = []
     before = {number: signal.signal(number, lambda told, frame: kept.append(told)) for number in ENDING}
     try:
@@ -190,6 +191,6 @@ def uninterrupted() -> Iterator[None]:
 
 
 def left_with(node: Process) -> tuple[int, int] | None:
-    """(step, fingerprint) that a node reported of its own replica when it left, if it did."""
+    """(step, fingerprint) of a node's replica, as reported when it left; None if it did not report them."""
     left = node.events("node.left")
     return (left[-1]["step"], int(left[-1]["fingerprint"], 16)) if left else None

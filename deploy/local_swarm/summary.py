@@ -1,4 +1,4 @@
-"""The end of a local swarm: what it came to, what it cost, and whether all replicas are the same."""
+"""The summary of a local swarm: its loss, its bytes, and whether all replicas are equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FP32_BYTES = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is left when all nodes have left. left: (step, fingerprint) by node, None where it left without a word."""
+    """The result of a run. left: (step, fingerprint) by node as reported when it left; None if it reported nothing."""
 
     status: StatusReply
     left: dict[str, tuple[int, int] | None]
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def ring_bytes(nodes: int, parameters: int, rounds: int) -> float:
-    """What each node of a ring all-reduce in fp32 sends, and receives again as much: 2·(N−1)/N·4·P a round."""
+    """Bytes that each node sends in a ring all-reduce in fp32: 2·(N−1)/N·4·P per round. It receives as many."""
     return 2 * (nodes - 1) / nodes * FP32_BYTES * parameters * rounds
 
 
@@ -53,33 +53,35 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     console.rule("summary", align="left")
     table = Table.grid(padding=(0, 2))
     newest = f"{status.loss_newest:.3f}" if outcome.loss_fell or status.loss_newest_step else "not measured"
-    table.add_row("held-out loss", f"{status.loss_first:.3f} → {newest} nats a byte")
+    table.add_row("held-out loss", f"{status.loss_first:.3f} → {newest} nats per byte")
     rate = status.tokens / outcome.seconds if outcome.seconds else 0
     table.add_row(
         "trained", f"{status.step} steps, {status.tokens:,} tokens in {outcome.seconds:.0f} s, {rate:,.0f} tokens/s"
     )
     console.print(table)
     _print_bytes(status, nodes, console)
-    fingerprints = Table(title="replicas, each by its own count", title_justify="left", box=None, padding=(0, 2))
+    fingerprints = Table(
+        title="fingerprints, as computed by each process", title_justify="left", box=None, padding=(0, 2)
+    )
     fingerprints.add_column("replica")
     fingerprints.add_column("step", justify="right")
     fingerprints.add_column("fingerprint")
     fingerprints.add_row("coordinator", str(status.step), f"{status.fingerprint:016x}")
     for name, found in outcome.left.items():
-        step, number = (str(found[0]), f"{found[1]:016x}") if found else ("–", "left without a word, see its log")
+        step, number = (str(found[0]), f"{found[1]:016x}") if found else ("–", "not reported, see its log")
         fingerprints.add_row(name, step, number)
     console.print(fingerprints)
     if outcome.replicas_equal:
         words = (
-            f"all {nodes + 1} replicas are equal to the bit, and were in all {status.fingerprints_compared} comparisons"
+            f"all {nodes + 1} replicas are bitwise equal, as in all {status.fingerprints_compared} earlier comparisons"
         )
         console.print(words, style="green")
     else:
-        console.print("the replicas are NOT shown to be equal", style="bold red")
+        console.print("the replicas are NOT proven equal", style="bold red")
     if not outcome.loss_fell:
         console.print("the held-out loss did NOT fall", style="bold red")
     console.print(outcome.verify_text, style=None if outcome.verified else "bold red")
-    console.print("\na sample of what the model writes by now:", style="dim")
+    console.print("\na sample from the model:", style="dim")
     console.print(outcome.sample)
     console.print(f"\nstate and logs: {outcome.folder}")
 
@@ -87,7 +89,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
     ring = ring_bytes(nodes, status.parameters, status.step)
     table = Table(
-        title="bytes a node over the whole run, and per parameter and round",
+        title="bytes per node over the whole run, and per parameter and round",
         title_justify="left",
         box=None,
         padding=(0, 2),
@@ -105,4 +107,4 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
         table.add_row("fp32 ring all-reduce", human_bytes(ring), human_bytes(ring), f"{2 * ring / per_round:.4f} B", "")
     console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
-    console.print(f"(and once, at the start, {human_bytes(fetched)} of corpus and snapshot)", style="dim")
+    console.print(f"(plus {human_bytes(fetched)} of corpus and snapshot, once at the start)", style="dim")

@@ -1,4 +1,4 @@
-"""What one sees while a local swarm runs: a live table on a terminal, plain lines elsewhere."""
+"""The display of a running local swarm: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class View:
 
     @property
     def terminal_is_gone(self) -> bool:
-        """It was closed. make keeps the signal that says so to itself, and waits for us."""
+        """Whether the terminal was closed. make does not pass SIGHUP on, so this must be polled."""
         return self._live is not None and not sys.stdout.isatty()
 
     def show(self, status: StatusReply) -> None:

@@ -1,4 +1,4 @@
-"""`make swarm`, as a stranger types it, only shorter."""
+"""Tests `make swarm` with fewer nodes and rounds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def from_the_root() -> dict[str, str]:
-    """An environment in which `deploy` is found from anywhere."""
+    """An environment in which `deploy` can be imported from any directory."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
 @contextmanager
 def local_swarm(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The launcher as a process of its own; if a test leaves it running, it is told to end."""
+    """Run the launcher in its own process. If it still runs at the end of the test, it gets SIGTERM."""
     environment = from_the_root() | {"COLUMNS": "120"}
     process = subprocess.Popen(
         [sys.executable, "-m", "deploy.local_swarm", *arguments],
@@ -44,17 +44,17 @@ def local_swarm(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
             process.communicate(timeout=PATIENCE_S)
 
 
-def test_it_ends_with_a_summary_that_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> None:
+def test_the_summary_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> None:
     with local_swarm(tmp_path, "--nodes", "2", "--rounds", "6", "--metrics") as process:
         text, _ = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0, text
-    assert "all 3 replicas are equal to the bit" in text
+    assert "all 3 replicas are bitwise equal" in text
     assert len(set(re.findall(r"\b[0-9a-f]{16}\b", text))) == 1  # one fingerprint, three times
     first, last = re.search(r"held-out loss +(\S+) → (\S+) nats", text).groups()  # type: ignore[union-attr]
     assert float(last) < float(first)
     assert "fp32 ring all-reduce" in text
     assert "verify: replayed 6 updates" in text
-    assert "a sample of what the model writes by now:" in text
+    assert "a sample from the model:" in text
     assert str(tmp_path) in text
     assert re.search(r"^metrics: http://127\.0\.0\.1:\d+/metrics$", text, re.MULTILINE)
     prometheus = list(tmp_path.glob("runs/*/prometheus.log"))
@@ -64,7 +64,7 @@ def test_it_ends_with_a_summary_that_shows_equal_replicas_and_a_lower_loss(tmp_p
 
 
 def running_below(folder: Path) -> list[str]:
-    """Command lines of processes that work on a folder."""
+    """Command lines of the processes that use a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -76,7 +76,7 @@ def running_below(folder: Path) -> list[str]:
     return found
 
 
-def test_ctrl_c_however_often_ends_all_that_was_started(tmp_path: Path) -> None:
+def test_repeated_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     with local_swarm(tmp_path, "--nodes", "2", "--rounds", "100000") as process:
         until(lambda: len(running_below(tmp_path)) >= 3, "all are started")
         for _ in range(20):  # an impatient person
@@ -89,12 +89,12 @@ def test_ctrl_c_however_often_ends_all_that_was_started(tmp_path: Path) -> None:
         else:
             text, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, text
-    assert "everything that was started has ended" in text
+    assert "all processes have ended" in text
     assert "Traceback" not in text
     assert running_below(tmp_path) == []
 
 
-def test_ctrl_c_while_the_ledger_is_replayed_ends_it_too(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_replay_of_the_ledger(tmp_path: Path) -> None:
     with local_swarm(tmp_path, "--nodes", "1", "--rounds", "2") as process:
         until(lambda: any(" verify " in command for command in running_below(tmp_path)), "it verifies")
         process.send_signal(signal.SIGINT)
@@ -103,8 +103,8 @@ def test_ctrl_c_while_the_ledger_is_replayed_ends_it_too(tmp_path: Path) -> None
     assert running_below(tmp_path) == []
 
 
-def test_a_terminal_that_is_closed_ends_all_that_was_started(tmp_path: Path) -> None:
-    """Under make no signal comes for it: make keeps it to itself, and waits."""
+def test_closing_the_terminal_ends_all_processes(tmp_path: Path) -> None:
+    """make does not pass SIGHUP on, so the launcher must notice by itself."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "deploy.local_swarm", "--nodes", "2", "--rounds", "100000"]
     process = subprocess.Popen(

@@ -33,7 +33,7 @@ def run_of(swarm: SwarmView) -> Plain:
         "steps": swarm.steps,
         "pace": contract.round.pace,
         "length_s": contract.round.length_s,
-        "unit": "nats a byte" if isinstance(contract.data, CorpusSpec) else "nats a token",
+        "unit": "nats per byte" if isinstance(contract.data, CorpusSpec) else "nats per token",
     }
 
 
