@@ -1,14 +1,14 @@
-"""`make chaos`: real processes, killed, stopped and started at random, while the swarm has to go on.
+"""`make chaos`: kills, stops and starts real processes at random, while the swarm must make progress.
 
-Every half to two seconds one thing happens to one process: a node is started, killed with kill -9, told to leave,
-stopped (SIGSTOP) or woken, or the coordinator is killed and started again. The seed tells what happens to whom; when it
-happens, and what it hits, is up to the machine. At the end everybody leaves, and it has to hold:
+Every 0.5 to 2 seconds, one action hits one process: a node is started, killed with SIGKILL, told to leave, stopped
+(SIGSTOP) or resumed, or the coordinator is killed and restarted. The seed determines the actions and their targets; the
+exact timing depends on the machine. At the end all nodes leave, and these promises must hold:
 
-* steps went on: never longer than STANDSTILL_S without one while somebody could train;
-* no two replicas differed, in any comparison, and those that left at the same step left with the same fingerprint;
-  neither did a node find that out by itself: logs are read, of every life, since a tally ends with its coordinator;
-* the ledger verifies, and each contribution is in one update at most;
-* nobody ended but by a signal of ours.
+* The swarm made progress: it never went STANDSTILL_S without a new step while a node could train.
+* No comparison found a replica that differs, and nodes that left at the same step reported the same fingerprint.
+  Counts end with the coordinator's process, so the logs of all processes are checked too.
+* The ledger verifies, and each contribution is in at most one update.
+* Every process ended normally or by a signal from this program.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NODES_MAX = 10
 NODES_LEAST = 2
 ACTION_S = (0.5, 2.0)
 STANDSTILL_S = 30.0
-"""Longer than a coordinator and a node take to start while everything else does, too."""
+"""Longer than a coordinator and a node take to start while all other processes start too."""
 END_S = 15.0
 ACTIONS = {"start": 6, "kill": 4, "leave": 2, "stop": 2, "wake": 3, "kill the coordinator": 1}
-"""By how likely they are."""
+"""Actions with their weights."""
 
 RUN_TOML = """
 [model]
@@ -62,10 +62,10 @@ weight_max = 16
 """
 
 TROUBLE = ("coordinator.replica_differs", "node.resync")
-"""Events that no process may log: the coordinator finds a replica that differs, or a node gives its replica up for
-whatever reason. Nor may a node learn from a receipt that its replica differs, nor anybody log an error."""
+"""Events that no process may log: the coordinator finds a replica that differs, or a node discards its replica for any
+reason. Also forbidden: a receipt that says that a replica differs, and any entry of level error."""
 CRASH = re.compile(r"Traceback|Segmentation|Fatal Python error")
-"""What the interpreter itself writes, which is not JSON."""
+"""Output of the interpreter itself, which is not JSON."""
 SHOWN_LINES = 20
 
 
@@ -82,13 +82,13 @@ def tells_of_trouble(line: str) -> bool:
 
 
 def check_logs(folder: Path) -> None:
-    """Raise Failed with the file, the line and what follows it, if a log tells of trouble."""
+    """Raise Failed with the file, the line and the lines after it, if a log reports trouble."""
     for path in sorted(folder.glob("*.log")):
         lines = path.read_text(errors="replace").splitlines()
         for number, line in enumerate(lines, 1):
             if tells_of_trouble(line):
-                told = "\n".join(lines[number - 1 : number - 1 + SHOWN_LINES])
-                raise Failed(f"{path}:{number}: {told}")
+                excerpt = "\n".join(lines[number - 1 : number - 1 + SHOWN_LINES])
+                raise Failed(f"{path}:{number}: {excerpt}")
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Chaos:
         victim.stopped = False
 
     def act(self) -> None:
-        """One thing happens to one process."""
+        """Apply one random action to one process."""
         running = [victim for victim in self.victims if victim.runs]
         awake = [victim for victim in running if not victim.stopped]
         choices = {
@@ -168,7 +168,7 @@ class Chaos:
             victim.stopped = action == "stop"
 
     def look(self) -> None:
-        """Has it gone on, and are all replicas equal?"""
+        """Raise Failed if there is no progress, a replica differs, or a node has ended unexpectedly."""
         status = self.status()
         self.different += status.fingerprints_different
         if status.fingerprints_different:
@@ -178,13 +178,13 @@ class Chaos:
             self.best_step = max(status.step, self.best_step)
             self.moved_at = now
         if status.step < self.best_step:
-            raise Failed(f"step {self.best_step} was sealed, and the ledger ends at step {status.step}")
+            raise Failed(f"step {self.best_step} was sealed, but the ledger ends at step {status.step}")
         self.slowest_s = max(self.slowest_s, now - self.moved_at)
         if now - self.moved_at > STANDSTILL_S:
             raise Failed(f"no step after {self.best_step} for {STANDSTILL_S:.0f} s")
         for victim in self.victims:
             process = victim.process
-            # one that is told to leave before it has begun to listen to signals ends by the signal itself
+            # a node that gets SIGTERM before it has installed its handler ends by the signal
             fine = (0, -signal.SIGKILL, -signal.SIGTERM)
             if process is not None and not process.running and process.popen.returncode not in fine:
                 raise Failed(f"{victim.name} ended with {process.popen.returncode}:\n{process.tail(20)}")
@@ -195,7 +195,7 @@ class Chaos:
             return reply
 
     def finish(self) -> None:
-        """Everybody leaves in good order; then the logs and the books are looked at."""
+        """Let all nodes leave, then check the logs and the ledger."""
         for victim in self.victims:
             if victim.process is not None:
                 victim.process.tell(signal.SIGCONT)
@@ -212,17 +212,17 @@ class Chaos:
         except LedgerError as error:
             raise Failed(f"the ledger does not verify: {error}") from None
         if not any(process.events("node.joined") for process in self.processes):
-            raise Failed("no log tells that a node has joined, so they tell nothing of trouble either")
+            raise Failed("no log has the event node.joined, so the check of the logs means nothing")
         left: dict[int, int] = {}
         for process in self.processes:
             if found := left_with(process):
                 step, fingerprint = found
                 if left.setdefault(step, fingerprint) != fingerprint:
-                    raise Failed(f"{process.name} left step {step} with another fingerprint than somebody else")
+                    raise Failed(f"{process.name} left at step {step} with a different fingerprint than another node")
 
     @property
     def processes(self) -> list[Process]:
-        """Of all nodes, and of all lives."""
+        """All node processes, including those that have ended."""
         return [*self.ended, *(victim.process for victim in self.victims if victim.process)]
 
     def kill_all(self) -> None:
@@ -248,9 +248,9 @@ def main() -> None:
         sys.exit(130)
     finally:
         chaos.kill_all()
-    what = ", ".join(f"{action} {count}" for action, count in sorted(chaos.done.items()))
-    print(f"{chaos.best_step} steps, {chaos.lives} lives of the coordinator; {what}")
-    print(f"longest time without a step {chaos.slowest_s:.1f} s; every replica was equal, and the ledger verifies")
+    actions = ", ".join(f"{action} {count}" for action, count in sorted(chaos.done.items()))
+    print(f"{chaos.best_step} steps, {chaos.lives} coordinator processes; {actions}")
+    print(f"longest time without a step: {chaos.slowest_s:.1f} s; all replicas were equal, and the ledger verifies")
 
 
 def run(chaos: Chaos, seconds: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# Where there is no card, kernels run in numpy. Triton reads this when it is first imported, and not again.
+# Without a GPU, Triton's kernels run in numpy. Triton reads this variable only when it is first imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -16,6 +16,6 @@ from support.real import RealSwarm, real_swarm
 
 @pytest.fixture
 def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
-    """A folder for a swarm of real processes, none of which outlives the test."""
+    """A swarm of real processes. All of them end with the test."""
     with real_swarm(tmp_path) as found:
         yield found

@@ -1,4 +1,4 @@
-"""docker-compose.yml on a real engine, and what its Prometheus says of it. Everything is removed at the end."""
+"""Runs docker-compose.yml on a real engine and queries its Prometheus. All containers are removed at the end."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ def say(text: str) -> None:
 
 
 def until(look: Callable[[], Found], what: str, patience_s: float = PATIENCE_S) -> Found:
-    """What `look` finds, as soon as it finds something."""
+    """Call `look` until its result is true, and return the result."""
     began = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() - began < patience_s, f"not within {patience_s:g} s: {what}"
+        assert time.monotonic() - began < patience_s, f"did not happen within {patience_s:g} s: {what}"
         time.sleep(LOOK_EVERY_S)
     say(f"{what}, after {time.monotonic() - began:.0f} s")
     return found
 
 
 def run(*command: str, env: Mapping[str, str] | None = None) -> str:
-    """Its output; what it says meanwhile is shown only if it fails."""
+    """Run a command and return its output. Fails, with the output, if the command fails."""
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
 def compose_command() -> list[str]:
-    """Compose, of whichever version there is; skips where there is none, or no engine."""
+    """The command of Compose, version 1 or 2. Skips the test if Compose or a running engine is missing."""
     if shutil.which("docker") is None:
-        pytest.skip("there is no docker here")
+        pytest.skip("docker is not installed")
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("docker is here, but no engine answers")
+        pytest.skip("docker is installed, but no engine answers")
     if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
         return ["docker-compose"]
-    pytest.skip("neither docker-compose nor `docker compose` is here")
+    pytest.skip("neither docker-compose nor `docker compose` is installed")
 
 
 def _image(service: str) -> str:
-    """What docker-compose.yml has by default."""
+    """The default image of a service in docker-compose.yml."""
     name: str = COMPOSE["services"][service]["image"]
     return name.partition(":-")[2].removesuffix("}")
 
@@ -79,7 +79,7 @@ def _can_be_had(image: str) -> bool:
 
 
 def settings() -> dict[str, str]:
-    """The environment for compose: free ports, images of its own, and stand-ins for what cannot be had here."""
+    """The environment for Compose: free ports, test images, and replacements for images that cannot be pulled."""
     names = ("THINWIRE_PORT", "THINWIRE_HTTP_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
     ports = (address.rpartition(":")[2] for address in free_addresses(len(names)))
     chosen = dict(zip(names, ports, strict=True))
@@ -87,14 +87,14 @@ def settings() -> dict[str, str]:
     chosen["THINWIRE_RUN"] = "./tests/compose/run.toml"
     if "PROMETHEUS_IMAGE" not in os.environ and not _can_be_had(_image("prometheus")):
         chosen["PROMETHEUS_IMAGE"] = stand_in = "thinwire-test-prometheus"
-        say(f"{_image('prometheus')} cannot be had: Debian's Prometheus stands in")
+        say(f"{_image('prometheus')} cannot be pulled: using Debian's Prometheus instead")
         run("docker", "build", "--tag", stand_in, "--file", str(HERE / "prometheus.Dockerfile"), str(HERE))
     with_grafana = _can_be_had(_image("grafana"))
     chosen["COMPOSE_PROFILES"] = "grafana" if with_grafana else ""
     if not with_grafana:
-        say(f"{_image('grafana')} cannot be had: the rest is started without it")
+        say(f"{_image('grafana')} cannot be pulled: starting without Grafana")
     if "TORCH_INDEX" not in os.environ and not _reachable(CPU_INDEX):
-        say(f"{CPU_INDEX} cannot be reached: torch comes from the package index")
+        say(f"{CPU_INDEX} cannot be reached: installing torch from the package index")
         chosen["TORCH_INDEX"] = ""
     return chosen
 
@@ -108,7 +108,7 @@ def _reachable(url: str) -> bool:
 
 
 class Swarm:
-    """A project of compose. `disk`: where the coordinator's volume lies."""
+    """A Compose project. disk: folder of the coordinator's volume."""
 
     def __init__(self, disk: Path) -> None:
         self._command = [*compose_command(), "-f", "docker-compose.yml", "-f", "tests/compose/small_disk.yml"]
@@ -120,7 +120,7 @@ class Swarm:
         return run(*self._command, *arguments, env=self.env)
 
     def in_foreground(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Started as somebody at a terminal would; Ctrl-C is a SIGINT to it."""
+        """Start Compose in the foreground, as at a terminal. SIGINT stands for Ctrl-C."""
         return subprocess.Popen(
             [*self._command, *arguments], cwd=ROOT, env=self.env, stdout=sys.stdout, start_new_session=True
         )
@@ -143,10 +143,10 @@ class Swarm:
         with urllib.request.urlopen(address, timeout=10) as reply:
             return json.load(reply)
 
-    # what Prometheus says
+    # queries of Prometheus
 
     def ask(self, expression: str) -> Samples:
-        """The samples of an instant query; fails on one that Prometheus does not understand."""
+        """The samples of an instant query. Fails if Prometheus rejects the expression."""
         path = "/api/v1/query?" + urllib.parse.urlencode({"query": expression})
         try:
             found: Samples = self.http("PROMETHEUS_PORT", path)["data"]["result"]
@@ -155,12 +155,12 @@ class Swarm:
         return found
 
     def number(self, expression: str) -> float:
-        """Of the one sample; NaN while there is none."""
+        """The value of the first sample, or NaN if there is none."""
         samples = self.ask(expression)
         return float(samples[0]["value"][1]) if samples else float("nan")
 
     def targets(self) -> dict[str, int]:
-        """How many targets are up, by job; none may be down."""
+        """Number of targets that are up, by job. A target that is down makes the number negative."""
         active = self.http("PROMETHEUS_PORT", "/api/v1/targets")["data"]["activeTargets"]
         jobs: dict[str, int] = {}
         for target in active:
@@ -172,6 +172,6 @@ class Swarm:
         return {sample["metric"]["alertname"] for sample in self.ask('ALERTS{alertstate="firing"}')}
 
     def rules(self) -> dict[str, str]:
-        """The expression of each alert, as Prometheus has read it."""
+        """The expression of each alert, as loaded by Prometheus."""
         groups = self.http("PROMETHEUS_PORT", "/api/v1/rules?type=alert")["data"]["groups"]
         return {rule["name"]: rule["query"] for group in groups for rule in group["rules"]}

@@ -1,4 +1,4 @@
-"""A real node with one fault: `faulty_node.py (flips|dawdles) NODE-ARGUMENTS…`, run in a container of the swarm."""
+"""Runs a real node with one fault in a container of the swarm: `faulty_node.py (flips|dawdles) NODE-ARGUMENTS…`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.training.trainer import Trainer
 
 DAWDLES_S = 2.0
-"""A round of run.toml, in which it then is late; it stays away from every second one meanwhile."""
+"""Length of a round in run.toml, so that every contribution is late. The node misses every second round."""
 
 
 def flips() -> None:
-    """The last bit of one parameter flips after the second micro-batch."""
+    """Flip the last bit of one parameter after the second micro-batch."""
     micro_batch = Trainer.micro_batch
     batches = 0
 
@@ -33,7 +33,7 @@ def flips() -> None:
 
 
 def dawdles() -> None:
-    """Every contribution stays at home until its round is over."""
+    """Delay every contribution until its round is over."""
     contribute = Link.contribute
 
     async def dawdling(link: Link, *arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The compose swarm on a real engine, as one story: each test goes on where the one before it left off.
+"""Tests the Compose swarm on a real engine. Each test continues where the previous one ended.
 
-`make test-compose` runs it; `make test` does not. The coordinator's volume is on a disk of its own that can be filled,
-and the run has rounds of two seconds on a clock; the rest is docker-compose.yml as it is.
+`make test-compose` runs these tests; `make test` does not. The coordinator's volume is on a separate small disk that a
+test can fill, and the run has rounds of two seconds on a clock. Everything else is docker-compose.yml as it is.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LEFT_BYTES = 4 << 20
 ROUNDS = 30
 SERVICES = ("coordinator", "prometheus", "node")
 QUIET = {"NoSealedRound", "ReplicaDiffers", "TargetDown", "NodeGone", "DiskTooSmall"}
-"""What must not fire in a swarm that is well, however loaded the machine is."""
+"""Alerts that must not fire in a healthy swarm, even on a loaded machine."""
 raised: set[str] = set()
-"""The alerts whose expression has returned data, and that have fired, so far."""
+"""Alerts that have fired so far, with an expression that returned data."""
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,14 @@ def swarm(disk: Path) -> Iterator[Swarm]:
 
 @pytest.fixture(autouse=True)
 def _begun(swarm: Swarm, request: pytest.FixtureRequest) -> None:
-    """Without what comes before it a test means nothing."""
+    """Skip a test if an earlier one has failed, because each test depends on the previous ones."""
     if request.session.testsfailed:
-        pytest.skip("the story broke off")
+        pytest.skip("an earlier test has failed")
     say(f"— {request.node.name}")
 
 
 def fires(swarm: Swarm, *alerts: str) -> None:
-    """Each of these alerts fires, not all at once perhaps, and its expression returns data."""
+    """Wait until each of these alerts has fired and its expression has returned data, not necessarily all at once."""
     expressions, missing = swarm.rules(), set(alerts)
 
     def all_have() -> bool:
@@ -73,18 +73,18 @@ def clears(swarm: Swarm, *alerts: str) -> None:
 
 
 def faulty(swarm: Swarm, fault: str) -> str:
-    """One more node, with a fault."""
+    """Start one more node, with a fault. Returns the name of its container."""
     script = f"{HERE}/faulty_node.py:/faulty_node.py:ro"
     command = ("python", "/faulty_node.py", fault, "start", "coordinator:7700")
     options = ("--no-deps", "--use-aliases", "--volume", script, "-d")
-    places = ("--state-slots=/state", "--metrics=0.0.0.0:7702")
-    return swarm.compose("run", *options, "node", *command, *places).split()[-1]
+    settings = ("--state-slots=/state", "--metrics=0.0.0.0:7702")
+    return swarm.compose("run", *options, "node", *command, *settings).split()[-1]
 
 
-def test_it_builds_and_comes_up_healthy(swarm: Swarm) -> None:
+def test_the_swarm_builds_and_becomes_healthy(swarm: Swarm) -> None:
     swarm.compose("build")
     size_bytes = int(run("docker", "image", "inspect", "--format", "{{.Size}}", "thinwire-test"))
-    say(f"the image has {size_bytes / 1e9:.2f} GB, of which what it stands on is a part")
+    say(f"the image has {size_bytes / 1e9:.2f} GB, including its base image")
     swarm.compose("up", "-d", "--scale", f"node={NODES}")
     until(lambda: swarm.healthy(SERVICES, NODES), f"coordinator, Prometheus and {NODES} nodes are healthy")
 
@@ -124,14 +124,14 @@ def test_every_expression_of_every_dashboard_returns_data(swarm: Swarm) -> None:
     say(f"{asked} expressions return data")
 
 
-def test_grafana_has_the_dashboards_without_a_login(swarm: Swarm) -> None:
+def test_grafana_shows_the_dashboards_without_a_login(swarm: Swarm) -> None:
     if not swarm.has_grafana:
-        pytest.skip("Grafana's image cannot be had here")
+        pytest.skip("Grafana's image cannot be pulled")
     found = until(lambda: swarm.http("GRAFANA_PORT", "/api/search?type=dash-db"), "Grafana has dashboards")
     assert {entry["uid"] for entry in found} == {f"thinwire-{dashboard.uid}" for dashboard in DASHBOARDS}
 
 
-def test_a_killed_node_is_told_and_so_is_that_it_is_back(swarm: Swarm) -> None:
+def test_a_killed_node_raises_an_alert_that_clears_when_it_returns(swarm: Swarm) -> None:
     run("docker", "kill", swarm.containers("node")[1])
     fires(swarm, "NodeGone")
     swarm.compose("up", "-d", "--scale", f"node={NODES}")
@@ -139,7 +139,7 @@ def test_a_killed_node_is_told_and_so_is_that_it_is_back(swarm: Swarm) -> None:
     assert len(swarm.ask("thinwire_node_info")) == NODES
 
 
-def test_a_replica_that_differs_and_uploads_that_are_late_are_told(swarm: Swarm) -> None:
+def test_a_differing_replica_and_late_uploads_raise_alerts(swarm: Swarm) -> None:
     began = [faulty(swarm, fault) for fault in ("flips", "dawdles", "dawdles", "dawdles")]
     fires(swarm, "ReplicaDiffers", "UploadCloseToDeadline", "ContributionsLate")
     assert swarm.number("thinwire_coordinator_fingerprints_compared_total{result='different'}") >= 1
@@ -147,7 +147,7 @@ def test_a_replica_that_differs_and_uploads_that_are_late_are_told(swarm: Swarm)
     clears(swarm, "UploadCloseToDeadline")
 
 
-def test_a_coordinator_that_hangs_is_told(swarm: Swarm) -> None:
+def test_a_coordinator_that_hangs_raises_an_alert(swarm: Swarm) -> None:
     (coordinator,) = swarm.containers("coordinator")
     run("docker", "pause", coordinator)
     fires(swarm, "TargetDown")
@@ -155,16 +155,16 @@ def test_a_coordinator_that_hangs_is_told(swarm: Swarm) -> None:
     clears(swarm, "TargetDown")
 
 
-def test_rounds_without_nodes_are_told(swarm: Swarm) -> None:
+def test_rounds_without_nodes_raise_alerts(swarm: Swarm) -> None:
     swarm.compose("stop", "node")
     fires(swarm, "NoSealedRound", "RoundsVoid")
     swarm.compose("up", "-d", "--scale", f"node={NODES}")
     clears(swarm, "NoSealedRound")
 
 
-def test_a_disk_that_fills_up_is_told(swarm: Swarm, disk: Path) -> None:
+def test_a_disk_that_fills_up_raises_alerts(swarm: Swarm, disk: Path) -> None:
     filler = disk / FILLER
-    # enough is left to go on for a while, and not enough for the rest of the run
+    # enough space for a while, but not for the rest of the run
     run("fallocate", "--length", str(shutil.disk_usage(disk).free - LEFT_BYTES), str(filler))
     fires(swarm, "DiskTooSmall", "DiskFillsUp")
     filler.unlink()
@@ -175,14 +175,16 @@ def test_every_alert_was_raised(swarm: Swarm) -> None:
     assert raised == set(swarm.rules())
 
 
-def test_down_and_up_goes_on_where_it_was(swarm: Swarm) -> None:
+def test_the_run_continues_after_down_and_up(swarm: Swarm) -> None:
     before = swarm.number("thinwire_coordinator_step")
     swarm.compose("down")
     foreground = swarm.in_foreground("up", "--scale", f"node={NODES}")
     try:
         until(lambda: swarm.healthy(SERVICES, NODES), f"coordinator, Prometheus and {NODES} nodes are healthy again")
-        until(lambda: swarm.number("thinwire_coordinator_step") > before + 3, f"rounds go on after step {before:.0f}")
-        # each node has found parameters of its own: nobody had to fetch them
+        until(
+            lambda: swarm.number("thinwire_coordinator_step") > before + 3, f"rounds continue after step {before:.0f}"
+        )
+        # each node found its parameters on disk, so none fetched a snapshot
         assert swarm.number('thinwire_coordinator_fetches_total{what="snapshot"}') == 0
         assert swarm.number('thinwire_coordinator_fingerprints_compared_total{result="different"}') == 0
         containers = [container for service in SERVICES for container in swarm.containers(service)]
@@ -192,9 +194,9 @@ def test_down_and_up_goes_on_where_it_was(swarm: Swarm) -> None:
         if foreground.poll() is None:
             foreground.kill()
             foreground.wait()
-    until(lambda: not any(swarm.state(name)["Running"] for name in containers), "Ctrl-C ends all of it", 60)
+    until(lambda: not any(swarm.state(name)["Running"] for name in containers), "Ctrl-C ends all containers", 60)
     ends = {swarm.state(name)["ExitCode"] for name in containers}
-    assert ends == {0}, "somebody was killed, or fell over"
+    assert ends == {0}, "a process was killed or crashed"
 
 
 def test_the_ledger_verifies(swarm: Swarm) -> None:

@@ -1,4 +1,4 @@
-"""What `make chaos` makes of what the processes wrote."""
+"""Tests how `make chaos` judges the logs of the processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Say = Callable[[logging.Logger], None]
 
 
 def written(*said: Say) -> str:
-    """The lines of a JSON log, as the daemons write them."""
+    """The lines of a JSON log in the format of the daemons."""
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(formatter("json"))
@@ -28,7 +28,7 @@ def written(*said: Say) -> str:
 
 
 def fine(log: logging.Logger) -> None:
-    """Three lines."""
+    """Write three lines without trouble."""
     tell(log, logging.INFO, "node.joined", "joined", address="127.0.0.1:7700", name="node-1", node_id="a" * 32)
     tell(log, logging.WARNING, "node.not_counted", "not counted: late", reason="late", replica_differs=False)
     tell(log, logging.INFO, "node.left", "left at step 5", step=5, fingerprint="0123456789abcdef")
@@ -38,7 +38,7 @@ def raises(log: logging.Logger) -> None:
     try:
         raise RuntimeError("the device fell off the bus")
     except RuntimeError as error:
-        log.warning("it goes on", exc_info=error)
+        log.warning("continuing", exc_info=error)
 
 
 def differs(log: logging.Logger) -> None:
@@ -57,7 +57,7 @@ def fails(log: logging.Logger) -> None:
     tell(log, logging.ERROR, "node.failed", "the disk fails")
 
 
-def test_logs_of_a_run_in_which_nothing_was_wrong(tmp_path: Path) -> None:
+def test_logs_without_trouble_pass(tmp_path: Path) -> None:
     (tmp_path / "coordinator.1.log").write_text(written(fine))
     (tmp_path / "node-1.0.log").write_text(written(fine) + "a line of some library\n")
     check_logs(tmp_path)
@@ -76,8 +76,8 @@ def test_logs_of_a_run_in_which_nothing_was_wrong(tmp_path: Path) -> None:
         ("node-2.4.log", "Traceback (most recent call last):\n"),
     ],
 )
-def test_a_line_that_tells_of_trouble_is_found_in_any_log(tmp_path: Path, log: str, line: str) -> None:
-    """In the log of a life that is long over, too."""
+def test_trouble_is_found_in_the_log_of_any_process(tmp_path: Path, log: str, line: str) -> None:
+    """Logs of processes that ended long ago are checked too."""
     (tmp_path / "node-1.0.log").write_text(written(fine))
     (tmp_path / log).write_text(written(fine) + line + written(fine))
     with pytest.raises(Failed) as error:

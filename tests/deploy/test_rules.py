@@ -1,4 +1,4 @@
-"""Prometheus' rules are valid by its own tool, and each rule has a test that raises it and one that does not."""
+"""Tests Prometheus' rules with promtool. Each alert must have a test that raises it and one that does not."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_rules_and_configuration_are_valid() -> None:
     promtool("check", "config", "prometheus.yml")
 
 
-def test_rules_pass_their_tests() -> None:
+def test_rules_pass_promtools_tests() -> None:
     promtool("test", "rules", "rules_test.yml")
 
 
-def test_each_rule_has_its_tests() -> None:
+def test_each_rule_has_a_test() -> None:
     rules = [rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"] for rule in group["rules"]]
     tests = yaml.safe_load((FOLDER / "rules_test.yml").read_text())["tests"]
     cases = [case for test in tests for case in test.get("alert_rule_test", ())]

@@ -1,6 +1,6 @@
-"""The page in Chromium, on a coordinator with two hundred members that all have a name made of markup.
+"""Tests the page in Chromium, on a coordinator with 200 members whose names contain markup.
 
-One swarm and one browser serve all tests, in the order in which they stand; the last one restarts the coordinator.
+All tests share one swarm and one browser, and run in file order. The last browser test restarts the coordinator.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MEMBERS = 200
 NAME = "<img src=x onerror=alert(1)>"
 LOADED_MS = 1000
 LOADS = 3
-"""The fastest counts: the other tests share these processors."""
+"""The fastest load counts, because other tests use the same processors."""
 PATIENCE_MS = 60_000
 DETAILS_BYTES_MAX = 16_000
 MESSAGE_BYTES_MAX = 2_000
 
 expect.set_options(timeout=PATIENCE_MS)
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install -y chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install -y chromium"),
     pytest.mark.xdist_group("page"),
 ]
 
 
 class CrowdedCoordinator:
-    """A coordinator with its crowd, and where its page is."""
+    """A coordinator with its page and a crowd of light members."""
 
     def __init__(self, swarm: RealSwarm) -> None:
         self.swarm = swarm
@@ -47,7 +47,7 @@ class CrowdedCoordinator:
         self.address = swarm.ready["page"]
         crowd = ["python", "-m", "bench.costs.light_members", swarm.address, "--members", str(MEMBERS), "--name", NAME]
         self.crowd = swarm.start("crowd", *crowd)
-        until(lambda: self.status()["nodes"]["active"] == MEMBERS, "all are here", self.crowd)
+        until(lambda: self.status()["nodes"]["active"] == MEMBERS, "all members are active", self.crowd)
         until(lambda: self.status()["step"] >= 2, "some steps", self.crowd)
 
     def status(self) -> dict[str, Any]:
@@ -67,14 +67,15 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrowdedCoordin
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        # as root there is no sandbox; what it opens is ours
+        # Chromium's sandbox does not work as root; it opens only our own page
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
         chromium.close()
 
 
 class Open:
-    """A page with what went wrong in it, and what it asked for. A dialog would be one that a node's name has opened."""
+    """An open page, with its errors and its requests. A dialog counts as an error, because only markup in a node's name
+    could open one."""
 
     def __init__(self, browser: Browser, address: str, *, dark: bool = False, width: int = 1200) -> None:
         self.context = browser.new_context(
@@ -110,7 +111,7 @@ def light(watched: CrowdedCoordinator, browser: Browser) -> Open:
 
 
 def serious(page: Page) -> list[str]:
-    """What axe finds, and where."""
+    """Serious and critical accessibility violations that axe finds, with their elements."""
     found = Axe().run(page).response["violations"]
     return [
         f"{violation['id']}: {node['target']}"
@@ -121,18 +122,18 @@ def serious(page: Page) -> list[str]:
 
 
 def test_it_loads_within_a_second(watched: CrowdedCoordinator, light: Open) -> None:
-    """Until figures, charts and the table are there; the browser's own clock."""
+    """Loading ends when figures, charts and the table are drawn, on the browser's clock."""
     taken = []
     for _ in range(LOADS):
         light.page.reload()
-        until(lambda: light.page.evaluate("performance.getEntriesByName('shown').length"), "all is shown")
+        until(lambda: light.page.evaluate("performance.getEntriesByName('shown').length"), "the page is drawn")
         taken.append(light.page.evaluate("performance.getEntriesByName('shown')[0].startTime"))
         assert light.page.locator("#node-table tbody tr").count() == 15
         assert light.page.locator("#loss-chart path.line").count() >= 1
     assert min(taken) < LOADED_MS, taken
 
 
-def test_it_moves_without_reloading(light: Open) -> None:
+def test_figures_change_without_a_reload(light: Open) -> None:
     page = light.page
     page.evaluate("window.loadedOnce = true")
     step = page.locator("#step")
@@ -144,7 +145,7 @@ def test_it_moves_without_reloading(light: Open) -> None:
     expect(page.locator("#fewer")).to_contain_text("times fewer than dense")
 
 
-def test_names_are_text(light: Open) -> None:
+def test_markup_in_names_is_shown_as_text(light: Open) -> None:
     names = light.page.locator("#node-table tbody th").all_inner_texts()
     assert len(names) == 15
     assert all(re.fullmatch(re.escape(NAME) + r"-\d+", name) for name in names)
@@ -152,7 +153,7 @@ def test_names_are_text(light: Open) -> None:
     assert NAME in light.page.locator("#thanks tbody th").first.inner_text()
 
 
-def test_the_table_is_sorted_and_turned_by_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:
+def test_the_coordinator_sorts_and_pages_the_table(watched: CrowdedCoordinator, light: Open) -> None:
     page = light.page
     expect(page.locator("#which")).to_have_text("1 to 15 of 200")
     page.locator("#after").click()
@@ -174,20 +175,20 @@ def test_messages_stay_small(watched: CrowdedCoordinator) -> None:
         assert json.loads(line.removeprefix(b"data: "))["nodes"]["active"] == MEMBERS
 
 
-def test_values_are_read_with_the_keyboard(light: Open) -> None:
+def test_the_keyboard_reads_values_of_a_chart(light: Open) -> None:
     plot = light.page.get_by_role("slider", name="Loss")
     plot.focus()
     plot.press("Home")
     expect(plot).to_have_attribute("aria-valuetext", re.compile(r"^step 0: training \d\.\d+, held out \d\.\d+$"))
     light.page.locator("#loss-chart summary").click()
     rows = light.page.locator("#loss-chart tbody tr")
-    expect(rows.nth(1)).to_be_visible()  # they are made when the table is opened, a moment after the click
+    expect(rows.nth(1)).to_be_visible()  # the rows are created shortly after the click
     assert rows.count() >= 2
     assert re.search(r"\d\.\d{3}", rows.first.inner_text())
     light.page.locator("#loss-chart summary").click()
 
 
-def test_a_theme_is_remembered(light: Open) -> None:
+def test_the_chosen_theme_survives_a_reload(light: Open) -> None:
     page = light.page
     light_paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="Dark").click()
@@ -200,7 +201,7 @@ def test_a_theme_is_remembered(light: Open) -> None:
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)])
-def test_nothing_serious_is_in_the_way_of_anybody(
+def test_the_page_has_no_serious_accessibility_violations(
     watched: CrowdedCoordinator, browser: Browser, dark: bool, width: int
 ) -> None:
     opened = Open(browser, watched.address, dark=dark, width=width)
@@ -211,13 +212,13 @@ def test_nothing_serious_is_in_the_way_of_anybody(
     opened.context.close()
 
 
-def test_nothing_is_asked_for_elsewhere(watched: CrowdedCoordinator, light: Open) -> None:
+def test_the_page_requests_nothing_from_other_servers(watched: CrowdedCoordinator, light: Open) -> None:
     assert light.errors == []
     assert len(light.asked) > 10
     assert [url for url in light.asked if not url.startswith(f"{watched.address}/")] == []
 
 
-def test_it_goes_on_after_a_restart(watched: CrowdedCoordinator, light: Open) -> None:
+def test_the_page_reconnects_after_a_restart_of_the_coordinator(watched: CrowdedCoordinator, light: Open) -> None:
     page = light.page
     page.evaluate("window.loadedOnce = true")
     before = watched.status()
@@ -226,20 +227,19 @@ def test_it_goes_on_after_a_restart(watched: CrowdedCoordinator, light: Open) ->
     watched.start_again()
     expect(page.locator("#link")).to_have_attribute("data-link", "live")
     step = before["step"] + 2
-    until(lambda: light.step > step, "the page goes on", watched.coordinator)
+    until(lambda: light.step > step, "the page shows new steps", watched.coordinator)
     assert page.evaluate("window.loadedOnce")
-    for path in ("node-table", "thanks"):
-        name = page.locator(f"#{path} tbody th").first
+    for table in ("node-table", "thanks"):
+        name = page.locator(f"#{table} tbody th").first
         expect(name).to_contain_text(NAME)
     after = watched.status()
     assert after["term"] != before["term"]
-    assert after["tokens"] > before["tokens"]  # what was given before is still known
+    assert after["tokens"] > before["tokens"]  # tokens of earlier terms still count
     mine = [error for error in light.errors if "Failed to load resource" not in error]
-    assert mine == []  # the browser itself says that nobody answered
+    assert mine == []  # the browser itself logs the failed requests
 
 
-def test_the_folder_is_whole() -> None:
-    """Every file that the page names is there, and none is left over."""
+def test_the_page_names_exactly_the_files_of_its_folder() -> None:
     folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/web/static"
     text = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
     named = set(re.findall(r"[\"'](?:static|\.)/([\w.]+)[\"']", text))

@@ -1,4 +1,4 @@
-"""What is wrong is said in words, at the right end, and nothing crashes."""
+"""Tests that bad input is reported to the party that caused it, and that nothing crashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUND = pb.Announcement.STATE_ROUND
 
 
 class RawNode:
-    """A node of bare gRPC calls, so that a test can say anything."""
+    """A node made of bare gRPC calls, so that a test can send any message."""
 
     def __init__(self, swarm: RealSwarm, letter: str = "e") -> None:
         self.channel = grpc.insecure_channel(swarm.address)
@@ -77,9 +77,7 @@ def opened(announcements: Iterator[pb.Announcement]) -> pb.Announcement:
     return next(announcement for announcement in announcements if announcement.state == ROUND)
 
 
-def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_lives(
-    swarm: RealSwarm, raw: RawNode
-) -> None:
+def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm: RealSwarm, raw: RawNode) -> None:
     announcements = raw.attend()
     bound = contribution_bytes_max(raw.replica.layout, raw.contract.demo.k)
     good = encode_votes(random_votes(raw.replica.layout, 32, 1), raw.replica.layout)
@@ -106,11 +104,11 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
     ]
     for payload, fields, reason in wrong:
         current = opened(announcements)
-        assert current.step == 0  # nothing was counted so far
+        assert current.step == 0  # nothing has been counted yet
         receipt = raw.contribute(current, payload, **fields)
         assert (receipt.outcome, receipt.reason) == (pb.Receipt.OUTCOME_NOT_COUNTED, reason), receipt.text
         assert receipt.text
-    # too late for another term, but it lives, so the round that is open still waits for it
+    # a contribution to another term is late, but the node is alive, so the open round still waits for it
     current = opened(announcements)
     assert raw.contribute(current, good, term=0, trained_through=None).reason == pb.Receipt.REASON_LATE
     receipt = raw.contribute(current, good)
@@ -120,7 +118,7 @@ def test_payloads_and_claims_that_are_wrong_are_not_counted_and_the_coordinator_
     assert swarm.status().step == 1
 
 
-def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, raw: RawNode) -> None:
+def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwarm, raw: RawNode) -> None:
     def code(call: Callable[..., Any], request: object) -> tuple[grpc.StatusCode, str]:
         with pytest.raises(grpc.RpcError) as error:
             list(call(request, timeout=10))
@@ -151,7 +149,7 @@ def test_strange_calls_get_a_status_and_the_coordinator_lives(swarm: RealSwarm, 
     assert swarm.status().step == 0
 
 
-def test_a_snapshot_is_gone_on_with_from_any_byte_of_it_and_from_none_beyond(swarm: RealSwarm, raw: RawNode) -> None:
+def test_a_snapshot_download_resumes_at_any_byte_but_not_beyond_its_end(swarm: RealSwarm, raw: RawNode) -> None:
     whole = (swarm.state / "snapshots" / "0.safetensors").read_bytes()
 
     def snapshot(step: int, offset: int) -> tuple[pb.FilePart, bytes]:
@@ -163,7 +161,7 @@ def test_a_snapshot_is_gone_on_with_from_any_byte_of_it_and_from_none_beyond(swa
         first, data = snapshot(0, offset)
         assert (first.size, first.step, first.offset) == (len(whole), 0, offset)
         assert data == whole[offset:]
-    first, data = snapshot(3, 1 << 63)  # of another step: the newest comes, from its beginning
+    first, data = snapshot(3, 1 << 63)  # for another step, the newest snapshot is sent from its beginning
     assert (first.step, first.offset, data) == (0, 0, whole)
     for offset in (len(whole) + 1, (1 << 64) - 1):
         with pytest.raises(grpc.RpcError) as error:
@@ -172,7 +170,7 @@ def test_a_snapshot_is_gone_on_with_from_any_byte_of_it_and_from_none_beyond(swa
         assert f"has {len(whole)} bytes, but byte {offset} was requested" in (error.value.details() or "")
 
 
-def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:
+def test_a_differing_contract_is_refused_with_the_field(raw: RawNode) -> None:
     other = raw.contract.model_copy(update={"demo": raw.contract.demo.model_copy(update={"k": 31})})
     with pytest.raises(grpc.RpcError) as error:
         raw.join(contract=other.written)
@@ -182,7 +180,7 @@ def test_a_contract_that_differs_says_in_which_field(raw: RawNode) -> None:
     assert "not a contract" in (error.value.details() or "")
 
 
-def test_a_full_swarm_says_so(swarm: RealSwarm, raw: RawNode) -> None:
+def test_a_full_swarm_tells_new_nodes_which_then_wait(swarm: RealSwarm, raw: RawNode) -> None:
     first = raw.attend()
     next(first)
     second = RawNode(swarm, "f")
@@ -190,13 +188,17 @@ def test_a_full_swarm_says_so(swarm: RealSwarm, raw: RawNode) -> None:
     next(attending)
     third = swarm.node("third")
     full = "the swarm is full, with 2 nodes"
-    until(lambda: any(full in told["reason"] for told in third.events("node.no_session")), "it is told", third)
-    assert third.running  # it waits for a place
+    until(
+        lambda: any(full in told["reason"] for told in third.events("node.no_session")),
+        "the third node is refused",
+        third,
+    )
+    assert third.running  # it waits until a node leaves
     second.channel.close()
-    until(lambda: third.events("node.joined"), "it gets the place", third)
+    until(lambda: third.events("node.joined"), "the third node joins", third)
 
 
-def test_a_state_directory_of_another_run_is_told_what_differs(swarm: RealSwarm) -> None:
+def test_a_state_directory_of_another_run_is_refused_with_the_differences(swarm: RealSwarm) -> None:
     first = swarm.coordinator(run_text(5))
     assert ended(swarm.node("a")) == 0
     first.end(END_S)
@@ -221,7 +223,7 @@ def other_run(swarm: RealSwarm) -> Path:
     return path
 
 
-def test_a_bad_run_file_ends_the_coordinator_with_the_field(swarm: RealSwarm) -> None:
+def test_a_bad_run_file_ends_the_coordinator_and_names_the_field(swarm: RealSwarm) -> None:
     path = swarm.folder / "bad.toml"
     path.write_text("[demo]\nk = 5000\n")
     process = swarm.start("bad", "thinwire-coordinator", "serve", "--state-dir", str(swarm.state), "--run", str(path))
@@ -231,7 +233,7 @@ def test_a_bad_run_file_ends_the_coordinator_with_the_field(swarm: RealSwarm) ->
     assert not (swarm.state / "contract.json").exists()
 
 
-def test_a_port_in_use_and_a_state_directory_in_use_are_said(swarm: RealSwarm) -> None:
+def test_a_port_or_a_state_directory_in_use_is_reported(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(5))
     command = ("thinwire-coordinator", "serve", "--listen", swarm.address, "--state-dir")
     second = swarm.start("second", *command, str(swarm.folder / "second"))
@@ -242,8 +244,8 @@ def test_a_port_in_use_and_a_state_directory_in_use_are_said(swarm: RealSwarm) -
     assert "Traceback" not in second.text() + third.text()
 
 
-def test_without_a_coordinator_a_node_says_so_and_gives_up_when_told_to(swarm: RealSwarm) -> None:
-    swarm.address = "127.0.0.1:9"  # nobody listens there
+def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealSwarm) -> None:
+    swarm.address = "127.0.0.1:9"  # no program listens on this port
     node = swarm.node("alone", "--give-up-after", "2")
     assert ended(node) == 1
     assert [told["joined"] for told in node.events("node.no_session")][:2] == [False, False]
@@ -255,11 +257,11 @@ def test_without_a_coordinator_a_node_says_so_and_gives_up_when_told_to(swarm: R
     assert "'localhost' is not HOST:PORT" in nonsense.text()
 
 
-def test_a_node_that_waits_for_its_coordinator_finds_it_when_it_comes(swarm: RealSwarm) -> None:
+def test_a_waiting_node_joins_as_soon_as_its_coordinator_starts(swarm: RealSwarm) -> None:
     first = swarm.coordinator(run_text(30))
     first.end(END_S)
     node = swarm.node("early")
-    until(lambda: node.events("node.retrying"), "it waits", node)
+    until(lambda: node.events("node.retrying"), "the node retries", node)
     swarm.coordinator()
     assert ended(node) == 0
 
@@ -278,7 +280,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
         assert not (swarm.folder / node.name / READY_FILE).exists()
     assert not (swarm.state / READY_FILE).exists()
     swarm.verify()
-    # what they left is taken up: the momentum once, and the parameters without a snapshot
+    # the node restores its momentum, and its parameters without fetching a snapshot
     swarm.coordinator()
     again = swarm.node("a", "--rounds", "2")
     assert ended(again) == 0
@@ -287,7 +289,7 @@ def test_node_and_coordinator_leave_cleanly_within_five_seconds(swarm: RealSwarm
 
 
 def test_a_node_in_the_middle_of_a_long_micro_batch_leaves_within_five_seconds(swarm: RealSwarm) -> None:
-    """Twenty seconds of work lie before it, and it is told to end in the first of them."""
+    """The micro-batch takes 20 s, and the signal comes in the first second."""
     text = run_text(100, rounds="length_ms = 100000\n").replace("length_ms = 5000\n", "")
     text = (
         text.replace("width = 64", "width = 256")
@@ -296,7 +298,7 @@ def test_a_node_in_the_middle_of_a_long_micro_batch_leaves_within_five_seconds(s
     )
     swarm.coordinator(text.replace("samples = 4", "samples = 400"))
     node = swarm.node("a", "--micro-batch", "400")
-    until(lambda: swarm.status().nodes and swarm.status().nodes[0].active, "it has its lease", node)
+    until(lambda: swarm.status().nodes and swarm.status().nodes[0].active, "the node is active", node)
     assert ends_in_s(node, signal.SIGTERM) < 5
     assert ended(node) == 0, node.text()
     assert last_fingerprint(node)[0] == 0

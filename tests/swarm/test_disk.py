@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or torn: words and status 1, or recovery; nothing that was sealed is lost."""
+"""Tests full and read-only disks and torn files: an error and exit status 1, or recovery. No sealed step is lost."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from thinwire_proto.errors import MEND_DISK, LedgerError
 LONG = run_text(100_000)
 DISK_MB = 24
 FRAME_BYTES = 24 + 4096
-"""Of SQLite's write-ahead log: a head, and a page. The log itself has a head of 32 bytes."""
+"""A frame of SQLite's write-ahead log: a header and a page. The log itself has a header of 32 bytes."""
 
 
 def failed_in_words(process: Process) -> str:
-    """What a process said that ended with status 1."""
+    """Wait for a process to end with status 1 and without a traceback. Returns its output."""
     assert ended(process) == 1, process.text()
     text = process.text()
     assert "Traceback" not in text, text
@@ -36,13 +36,13 @@ def failed_in_words(process: Process) -> str:
 
 
 def serve(swarm: RealSwarm) -> Process:
-    """A coordinator that is not expected to come so far as to listen."""
+    """Start a coordinator without waiting until it is ready."""
     command = ("thinwire-coordinator", "serve", "--listen", "127.0.0.1:0", "--state-dir", str(swarm.state))
     return swarm.start("coordinator", *command)
 
 
 def verified(folder: Path) -> int:
-    """The number of updates that a state directory holds; all of them are replayed."""
+    """Replay all updates of a state directory, and return their number."""
     said: list[str] = []
     verify(folder, said.append)
     state = open_state(folder)
@@ -52,10 +52,10 @@ def verified(folder: Path) -> int:
     return step
 
 
-# full
+# full disks
 
 
-def test_a_full_disk_ends_the_coordinator_and_room_lets_it_go_on(swarm: RealSwarm) -> None:
+def test_a_full_disk_ends_the_coordinator_which_continues_once_there_is_space(swarm: RealSwarm) -> None:
     with small_disk(swarm.state, DISK_MB):
         coordinator = swarm.coordinator(LONG)
         node = swarm.node("a")
@@ -63,9 +63,9 @@ def test_a_full_disk_ends_the_coordinator_and_room_lets_it_go_on(swarm: RealSwar
         seen = swarm.status().step
         fill(swarm.state)
         text = failed_in_words(coordinator)
-        reasons = ("No space left on device", "database or disk is full")  # for a body, or for what is in the ledger
+        reasons = ("No space left on device", "database or disk is full")  # for an update's body, or for the ledger
         assert any(f"{reason}; nothing that was sealed is lost; {MEND_DISK}" in text for reason in reasons), text
-        assert "restore" not in text  # nothing is damaged
+        assert "restore" not in text  # the error must not ask to restore a backup
         make_room(swarm.state)
         coordinator = swarm.coordinator()
         assert swarm.status().step >= seen
@@ -76,7 +76,7 @@ def test_a_full_disk_ends_the_coordinator_and_room_lets_it_go_on(swarm: RealSwar
         assert verified(swarm.state) >= seen + 5
 
 
-def test_a_row_that_finds_no_room_leaves_a_body_that_the_next_start_removes(tmp_path: Path) -> None:
+def test_the_body_of_a_row_that_could_not_be_written_is_removed_at_the_next_start(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "state", tmp_path / "bodies"
     with small_disk(folder, DISK_MB):
         (folder / "bodies.url").write_text(str(elsewhere))
@@ -96,7 +96,7 @@ def test_a_row_that_finds_no_room_leaves_a_body_that_the_next_start_removes(tmp_
         state.close()
 
 
-def test_a_node_whose_disk_is_full_or_read_only_says_so(swarm: RealSwarm) -> None:
+def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> None:
     swarm.coordinator(LONG)
     folder = swarm.folder / "a"
 
@@ -105,7 +105,7 @@ def test_a_node_whose_disk_is_full_or_read_only_says_so(swarm: RealSwarm) -> Non
 
     with small_disk(folder, DISK_MB):
         node = swarm.node("a")
-        until(counts, "it counts", node)
+        until(counts, "the node is counted", node)
         fill(folder)
         text = failed_in_words(node)
         assert f"{folder}: the disk fails: " in text
@@ -125,10 +125,10 @@ def test_a_node_whose_disk_is_full_or_read_only_says_so(swarm: RealSwarm) -> Non
             assert "Read-only file system" in text
 
 
-# read-only
+# read-only folders
 
 
-def test_a_read_only_folder_ends_the_coordinator_with_words(swarm: RealSwarm) -> None:
+def test_a_read_only_folder_ends_the_coordinator_with_an_error(swarm: RealSwarm) -> None:
     swarm.state.mkdir()
     with read_only(swarm.state):
         text = failed_in_words(serve(swarm))
@@ -143,16 +143,16 @@ def test_a_read_only_folder_ends_the_coordinator_with_words(swarm: RealSwarm) ->
         assert f"{swarm.state}: the disk fails: [Errno 30] Read-only file system" in text
         assert f"nothing that was sealed is lost; {MEND_DISK}" in text
         state = open_state(swarm.state)
-        with pytest.raises(OSError, match="Read-only file system"):  # which ends the next start, too
+        with pytest.raises(OSError, match="Read-only file system"):  # the next start fails in the same way
             Retention(state, None).sweep()
         state.close()
     assert verified(swarm.state) >= seen
 
 
-# torn
+# torn files
 
 
-def test_torn_files_are_named_or_passed_over(swarm: RealSwarm) -> None:
+def test_a_torn_body_is_named_and_a_torn_snapshot_is_set_aside(swarm: RealSwarm) -> None:
     swarm.state.mkdir()
     make_run(swarm.state, 4)
     state = open_state(swarm.state)
@@ -174,8 +174,8 @@ def test_torn_files_are_named_or_passed_over(swarm: RealSwarm) -> None:
     assert verified(swarm.state) == 4
 
 
-def test_a_ledger_whose_last_rows_are_torn_holds_those_before(swarm: RealSwarm, tmp_path: Path) -> None:
-    """What SQLite has not yet moved into its file is in the write-ahead log; it is cut at lengths of all kinds."""
+def test_a_ledger_with_torn_last_rows_keeps_all_earlier_rows(swarm: RealSwarm, tmp_path: Path) -> None:
+    """The newest rows are in SQLite's write-ahead log. The test truncates it at various lengths."""
     coordinator = swarm.coordinator(LONG)
     swarm.node("a")
     swarm.reached(12)
@@ -201,7 +201,7 @@ def test_a_ledger_whose_last_rows_are_torn_holds_those_before(swarm: RealSwarm, 
         state.close()
     assert found[size] >= announced
     assert found[0] == 0
-    assert list(found.values()) == sorted(found.values())  # never more rows from a shorter log
+    assert list(found.values()) == sorted(found.values())  # a shorter log never yields more rows
     assert len(set(found.values())) > 3
     for cut in (size, frames[0]):
         assert verified(tmp_path / f"cut-{cut}") == found[cut]

@@ -1,4 +1,4 @@
-"""Four processes train a model over gRPC, and all replicas are equal to the bit."""
+"""Tests that four processes train a model over gRPC, with bitwise equal replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_three_nodes_train_and_all_four_replicas_are_equal(swarm: RealSwarm) -> 
     status = swarm.status(fingerprint=True)
     assert (status.state, status.step, status.rounds_void) == ("complete", STEPS, 0)
     assert {last_fingerprint(node) for node in nodes} == {(STEPS, status.fingerprint)}
-    # each contribution's base was compared with the coordinator's replica, each round
+    # the base of each contribution was compared with the coordinator's replica
     assert (status.fingerprints_compared, status.fingerprints_different) == (3 * STEPS, 0)
     assert status.loss_newest < status.loss_first - 0.3
     assert [(node.counted, node.not_counted) for node in status.nodes] == [(STEPS, 0)] * 3
@@ -44,7 +44,7 @@ def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> N
     assert first.running
 
 
-def test_on_the_clock_rounds_have_their_length_and_nodes_fill_them(swarm: RealSwarm) -> None:
+def test_nodes_train_for_the_whole_length_of_a_round_on_the_clock(swarm: RealSwarm) -> None:
     rounds = 'pace = "clock"\n'
     text = run_text(3, rounds=rounds).replace("length_ms = 5000", "length_ms = 1500")
     swarm.coordinator(text.replace("samples = 4", "samples = 4000"), "--wait-for", "2")
@@ -52,5 +52,5 @@ def test_on_the_clock_rounds_have_their_length_and_nodes_fill_them(swarm: RealSw
     assert [ended(node) for node in nodes] == [0, 0]
     status = swarm.status(fingerprint=True)
     assert (status.step, status.state) == (3, "complete")
-    assert status.tokens > 3 * 2 * 64 * 8  # more than a micro-batch each
+    assert status.tokens > 3 * 2 * 64 * 8  # more than one micro-batch for each node and round
     assert {last_fingerprint(node) for node in nodes} == {(3, status.fingerprint)}

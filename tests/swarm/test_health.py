@@ -1,4 +1,4 @@
-"""/livez and /readyz of real processes: a program that needs time is alive, and not ready."""
+"""Tests /livez and /readyz of real processes: a process that is starting is alive but not ready."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.sealed_run import make_run
 
 
 def answers(address: str, path: str) -> int | None:
-    """The status code; None if nothing listens there."""
+    """The status code, or None if nothing listens at the address."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
             json.load(answer)
@@ -34,14 +34,14 @@ def serve(swarm: RealSwarm, http: str) -> Process:
     return swarm.start("coordinator", *command, "--http", http)
 
 
-def test_a_coordinator_that_replays_is_alive_and_not_ready(swarm: RealSwarm) -> None:
+def test_a_replaying_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> None:
     swarm.state.mkdir()
     make_run(swarm.state, 3)
     body = _body_that_blocks(swarm.state)
     (http,) = free_addresses(1)
     coordinator = serve(swarm, http)
-    until(lambda: answers(http, "/livez") == 200, "it answers", coordinator)
-    until(lambda: b"replaying" in _read(http, "/api/status"), "it replays", coordinator)
+    until(lambda: answers(http, "/livez") == 200, "the coordinator answers", coordinator)
+    until(lambda: b"replaying" in _read(http, "/api/status"), "the coordinator replays", coordinator)
     codes = [answers(http, path) for path in ("/livez", "/readyz", "/healthz")]
     assert codes == [200, 503, 503]
     assert value(parsed(_read(http, "/metrics").decode()), "thinwire_coordinator_ready") == 0
@@ -57,7 +57,7 @@ def test_a_coordinator_that_replays_is_alive_and_not_ready(swarm: RealSwarm) -> 
 
 
 def _body_that_blocks(state: Path) -> Path:
-    """Put a pipe that nobody writes to in the place of the newest update's body: whoever reads it waits."""
+    """Replace the newest update's body by a pipe without a writer, so that reading it blocks."""
     body = max((state / "updates").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     body.rename(body.with_suffix(".whole"))
     os.mkfifo(body)
@@ -73,11 +73,11 @@ def _read(address: str, path: str) -> bytes:
             return error.read()
 
 
-def test_a_node_without_a_coordinator_is_alive_and_not_ready(swarm: RealSwarm) -> None:
-    nobody, http = free_addresses(2)
-    swarm.address = nobody
+def test_a_node_without_a_coordinator_is_alive_but_not_ready(swarm: RealSwarm) -> None:
+    unused, http = free_addresses(2)
+    swarm.address = unused
     node = swarm.node("alone", "--metrics", http)
-    until(lambda: answers(http, "/livez") == 200, "it answers", node)
+    until(lambda: answers(http, "/livez") == 200, "the node answers", node)
     assert [answers(http, path) for path in ("/readyz", "/healthz", "/nothing")] == [503, 200, 404]
     node.tell(signal.SIGTERM)
     assert ended(node) == 0

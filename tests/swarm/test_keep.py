@@ -1,4 +1,4 @@
-"""A coordinator that keeps only the newest of its run, and nodes that were away for longer than that."""
+"""Tests a coordinator that keeps only the newest snapshots and updates, with a node that was away for longer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from support.real import RealSwarm, ended, run_text, until
 from thinwire_coordinator.ledger.verify import verify
 
 
-def test_who_was_away_for_longer_than_is_kept_comes_back_by_the_snapshot(swarm: RealSwarm) -> None:
-    text = run_text(100_000) + "[demo]\nk = 2000\n"  # an update weighs a good part of a snapshot
+def test_a_node_that_missed_deleted_updates_catches_up_from_a_snapshot(swarm: RealSwarm) -> None:
+    text = run_text(100_000) + "[demo]\nk = 2000\n"  # makes an update almost as large as a snapshot
     bodies = swarm.folder / "elsewhere"
     coordinator = swarm.coordinator(text, "--keep", "2", "--bodies", str(bodies))
     stays, leaves = swarm.node("stays"), swarm.node("leaves")
-    until(lambda: any(n.name == "leaves" and n.counted > 0 for n in swarm.status().nodes), "it counts", leaves)
+    until(
+        lambda: any(n.name == "leaves" and n.counted > 0 for n in swarm.status().nodes), "the node is counted", leaves
+    )
     leaves.tell(signal.SIGTERM)
     assert ended(leaves) == 0
     left_at = swarm.status().step
@@ -21,7 +23,7 @@ def test_who_was_away_for_longer_than_is_kept_comes_back_by_the_snapshot(swarm: 
     def snapshots() -> list[int]:
         return sorted(int(path.stem) for path in (swarm.state / "snapshots").glob("*.safetensors"))
 
-    until(lambda: snapshots()[0] > left_at, "the first snapshots are gone", coordinator)
+    until(lambda: snapshots()[0] > left_at, "the first snapshots are deleted", coordinator)
     back = swarm.node("leaves", "--rounds", "1")
     assert ended(back) == 0, back.text()
     assert back.events("node.fetching_snapshot")

@@ -1,4 +1,5 @@
-"""kill -9 at any time: the others go on, nothing sealed is lost, and whoever comes back catches up."""
+"""Tests SIGKILL and other interruptions: other processes continue, no sealed step is lost, and a restarted process
+catches up."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ import sqlite3
 from support.real import RealSwarm, ended, last_fingerprint, run_text, totals, until
 
 
-def test_a_killed_node_is_not_missed_and_comes_back(swarm: RealSwarm) -> None:
+def test_the_swarm_continues_without_a_killed_node_which_catches_up_later(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(100_000))
     others = [swarm.node("a"), swarm.node("b")]
     victim = swarm.node("victim")
-    until(lambda: any(n.name == "victim" and n.counted > 3 for n in swarm.status().nodes), "it counts", victim)
+    until(
+        lambda: any(n.name == "victim" and n.counted > 3 for n in swarm.status().nodes), "the node is counted", victim
+    )
     victim.tell(signal.SIGKILL)
     ended(victim)
     killed_at = swarm.status().step
@@ -27,7 +30,7 @@ def test_a_killed_node_is_not_missed_and_comes_back(swarm: RealSwarm) -> None:
     assert swarm.status().fingerprints_different == 0
 
 
-def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_come_back_by_themselves(swarm: RealSwarm) -> None:
+def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_reconnect(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_text(400))
     nodes = [swarm.node("a"), swarm.node("b")]
     sealed = 0
@@ -52,14 +55,14 @@ def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_come_back_by_themse
         assert any(not event["joined"] for event in node.events("node.no_session"))
     coordinator.end(10)
     verified = swarm.verify()
-    # each contribution is in one update at most
+    # each contribution is in at most one update
     with sqlite3.connect(swarm.state / "ledger.sqlite") as db:
         (counted,) = db.execute("SELECT count(*) FROM contributions").fetchone()
     db.close()
     assert f"{counted:,} contributions" in verified
 
 
-def test_a_ledger_that_lost_its_last_rows_is_found_out_by_a_node_that_saw_them(swarm: RealSwarm) -> None:
+def test_a_node_detects_that_the_ledger_has_lost_rows_that_it_has_seen(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     node = swarm.node("witness")
     swarm.reached(15)
@@ -71,14 +74,14 @@ def test_a_ledger_that_lost_its_last_rows_is_found_out_by_a_node_that_saw_them(s
     swarm.coordinator()
     assert ended(node) == 1
     assert "this coordinator's ledger ends at step 10, but the node has seen step" in node.text()
-    # and also after a restart of the node, from what it kept on disk
+    # a restarted node detects it too, from its state on disk
     again = swarm.node("witness")
     assert ended(again) == 1
     assert "the ledger has lost rows" in again.text()
 
 
-def test_another_lineage_is_found_out_too(swarm: RealSwarm) -> None:
-    """The rows were lost, and others were sealed in their place by a node that had not seen them."""
+def test_a_node_detects_rows_that_were_lost_and_replaced(swarm: RealSwarm) -> None:
+    """After the loss, a node that had not seen the rows helped to seal others at the same steps."""
     coordinator = swarm.coordinator(run_text(100_000))
     witness = swarm.node("witness")
     swarm.reached(15)
@@ -97,33 +100,33 @@ def test_another_lineage_is_found_out_too(swarm: RealSwarm) -> None:
     assert "they are two lineages" in again.text()
 
 
-def test_a_node_that_stood_still_for_a_while_is_counted_again(swarm: RealSwarm) -> None:
-    """It misses rounds, which then run at the pace of a faster node; it must not be too late for ever after."""
+def test_a_node_that_was_stopped_for_a_while_is_counted_again(swarm: RealSwarm) -> None:
+    """While it is stopped, rounds adapt to a faster node. Afterwards it must not be late in every round."""
     text = run_text(100_000).replace("length_ms = 5000", "length_ms = 1500").replace("samples = 4", "samples = 12")
     swarm.coordinator(text)
-    swarm.node("quick", "--micro-batch", "12")
-    slow = swarm.node("slow", "--micro-batch", "1")  # twelve passes where the other one needs one
+    swarm.node("fast", "--micro-batch", "12")
+    slow = swarm.node("slow", "--micro-batch", "1")  # twelve passes for each pass of the fast node
 
     def counted() -> int:
         return next((node.counted for node in swarm.status().nodes if node.name == "slow"), 0)
 
-    until(lambda: counted() > 3, "it counts", slow)
+    until(lambda: counted() > 3, "the slow node is counted", slow)
     slow.tell(signal.SIGSTOP)
     step = swarm.status().step
     swarm.reached(step + 3)
     before = counted()
     slow.tell(signal.SIGCONT)
-    until(lambda: counted() > before + 10, "it counts again", slow)
+    until(lambda: counted() > before + 10, "the slow node is counted again", slow)
     assert swarm.status().fingerprints_different == 0
 
 
-def test_a_disk_that_fails_ends_the_coordinator_with_words_and_loses_nothing(swarm: RealSwarm) -> None:
+def test_a_failing_disk_ends_the_coordinator_with_an_error_and_loses_nothing(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     node = swarm.node("a")
     swarm.reached(5)
     updates = swarm.state / "updates"
     updates.rename(swarm.state / "elsewhere")
-    updates.write_text("not a folder any more")
+    updates.write_text("no longer a folder")
     assert ended(coordinator) == 1
     assert "the disk fails" in coordinator.text()
     assert "nothing that was sealed is lost" in coordinator.text()

@@ -1,4 +1,4 @@
-"""Real nodes that take local steps of AdamW and send differences with their size; all replicas are equal to the bit."""
+"""Tests real nodes that take local AdamW steps and send sized differences, with bitwise equal replicas."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ beta = 0.95
 """
 
 
-def test_two_nodes_train_by_local_steps_and_one_that_was_killed_goes_on(swarm: RealSwarm) -> None:
-    """On a clock, so that updates come between two local steps, and nodes look ahead."""
+def test_two_nodes_train_with_local_steps_and_a_killed_one_continues(swarm: RealSwarm) -> None:
+    """Rounds are on a clock, so that updates arrive between local steps, and nodes look ahead."""
     text = run_text(100_000, rounds=LOCAL).replace("length_ms = 5000", "length_ms = 600")
     swarm.coordinator(text.replace("samples = 4", "samples = 64"), "--wait-for", "2", "--evaluate-every", "2")
     stays, dies = swarm.node("stays"), swarm.node("dies")
-    until(lambda: swarm.counted("dies") >= 5, "it is counted", stays, dies)
+    until(lambda: swarm.counted("dies") >= 5, "the node is counted", stays, dies)
     dies.tell(signal.SIGKILL)
     ended(dies)
     before = swarm.counted("dies")
     again = swarm.node("dies")
-    until(lambda: swarm.counted("dies") >= before + 3, "it is counted again", stays, again)
+    until(lambda: swarm.counted("dies") >= before + 3, "the node is counted again", stays, again)
     until(lambda: swarm.status().measured_step >= 6, "the loss is measured", stays, again)
     for node in (stays, again):
         node.tell(signal.SIGTERM)
     assert [ended(stays), ended(again)] == [0, 0]
 
     status = swarm.status(fingerprint=True)
-    assert status.fingerprints_compared >= 12  # each contribution's base, with the coordinator's replica
+    assert status.fingerprints_compared >= 12  # the base of each contribution
     assert status.fingerprints_different == 0
     assert status.loss_newest < status.loss_first - 0.3
     assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()

@@ -1,4 +1,4 @@
-"""What Prometheus sees of a real swarm: every figure that is promised, and the same figures as everywhere else."""
+"""Tests that Prometheus sees every documented metric of a real swarm, with the same values as the status."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from thinwire_coordinator.observe.definitions import METRICS as COORDINATOR
 from thinwire_node.observe.definitions import METRICS as NODE
 from thinwire_proto.wire.service_pb2 import StatusReply
 
-STEPS = 40  # some seconds: each node is seen in the middle of a round
+STEPS = 40  # takes some seconds, so that each node is scraped during a round
 PARAMETERS = 45_248
 MACHINE = check_emulation()
-NOT_EVERYWHERE = {"thinwire_node_device_memory_limit_bytes"}  # a CPU has none
+NOT_EVERYWHERE = {"thinwire_node_device_memory_limit_bytes"}  # not available for a CPU
 
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run of two nodes that is complete, and all that was told of it. The coordinator and Prometheus go on."""
+    """A complete run of two nodes with its status and metrics. The coordinator and Prometheus still run."""
 
     status: StatusReply
     exposition: str
@@ -39,7 +39,7 @@ class CompletedRun:
 
 
 def is_whole(prometheus: Prometheus, addresses: list[str]) -> bool:
-    """Everything that is to be scraped is, and the connections were seen."""
+    """Whether all targets are up and bytes on connections were counted."""
     up = all(prometheus.targets().get(address) == "up" for address in addresses)
     return up and prometheus.value('thinwire_coordinator_wire_bytes_total{direction="sent"}') > 0
 
@@ -55,29 +55,29 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletedRun]:
         prometheus = Prometheus(f"http://{listen}")
         swarm.coordinator(run_text(STEPS), "--wait-for", "2", "--evaluate-every", "5", "--http", here)
         one = swarm.node("one", *(("--metrics", first) if nodes else ()))
-        # it waits for the other, so that nothing is over before it was seen
-        until(lambda: is_whole(prometheus, [here, *nodes[:1]]), "the first node is seen", program, one)
+        # the first node waits for the second, so that the run cannot end before it was scraped
+        until(lambda: is_whole(prometheus, [here, *nodes[:1]]), "the first node is scraped", program, one)
         two = swarm.node("two", *(("--metrics", second) if nodes else ()))
         seen_up: set[str] = set()
 
         def all_up() -> bool:
-            """Each of them at some moment: a run this short may be over before the next look."""
+            """Whether each target has been up at some time. A run this short may end before the next check."""
             seen_up.update(address for address, state in prometheus.targets().items() if state == "up")
             return seen_up == {here, *nodes}
 
         until(all_up, "every target is up", program, one, two)
-        until(lambda: prometheus.value("thinwire_coordinator_step") > 0, "steps are seen", program, one, two)
+        until(lambda: prometheus.value("thinwire_coordinator_step") > 0, "steps are scraped", program, one, two)
         assert [ended(one), ended(two)] == [0, 0]
         until(lambda: swarm.status().measured_step == STEPS, "the loss of the last step is measured")
         status, exposition = swarm.status(), read(f"http://{here}/metrics")
         seen = value(parsed(exposition), "thinwire_coordinator_messages_total", direction="sent", kind="status")
         asked = 'thinwire_coordinator_messages_total{direction="sent",kind="status"}'
-        until(lambda: prometheus.value(asked) == seen, "all of it is scraped", program)
+        until(lambda: prometheus.value(asked) == seen, "the last values are scraped", program)
         yield CompletedRun(status, exposition, prometheus, prometheus.names())
 
 
-def test_all_targets_have_all_that_the_table_promises(watched: CompletedRun) -> None:
-    """That each of them is up, `watched` has seen to."""
+def test_targets_serve_exactly_the_documented_metrics(watched: CompletedRun) -> None:
+    """The fixture `watched` has checked that each target was up."""
     promised = {
         f"{metric.name}_bucket" if metric.kind == "histogram" else metric.name for metric in (*COORDINATOR, *NODE)
     }
@@ -88,7 +88,7 @@ def test_all_targets_have_all_that_the_table_promises(watched: CompletedRun) -> 
     assert there - parts == {name for name in promised if name.startswith("thinwire_coordinator_")}
 
 
-def test_promtool_has_nothing_to_say(watched: CompletedRun) -> None:
+def test_promtool_accepts_the_metrics(watched: CompletedRun) -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None
     told = subprocess.run(
@@ -97,7 +97,7 @@ def test_promtool_has_nothing_to_say(watched: CompletedRun) -> None:
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
 
 
-def test_bytes_are_those_of_the_status_and_of_the_nodes(watched: CompletedRun) -> None:
+def test_byte_counts_equal_those_of_the_status_and_the_nodes(watched: CompletedRun) -> None:
     status, prometheus = watched.status, watched.prometheus
 
     def payload(direction: str, kinds: str) -> float:
@@ -111,7 +111,7 @@ def test_bytes_are_those_of_the_status_and_of_the_nodes(watched: CompletedRun) -
     assert min(status.bytes_up, status.bytes_down, status.bytes_fetched) > 0
 
 
-def test_everything_else_is_what_the_status_says(watched: CompletedRun) -> None:
+def test_other_metrics_equal_the_status(watched: CompletedRun) -> None:
     status, of = watched.status, parsed(watched.exposition)
 
     def told(name: str, **labels: str) -> float:
@@ -134,7 +134,7 @@ def test_everything_else_is_what_the_status_says(watched: CompletedRun) -> None:
         assert told("phase_seconds_count", phase=phase) == STEPS
     assert told("phase_seconds_count", phase="broadcast") == 2 * STEPS
     assert told("contribution_receive_seconds_count") == 2 * STEPS
-    # 88 components of a tile cost about seven bits each, and the dense exchange two nodes' gradients each way
+    # 88 components per tile take about seven bits each; a dense exchange sends two nodes' gradients each way
     assert 6 < 8 * told("votes_bytes_total") / told("votes_total") < 16
     assert told("dense_allreduce_bytes_total") == 2 * 4 * PARAMETERS * STEPS
     moved = status.bytes_up + status.bytes_down
@@ -159,13 +159,13 @@ READ = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10
 
 
 def metrics_of(host: Host, address: str) -> str:
-    """`/metrics` as seen on the host itself, so that asking is nothing on its line."""
+    """`/metrics` as read on the host itself, so that the request does not use its link."""
     asked = [sys.executable, "-c", READ, f"http://{address}/metrics"]
     return subprocess.run(host.inside(*asked), capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(bool(MACHINE.missing), reason=f"needs {MACHINE.missing}")
-def test_wire_bytes_are_those_that_the_kernel_counts_on_the_line(tmp_path: Path) -> None:
+def test_wire_bytes_equal_the_kernels_count_on_the_link(tmp_path: Path) -> None:
     (tmp_path / "RUN.toml").write_text(RUN_OF_TEN_MEGABYTES)
     http = "127.0.0.1:7701"
     link = LinkSpec(rate_mbit=100, round_trip_ms=2, loss=0)
@@ -181,17 +181,19 @@ def test_wire_bytes_are_those_that_the_kernel_counts_on_the_line(tmp_path: Path)
         def told(name: str, **labels: str) -> float:
             return value(parsed(metrics_of(hosts.coordinator, http)), f"thinwire_coordinator_{name}", **labels)
 
-        until(lambda: told("step") >= 3, "some rounds are done", coordinator, node)
+        until(lambda: told("step") >= 3, "three updates are sealed", coordinator, node)
         old = told("wire_bytes_total", direction="sent")
         before = hosts.coordinator.traffic()
-        # it looks at the connections once a second at most
-        until(lambda: told("wire_bytes_total", direction="sent") > old, "it has looked again", coordinator, node)
+        # the coordinator reads its connections at most once a second
+        until(
+            lambda: told("wire_bytes_total", direction="sent") > old, "the wire bytes are read again", coordinator, node
+        )
         sent, received = (told("wire_bytes_total", direction=direction) for direction in ("sent", "received"))
         after = hosts.coordinator.traffic()
     assert before.sent_bytes + before.received_bytes > 10_000_000
     assert 0.95 * before.sent_bytes < sent < 1.05 * after.sent_bytes
-    # what comes in is acknowledgements, nearly all of it: of 52 bytes, and up to 36 more where they tell of losses
+    # almost all received segments are acknowledgements of 52 bytes, or up to 88 bytes if they report losses
     assert 0.6 * before.received_bytes < received < 1.15 * after.received_bytes
     assert 0.95 * (before.sent_bytes + before.received_bytes) < sent + received
     assert sent + received < 1.05 * (after.sent_bytes + after.received_bytes)
-    print(f"wire by TCP_INFO: {sent:,.0f} sent, {received:,.0f} received; on the line: {before} to {after}")
+    print(f"wire by TCP_INFO: {sent:,.0f} sent, {received:,.0f} received; on the link: {before} to {after}")

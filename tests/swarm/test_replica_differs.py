@@ -1,4 +1,4 @@
-"""A node whose parameters differ in one bit is found at its next contribution, and its votes are not merged."""
+"""Tests that a node with one wrong bit is detected at its next contribution, and that its votes are not merged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thinwire_node.options import NodeOptions
 from thinwire_node.training.trainer import Trainer
 
 
-async def test_one_flipped_bit_is_found_not_merged_and_healed(
+async def test_one_flipped_bit_is_detected_and_the_node_resyncs(
     swarm: RealSwarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
@@ -28,7 +28,9 @@ async def test_one_flipped_bit_is_found_not_merged_and_healed(
         if trainer.replica.step >= 5 and not flipped_at:
             flipped_at.append(trainer.replica.step)
             with torch.no_grad():
-                trainer.replica.tensors["blocks.0.feed.up.weight"].view(torch.int32)[3, 4] ^= 1  # the last bit of one
+                trainer.replica.tensors["blocks.0.feed.up.weight"].view(torch.int32)[3, 4] ^= (
+                    1  # the last bit of one value
+                )
 
     monkeypatch.setattr(Trainer, "micro_batch", flip_once)
     stop = asyncio.Event()
@@ -45,7 +47,7 @@ async def test_one_flipped_bit_is_found_not_merged_and_healed(
     assert node.record.not_counted == 1
     assert [event["step"] for event in coordinator.events("coordinator.replica_differs")] == flipped_at
     with pytest.raises(Failed, match=r"coordinator\.0\.log:\d+: .*coordinator.replica_differs"):
-        check_logs(swarm.folder)  # as `make chaos` looks
+        check_logs(swarm.folder)  # the check of `make chaos`
     told = [vars(record)["fields"] for record in caplog.records if getattr(record, "event", None) == "node.not_counted"]
     assert [fields["replica_differs"] for fields in told] == [True]
     coordinator.end(10)

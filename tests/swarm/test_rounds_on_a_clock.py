@@ -1,4 +1,4 @@
-"""The scenarios of tests/scenarios once more, where real processes on real sockets can play them."""
+"""Repeats scenarios of tests/scenarios with real processes and real sockets, where this is possible."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def clock_text(length_ms: int = 1000) -> str:
     return text.replace("length_ms = 5000", f"length_ms = {length_ms}").replace("samples = 4", "samples = 64")
 
 
-def test_on_a_clock_nobody_waits_and_all_are_counted_in_every_round(swarm: RealSwarm) -> None:
-    """Scenarios 1 and 3: two nodes; a third joins at round 2; each trains on while its contribution travels."""
+def test_on_a_clock_all_nodes_are_counted_without_void_rounds(swarm: RealSwarm) -> None:
+    """Scenarios 1 and 3: a third node joins two others at step 2. Nodes train while contributions are in flight."""
     swarm.coordinator(clock_text(), "--wait-for", "2")
     nodes = [swarm.node("a"), swarm.node("b")]
     swarm.reached(2)
     nodes.append(swarm.node("c"))
-    until(lambda: swarm.counted("c") >= 5, "the third is counted", *nodes)
+    until(lambda: swarm.counted("c") >= 5, "the third node is counted", *nodes)
     status = swarm.status()
     assert status.fingerprints_different == 0
     assert status.rounds_void == 0
@@ -48,7 +48,7 @@ def test_on_a_clock_nobody_waits_and_all_are_counted_in_every_round(swarm: RealS
     swarm.verify()
 
 
-def test_a_node_that_raises_is_one_failure_and_heals(swarm: RealSwarm) -> None:
+def test_a_node_that_crashes_is_lost_once_and_can_return(swarm: RealSwarm) -> None:
     """Scenario 2."""
     swarm.coordinator(clock_text())
     other = swarm.node("other")
@@ -57,14 +57,14 @@ def test_a_node_that_raises_is_one_failure_and_heals(swarm: RealSwarm) -> None:
     assert ended(raising) == 1
     assert "the device fell off the bus" in raising.text()
     again = swarm.node("raising")
-    until(lambda: swarm.counted("raising") >= 5, "it is counted again", again)
+    until(lambda: swarm.counted("raising") >= 5, "the node is counted again", again)
     status = swarm.status()
     assert {node.name: node.lost for node in status.nodes} == {"other": 0, "raising": 1}
     assert status.fingerprints_different == 0
     assert other.running
 
 
-def test_a_part_of_an_upload_is_dropped_whole(swarm: RealSwarm) -> None:
+def test_an_incomplete_upload_is_dropped(swarm: RealSwarm) -> None:
     """Scenario 6."""
     swarm.coordinator(clock_text())
     swarm.node("other")
@@ -73,34 +73,33 @@ def test_a_part_of_an_upload_is_dropped_whole(swarm: RealSwarm) -> None:
     assert ended(half) == -signal.SIGKILL
     assert swarm.counted("half") == 0
     again = swarm.node("half")
-    until(lambda: swarm.counted("half") >= 3, "it is counted", again)
+    until(lambda: swarm.counted("half") >= 3, "the node is counted", again)
     assert swarm.status().fingerprints_different == 0
 
 
-def test_a_stopped_node_is_noticed_by_the_heartbeat_and_comes_back(swarm: RealSwarm) -> None:
-    """Scenarios 7 and 8: SIGSTOP with the socket open. The rounds do not wait for it; when it goes on, it comes
-    back."""
+def test_the_heartbeat_detects_a_stopped_node_which_returns_when_resumed(swarm: RealSwarm) -> None:
+    """Scenarios 7 and 8: SIGSTOP with an open socket. Rounds do not wait for the node, and it returns after SIGCONT."""
     swarm.coordinator(clock_text())
     nodes = [swarm.node("a"), swarm.node("b")]
     until(lambda: swarm.active() == ["a", "b"] and swarm.counted("b") > 2, "both are counted", *nodes)
     nodes[1].tell(signal.SIGSTOP)
     before = swarm.status().step
     until(lambda: swarm.active() == ["a"], "the heartbeat notices", *nodes)
-    assert swarm.status().step - before <= LOST_AFTER_S + 5  # a round a second
+    assert swarm.status().step - before <= LOST_AFTER_S + 5  # one round per second
     nodes[1].tell(signal.SIGCONT)
     counted = swarm.counted("b")
-    until(lambda: swarm.counted("b") >= counted + 3, "it is counted again", *nodes)
+    until(lambda: swarm.counted("b") >= counted + 3, "the node is counted again", *nodes)
     assert swarm.status().fingerprints_different == 0
 
 
-def test_nodes_that_are_there_before_the_coordinator_wait_for_it(swarm: RealSwarm) -> None:
+def test_nodes_that_start_before_the_coordinator_wait_for_it(swarm: RealSwarm) -> None:
     """Scenario 17."""
     coordinator = swarm.coordinator(clock_text())
     coordinator.end(10)
     node = swarm.node("early")
-    until(lambda: len(node.events("node.no_session")) >= 2, "it has tried twice", node)
+    until(lambda: len(node.events("node.no_session")) >= 2, "the node has tried twice", node)
     swarm.coordinator()
-    until(lambda: swarm.counted("early") >= 3, "it is counted", node)
+    until(lambda: swarm.counted("early") >= 3, "the node is counted", node)
 
 
 def pending_on_disk(folder: Path) -> bytes:
@@ -116,26 +115,27 @@ def rows(swarm: RealSwarm) -> int:
 
 
 def heads_on_disk(folder: Path) -> set[int]:
-    """Of all nodes: the newest step that each has seen sealed."""
+    """The newest sealed steps that the nodes have recorded on disk."""
     return {json.loads(path.read_text())["step"] for path in folder.glob("*/head.json")}
 
 
-def test_a_coordinator_killed_at_any_point_of_sealing_counts_everybody_once_or_not_at_all(swarm: RealSwarm) -> None:
-    """Scenario 16: at every step, in one swarm whose nodes live through all of it.
+def test_a_coordinator_killed_at_any_point_of_sealing_counts_no_contribution_twice(swarm: RealSwarm) -> None:
+    """Scenario 16: the coordinator is killed at each crash point in turn, while the same nodes run.
 
-    Each coordinator waits for both. One node alone makes a hundred steps while the other pauses before it tries again;
-    that one is then told to drop its momentum, and does not ask for the receipt that is out."""
+    Each coordinator waits for both nodes. Otherwise one node alone could make a hundred steps while the other pauses
+    between attempts. The other node would then have to drop its momentum, and would not ask for its missing receipt.
+    """
     both = (run_text(1_000_000), "--wait-for", "2")
     nodes: list[Process] = []
     for point in POINTS:
         dying = swarm.coordinator(*both, through=("dying_coordinator.py", point, "6"))
         nodes = nodes or [swarm.node("a"), swarm.node("b")]
         assert ended(dying) == -signal.SIGKILL, point
-        verify(swarm.state, lambda said: None)  # here, since nodes pause longer and longer while nobody is there
+        verify(swarm.state, lambda said: None)  # in this process, because nodes pause longer after each failed attempt
         if point in SENT:
-            until(lambda: rows(swarm) in heads_on_disk(swarm.folder), "somebody has the update of the last row", *nodes)
+            until(lambda: rows(swarm) in heads_on_disk(swarm.folder), "a node has the update of the last row", *nodes)
     last = swarm.coordinator(*both)
-    until(lambda: min(swarm.counted("a"), swarm.counted("b")) > 2, "both are back, and have asked", *nodes)
+    until(lambda: min(swarm.counted("a"), swarm.counted("b")) > 2, "both nodes are counted again", *nodes)
     assert swarm.status().fingerprints_different == 0
     names = {node.node_id: node.name for node in swarm.status().nodes}
     for node in nodes:
@@ -146,22 +146,23 @@ def test_a_coordinator_killed_at_any_point_of_sealing_counts_everybody_once_or_n
     with sqlite3.connect(swarm.state / "ledger.sqlite") as db:
         counted = [msgpack.unpackb(packed) for (packed,) in db.execute("SELECT counted FROM rows")]
     db.close()
-    # whose receipt did not come while it left has it on disk, and will ask
+    # a node that left before its receipt came has the contribution on disk, and asks for the receipt later
     out = [pending_on_disk(swarm.folder / node.name) for node in nodes]
     in_ledger = Counter(names[entry[0]] for row in counted for entry in row if entry[1] not in out)
     told = {node.name: totals(node)[0] for node in nodes}
-    assert told == in_ledger  # both sides say the same of every contribution
+    assert told == in_ledger  # nodes and ledger agree on every contribution
 
 
-def test_a_killed_node_takes_up_what_it_saved_at_its_last_cut(swarm: RealSwarm) -> None:
-    """Its momentum is on disk once a round; whatever was counted since that would be counted twice is dropped."""
+def test_a_killed_node_restores_the_momentum_of_its_last_extraction(swarm: RealSwarm) -> None:
+    """A node saves its momentum once a round. It drops the parts that have been counted since, so that nothing counts
+    twice."""
     swarm.coordinator(clock_text(500))
     node = swarm.node("a")
-    until(lambda: swarm.counted("a") > 6, "it is counted", node)
+    until(lambda: swarm.counted("a") > 6, "the node is counted", node)
     node.tell(signal.SIGKILL)
     ended(node)
     again = swarm.node("a")
-    until(lambda: swarm.counted("a") > 12, "it is counted again", again)
+    until(lambda: swarm.counted("a") > 12, "the node is counted again", again)
     assert again.events("node.momentum_taken_up") or again.events("node.momentum_dropped")
     again.tell(signal.SIGTERM)
     assert ended(again) == 0
@@ -169,19 +170,18 @@ def test_a_killed_node_takes_up_what_it_saved_at_its_last_cut(swarm: RealSwarm) 
     assert swarm.status().fingerprints_different == 0
 
 
-def test_half_a_minute_of_chaos() -> None:
-    """Scenario 12; `make chaos` does it for as long as one likes."""
+def test_the_swarm_survives_half_a_minute_of_chaos() -> None:
+    """Scenario 12. `make chaos` runs for any length of time."""
     command = [sys.executable, "-m", "chaos", "--seed", "1", "--minutes", "0.5"]
     done = subprocess.run(
         command, cwd=ROOT, env=beside_the_tests(), capture_output=True, text=True, check=False, timeout=170
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "every replica was equal, and the ledger verifies" in done.stdout
+    assert "all replicas were equal, and the ledger verifies" in done.stdout
 
 
-def test_chaos_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A swarm that does not go on is noticed."""
-    import chaos as module  # noqa: PLC0415 - only here
+def test_chaos_detects_a_swarm_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import chaos as module  # noqa: PLC0415 - used only here
 
     monkeypatch.setattr(module, "STANDSTILL_S", 0.0)
     chaos = module.Chaos(tmp_path, random.Random(1))

@@ -1,4 +1,4 @@
-"""Scenario 20 on a real link: a newcomer behind 10 Mbit/s and 100 ms catches up while the swarm advances."""
+"""Tests scenario 20 on an emulated link: a newcomer behind 10 Mbit/s and 100 ms catches up while the swarm advances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.real import run_text, until
 
 MACHINE = check_emulation()
 BEHIND = 40
-"""Updates that the newcomer has to catch up with, at least."""
+"""Minimum number of updates that the newcomer must catch up with."""
 ASK = """
 import json, sys, time, grpc
 from thinwire_proto.wire.service_pb2 import StatusRequest
@@ -31,8 +31,10 @@ print(json.dumps({"step": status.step, "different": status.fingerprints_differen
 
 
 def when(programs: Programs, host: Host, address: str, name: str, *, counted: int = 0, step: int = 0) -> dict[str, int]:
-    """The status as soon as a node was counted so often, and so many steps are sealed. One process looks all the time:
-    to start one for each look would cost more than the swarm does."""
+    """Wait until a node has been counted `counted` times and `step` steps are sealed, and return the status.
+
+    One process polls. A new process for each request would use more processor time than the swarm itself.
+    """
     command = host.inside(str(BIN / "python"), "-c", ASK, address, name, str(counted), str(step))
     asking = programs.start(f"ask-{name}-{counted}-{step}", command)
     until(lambda: not asking.running, f"{name} is counted {counted} times, and step {step}", asking, *programs.all)
@@ -59,9 +61,9 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
         begun = when(programs, hosts.coordinator, address, "old", counted=6, step=BEHIND)
         newcomer = start("new", hosts.nodes[1])
         first = when(programs, hosts.coordinator, address, "new", counted=1)
-        assert first["step"] > begun["step"]  # the swarm has not waited for it
+        assert first["step"] > begun["step"]  # the swarm did not wait for the newcomer
         last = when(programs, hosts.coordinator, address, "new", counted=6)
         assert last["different"] == 0
         (fetched,) = newcomer.events("node.snapshot_fetched")
         assert begun["step"] - fetched["step"] >= BEHIND
-        assert not newcomer.events("node.failed")  # as when the link is too slow to catch up
+        assert not newcomer.events("node.failed")  # logged if the link is too slow to catch up

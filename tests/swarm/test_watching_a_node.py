@@ -1,4 +1,4 @@
-"""What a node shows of itself, in a real swarm: the same numbers everywhere, and those of the coordinator."""
+"""Tests that a node in a real swarm shows the same numbers everywhere, and the same as the coordinator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def screen() -> Iterator[Screen]:
 
 
 def metrics(url: str) -> dict[str, Values]:
-    """By name, and then by the values of the labels."""
+    """Metric values by name, and then by the values of their labels."""
     found: dict[str, Values] = {}
     with urllib.request.urlopen(url, timeout=10) as answer:
         for family in text_string_to_metric_families(answer.read().decode()):
@@ -46,7 +46,7 @@ def metrics(url: str) -> dict[str, Values]:
 
 
 def told(swarm: RealSwarm, name: str) -> dict[str, Any]:
-    """What `thinwire-node status --json` says of a node."""
+    """The report of `thinwire-node status --json` on a node."""
     done = status_command(swarm, name, "--json")
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -62,8 +62,8 @@ def node_of(swarm: RealSwarm, name: str) -> Any:
     return next(node for node in swarm.status().nodes if node.name == name)
 
 
-def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
-    """`logged` is watched over HTTP and in its log, `shown` on its terminal; both by `status` and the coordinator."""
+def test_log_metrics_terminal_and_status_agree_with_the_coordinator(swarm: RealSwarm, screen: Screen) -> None:
+    """Node `logged` is observed by HTTP and by its log, node `shown` on its terminal, and both by `status`."""
     coordinator = swarm.coordinator(RUN, "--wait-for", "2", "--http", "off")
     logged = swarm.node("logged", "--metrics", "0")
     command = [str(BIN / "thinwire-node"), "start", swarm.address, "--name", "shown", "--threads", "1"]
@@ -74,7 +74,7 @@ def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
         assert "joined at" in text
         assert text.count("thinwire · shown · ") == 1
 
-        # at rest: the round waits for a node that is stopped
+        # the numbers do not change while the round waits for a stopped node
         shown.send_signal(signal.SIGSTOP)
         ready = logged.ready(swarm.folder / "logged")
         assert ready is not None, logged.text()
@@ -110,12 +110,12 @@ def test_one_node_in_four_places(swarm: RealSwarm, screen: Screen) -> None:
 
 
 def _rests(found: dict[str, Values]) -> bool:
-    """Rounds take a fraction of a second, and this one is older."""
+    """Whether the round is older than two seconds. Rounds without a stopped node take a fraction of a second."""
     return 0 < found.get("thinwire_node_round_left_seconds", {}).get((), 0) < LENGTH_S - 2
 
 
 def entries(log: str) -> list[dict[str, Any]]:
-    """The lines of a log, each of which is a JSON object."""
+    """The entries of a JSON log."""
     found = [json.loads(line) for line in log.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in found)
     return found
@@ -130,7 +130,7 @@ def _check_payload(found: dict[str, Values], node: Any) -> None:
 
 
 def _check_the_last_view(swarm: RealSwarm, screen: Screen) -> None:
-    """It stays on the screen, whole, with the cursor below it."""
+    """The last view stays on the screen, complete, with the cursor below it."""
     lines = screen.lines()
     text = "\n".join(lines)
     assert text.count("thinwire · ") == 1
@@ -142,13 +142,13 @@ def _check_the_last_view(swarm: RealSwarm, screen: Screen) -> None:
     assert f"up           {human_bytes(sum(report['bytes']['sent'].values()))}," in text
     assert f"down         {human_bytes(sum(report['bytes']['received'].values()))}," in text
     assert f"counted      {report['given']['counted']} of" in text
-    # ^C of the terminal's echo, and nothing that hides or moves for good what belongs to others
+    # the view must not hide the cursor or clear the screen, which belong to other programs
     assert b"\x1b[?25l" not in screen.written
     assert b"\x1b[2J" not in screen.written
 
 
 def _check_the_end(swarm: RealSwarm, log: str) -> None:
-    """To the byte, after the last of everything."""
+    """After the end of the run, all counts agree to the byte."""
     status, node, report = swarm.status(), node_of(swarm, "logged"), told(swarm, "logged")
     assert (status.state, status.step) == ("complete", STEPS)
     sent, received = report["bytes"]["sent"], report["bytes"]["received"]
@@ -156,7 +156,7 @@ def _check_the_end(swarm: RealSwarm, log: str) -> None:
     assert received["corpus"] + received["snapshot"] == node.bytes_fetched
     assert (report["given"]["counted"], report["given"]["tokens"]) == (node.counted, node.tokens)
     assert report["bytes"]["received_messages"]["update"] == STEPS
-    # acknowledgements and headers come on top; nothing is left out
+    # bytes on the wire also include acknowledgements and headers
     assert sum(sent.values()) < report["bytes"]["wire_sent"]
     down = sum(received.values())
     assert down < report["bytes"]["wire_received"] < 1.05 * down + 100_000
