@@ -1,1 +1,1 @@
-"""What the coordinator and the node share and no protocol needs: logs, files, workers, counters, HTTP."""
+"""Code that the coordinator and the node share and that is not part of the protocol: logs, files, counters, HTTP."""

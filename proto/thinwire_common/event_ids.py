@@ -1,6 +1,6 @@
-"""All events that the daemons log, by id. Ids and fields are an interface: programs rely on them.
+"""All events that the daemons log, by id. Ids and fields are an interface that programs rely on.
 
-`docs/events.md` is made from this table (`python -m tools.events_table`), and a test compares it with the code.
+`python -m tools.events_table` generates `docs/events.md` from this table, and a test compares the table with the code.
 """
 
 from __future__ import annotations
@@ -8,56 +8,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RESERVED = ("time", "level", "logger", "message", "event", "exception")
-"""Keys of every line of a JSON log, which no field may have."""
+"""Keys of every line of a JSON log. No field may use them."""
 
 
 @dataclass(frozen=True)
 class Event:
+    """The meaning of an event and the names of its fields."""
+
     meaning: str
     fields: tuple[str, ...] = ()
-    """Their names, in the order in which people want to read them."""
+    """Names of the fields, in a good reading order."""
 
 
 FIELDS = {
     "address": "HOST:PORT of the coordinator's gRPC port",
-    "bodies": "how many bodies",
+    "bodies": "number of bodies",
     "bytes": "size in bytes",
     "contract": "the contract's hash, in hex",
     "counted": "contributions that were counted",
     "device": "the device's name, as PyTorch writes it",
     "dropped": "micro-batches that were dropped",
-    "fingerprint": "of the parameters, in hex, with nonce 0",
+    "fingerprint": "fingerprint of the parameters with nonce 0, in hex",
     "folder": "the state directory",
     "head_step": "the swarm's newest step",
-    "here_bytes": "what is here already, in bytes",
+    "here_bytes": "size of the part that is here already, in bytes",
     "joined": "whether the node had joined",
-    "loss": "nats a token",
+    "loss": "loss in nats per token",
     "metrics": "URL of the node's metrics",
-    "micro_batches": "how many micro-batches",
+    "micro_batches": "number of micro-batches",
     "name": "the node's name; not unique",
     "node": "the node's report, as `thinwire-node status --json` shows it",
     "node_id": "the node's id, which stays the same",
     "not_counted": "contributions that were not counted",
     "page": "URL of the page, or null without one",
-    "parameters": "how many parameters the model has",
+    "parameters": "number of the model's parameters",
     "pause_s": "seconds until the next attempt",
-    "place": "where the files are kept",
+    "place": "folder or address of the files",
     "reason": "the reason, for people",
     "received_bytes": "payload received, in bytes",
     "replica_differs": "whether the reason is that the node's parameters differ from the coordinator's",
-    "resyncs": "how often the node fetched its parameters anew",
+    "resyncs": "how often the node fetched its parameters again",
     "round": "the round's number, within the term",
     "sent_bytes": "payload sent, in bytes",
-    "short_bytes": "how much is missing, in bytes",
-    "slept_s": "seconds",
+    "short_bytes": "missing disk space, in bytes",
+    "slept_s": "how long the machine slept, in seconds",
     "step": "the step, which is the number of updates before it",
-    "steps": "steps of the whole run",
-    "term": "the number of this life of the coordinator",
+    "steps": "number of steps of the whole run",
+    "term": "the number of the coordinator's term (one life of its process)",
     "threads": "CPU threads",
     "tokens": "tokens in counted contributions",
-    "total_bytes": "what the whole run will need, in bytes",
+    "total_bytes": "disk space that the whole run will need, in bytes",
 }
-"""What each field holds; it is the same in every event."""
+"""The meaning of each field, which is the same in every event."""
 
 COORDINATOR = {
     "coordinator.run_created": Event("The state directory is empty, so a new run is being created.", ("folder",)),
@@ -65,7 +67,7 @@ COORDINATOR = {
     "coordinator.contract": Event("The contract of this run.", ("contract", "parameters", "steps")),
     "coordinator.open_to_network": Event("Other machines can reach the port, without encryption.", ("address",)),
     "coordinator.listening": Event("Nodes can join.", ("address", "page", "term")),
-    "coordinator.disk_forecast": Event("How much disk the run will need.", ("total_bytes",)),
+    "coordinator.disk_forecast": Event("The disk space that the run will need.", ("total_bytes",)),
     "coordinator.disk_too_small": Event("A disk has too little room for the run.", ("place", "short_bytes")),
     "coordinator.snapshot_written": Event("A snapshot was written.", ("step",)),
     "coordinator.snapshot_set_aside": Event("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
@@ -97,20 +99,20 @@ NODE = {
     "node.metrics": Event("The node serves metrics.", ("metrics",)),
     "node.fetching_corpus": Event("The node fetches the corpus.", ("bytes",)),
     "node.fetching_snapshot": Event("The node fetches a snapshot.", ("here_bytes",)),
-    "node.fetching_snapshot_anew": Event("The part of a snapshot that was here is of no use.", ("reason",)),
+    "node.fetching_snapshot_anew": Event("The partial snapshot is unusable; the fetch starts over.", ("reason",)),
     "node.snapshot_fetched": Event("A snapshot was fetched.", ("step",)),
     "node.training": Event("The node is ready to train.", ("device", "threads")),
-    "node.momentum_taken_up": Event("The momentum of the node's last life is used."),
+    "node.momentum_taken_up": Event("The node continues with the momentum of its last life."),
     "node.momentum_dropped": Event("The node drops its momentum and starts with an empty one.", ("reason",)),
     "node.catching_up": Event("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": Event("The coordinator has no round open.", ("reason",)),
-    "node.slept": Event("The machine slept, so the node measures the coordinator's clock anew.", ("slept_s",)),
+    "node.slept": Event("The machine slept, so the node measures the coordinator's clock again.", ("slept_s",)),
     "node.clock_jump": Event("The coordinator's clock moved against the node's.", ("reason",)),
     "node.gradient_dropped": Event("A gradient was too old to be used.", ("reason",)),
     "node.micro_batches_dropped": Event("A loss or a gradient was not finite.", ("micro_batches",)),
     "node.not_counted": Event("The coordinator refused a contribution.", ("reason", "replica_differs")),
-    "node.resync": Event("The node gives up its parameters and fetches them anew.", ("reason",)),
-    "node.report": Event("How the node is doing, every 30 seconds without a terminal.", ("node",)),
+    "node.resync": Event("The node discards its parameters and fetches them again.", ("reason",)),
+    "node.report": Event("The node's report, every 30 seconds if there is no terminal.", ("node",)),
     "node.status_not_written": Event("The file for `thinwire-node status` cannot be written.", ("reason",)),
     "node.run_complete": Event("The run is complete, so the node leaves.", ("step",)),
     "node.left": Event("The node has left with these parameters.", ("step", "fingerprint")),

@@ -1,4 +1,4 @@
-"""Files that are whole, and stay, whatever becomes of the process or of the power."""
+"""Writes files atomically and durably, so that they survive a crash of the process or a power cut."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 
 
 def replace_synced(path: Path, data: bytes) -> None:
-    """Replace the file at `path`, for good when this returns. A crash leaves the old file or the new one, whole."""
+    """Replace the file at `path` durably. A crash leaves either the old file or the new one, complete."""
     rename_synced(_written(path, data), path)
 
 
 def replace_whole(path: Path, data: bytes) -> None:
-    """The same without syncing the folder: a power cut soon after may bring the old file back."""
+    """Like `replace_synced`, without syncing the folder: a power cut soon after may bring the old file back."""
     _rename_whole(_written(path, data), path)
 
 
-def rename_synced(passing: Path, path: Path) -> None:
-    """Sync a file that was written under a passing name, give it its own name, and sync the folder."""
-    _rename_whole(passing, path)
+def rename_synced(temporary: Path, path: Path) -> None:
+    """Sync a temporary file, rename it to `path`, and sync the folder."""
+    _rename_whole(temporary, path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in a folder, or removed from it, outlast a power cut."""
-    if os.name == "nt":  # a folder cannot be opened there; NTFS keeps a journal of names
+    """Make renames and deletions in a folder durable."""
+    if os.name == "nt":  # Windows cannot open a folder; NTFS keeps a journal of names
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -34,12 +34,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _written(path: Path, data: bytes) -> Path:
-    passing = path.with_name(path.name + ".part")
-    passing.write_bytes(data)
-    return passing
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(data)
+    return temporary
 
 
-def _rename_whole(passing: Path, path: Path) -> None:
-    with passing.open("r+b") as file:  # Windows syncs only what may be written
+def _rename_whole(temporary: Path, path: Path) -> None:
+    with temporary.open("r+b") as file:  # Windows can sync only files that are open for writing
         os.fsync(file.fileno())
-    passing.replace(path)
+    temporary.replace(path)

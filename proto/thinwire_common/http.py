@@ -1,8 +1,8 @@
-"""A read-only HTTP server (Starlette on uvicorn) in the event loop of the program that it shows.
+"""A read-only HTTP server (Starlette on uvicorn) that runs in the event loop of its program.
 
-An answer from this loop proves that the loop lives. A client can neither fill the memory nor hold a connection that it
-does not use: a request's head has a size and a time limit, and the number of connections has a bound. The kernel
-finds clients that have vanished (TCP_USER_TIMEOUT). Signals stay with the program.
+An answer therefore proves that the event loop is alive. A client can neither fill the memory nor hold an idle
+connection, because the head of a request has a size limit and a time limit, and the number of connections is bounded.
+The kernel detects clients that have vanished (TCP_USER_TIMEOUT). The program, not uvicorn, handles signals.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HttpServer:
 
     def __init__(self, bound: socket.socket, routes: Sequence[BaseRoute], connections_max: int) -> None:
         self._socket = bound
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # each connection inherits it
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit this option
             silent_ms = round(limits.BROWSER_SILENT_S * 1000)
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
         paths = [route.path for route in routes if isinstance(route, Route) and "{" not in route.path]
@@ -43,7 +43,7 @@ class HttpServer:
             Starlette(routes=routes, exception_handlers={404: _not_found(paths)}),
             access_log=False,
             log_config=None,
-            log_level="error",  # a port scan is no news
+            log_level="error",  # port scans are not worth a log line
             lifespan="off",
             http=_Connection,
             ws="none",
@@ -70,8 +70,11 @@ class HttpServer:
 
 
 def bind(host: str, port: int, advice: str, *, may_move: bool = False) -> socket.socket:
-    """A socket that listens there. may_move: on a free port if that one is in use. Raises ConfigError, with `advice`
-    on what to do."""
+    """Return a listening socket.
+
+    may_move: use another free port if this one is in use. advice: what to do about a failure; it ends the text of the
+    ConfigError.
+    """
     bare = host.strip("[]")
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:
@@ -89,7 +92,7 @@ def bind(host: str, port: int, advice: str, *, may_move: bool = False) -> socket
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the program's."""
+        """Leave signals to the program."""
         yield
 
 
@@ -132,7 +135,7 @@ class _Connection(H11Protocol):
 
 
 def _not_found(paths: list[str]) -> Any:
-    text = f"here are {', '.join(paths)}\n"
+    text = f"not found; available: {', '.join(paths)}\n"
 
     async def answer(request: Request, error: Exception) -> Response:
         return PlainTextResponse(text, 404, SAFETY)

@@ -1,4 +1,4 @@
-"""Log lines: for people, or one JSON object a line; and events, which programs may rely on."""
+"""Logging as text or as one JSON object per line, and events, which programs may rely on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ FORMATS = ("text", "json")
 
 
 def tell(log: logging.Logger, level: int, event: str, sentence: str, /, **fields: object) -> None:
-    """Log an event: an id of `event_ids` and its fields, for programs, and a sentence for people. The id and the fields
-    are an interface; the sentence may change at any time. `fields`: values that JSON knows."""
+    """Log an event: an id of `event_ids` and its fields for programs, and a sentence for people.
+
+    The id and the fields are an interface; the sentence may change at any time. fields: values that JSON can represent.
+    """
     log.log(level, "%s", sentence, extra={"event": event, "fields": fields})
 
 
@@ -35,22 +37,22 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(name: str) -> logging.Formatter:
-    """One of FORMATS."""
+    """The formatter for one of FORMATS."""
     return JsonFormatter() if name == "json" else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
 
 
 def log_to_stderr(level: str, name: str = "text") -> None:
-    """`name`: one of FORMATS."""
+    """Log to stderr. name: one of FORMATS."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(name))
     log_to(handler, level)
 
 
 def log_to(handler: logging.Handler, level: str) -> None:
-    """Replaces what was set up before."""
+    """Log to `handler` only; it replaces all earlier handlers."""
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def logs_json() -> bool:
-    """Whether the log is one of JSON lines."""
+    """Whether the log consists of JSON lines."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)

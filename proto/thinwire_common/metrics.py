@@ -1,7 +1,7 @@
-"""What a metric is: its name, kind, labels and help text.
+"""Definitions of metrics: name, kind, labels and help text.
 
 A package defines its metrics once, as constants of a module, and uses these constants wherever it sets or shows a
-value. docs/metrics.md is made from the same constants.
+value. docs/metrics.md is generated from the same constants.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """name: as Prometheus shows it, without the _bucket, _sum and _count of a histogram. values: of the only label, to
-    be shown with a 0 from the start: Prometheus misses the first increase of a series that begins above 0."""
+    """The definition of one metric.
+
+    name: as Prometheus shows it, without the suffixes _bucket, _sum and _count of a histogram. values: values of the
+    only label to export as 0 from the start, because Prometheus misses the first increase of a series that begins above
+    0.
+    """
 
     name: str
     kind: Kind
@@ -29,7 +33,7 @@ class Definition:
     values: tuple[str, ...] = ()
 
     def counter(self) -> CounterMetricFamily:
-        """Without samples yet, like the next two."""
+        """A family without samples, like those of the next two methods."""
         return CounterMetricFamily(self.name, self.help, labels=self.labels)
 
     def gauge(self) -> GaugeMetricFamily:
@@ -45,7 +49,7 @@ class Definition:
 
 
 class Definitions:
-    """All metrics of a package, in the order in which they are defined. Each name begins with `prefix`."""
+    """All metrics of a package, in order of definition. Each name begins with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

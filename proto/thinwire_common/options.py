@@ -1,7 +1,7 @@
-"""Options of a program that environment variables can set, too: each is declared once, as a field of a class.
+"""Program options that can also be set by environment variables. Each is declared once, as a field of a class.
 
-An option on the command line wins over its variable, and the variable over the default. An empty variable counts as
-not set.
+An option on the command line overrides its variable, and the variable overrides the default. An empty variable counts
+as not set.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ PREFIX = "THINWIRE_"
 
 
 class Options(BaseSettings):
+    """The base class of all option classes."""
+
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True)
 
 
@@ -29,13 +31,13 @@ Found = TypeVar("Found", bound=Options)
 def option(
     help: str, default: Any = ..., *, metavar: str = "", shown: str = "", positional: bool = False, **limits: Any
 ) -> Any:
-    """A field of an Options class. `shown`: the default in words; `limits`: as of pydantic's Field."""
+    """Declare a field of an Options class. shown: the default in words. limits: arguments of pydantic's Field."""
     extra: dict[str, Any] = {"metavar": metavar, "shown": shown, "positional": positional}
     return Field(default, description=help, json_schema_extra=extra, **limits)
 
 
 def host_and_port(text: str, host: str = "", port_min: int = 0) -> tuple[str, int]:
-    """HOST:PORT, or PORT alone if there is a default for `host`. Raises ValueError."""
+    """Parse HOST:PORT, or PORT alone if `host` gives a default. Raises ValueError."""
     found, colon, port = text.rpartition(":")
     found = found if colon else host
     if not (found and port.isdecimal() and port_min <= int(port) <= 65535):
@@ -54,13 +56,13 @@ def _checked_remote(text: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_checked)]
-"""HOST:PORT to listen on; port 0 is a free one."""
+"""HOST:PORT to listen on; port 0 picks a free port."""
 RemoteAddress = Annotated[str, AfterValidator(_checked_remote)]
-"""HOST:PORT of somebody else."""
+"""HOST:PORT to connect to."""
 
 
 def flag(options: type[Options], name: str) -> str:
-    """How the option is written; a positional argument is called by what stands for it."""
+    """The option as written on the command line; the metavar of a positional argument."""
     extra = _extra(options.model_fields[name])
     return str(extra["metavar"]) if extra["positional"] else "--" + name.replace("_", "-")
 
@@ -70,25 +72,25 @@ def variable(name: str) -> str:
 
 
 def default_of(field: FieldInfo) -> str:
-    """In words; empty if there is none."""
+    """The default in words; empty if there is none."""
     shown = _extra(field)["shown"]
     return shown if shown or field.default is None or field.is_required() else str(field.default)
 
 
 def metavar_of(field: FieldInfo) -> str:
-    """What stands for the value in a help text."""
+    """The placeholder for the value in a help text."""
     choices = _choices(field)
     return "{" + ",".join(choices) + "}" if choices else _extra(field)["metavar"]
 
 
 def add_options(parser: argparse._ActionsContainer, options: type[Options], *names: str) -> None:
-    """Add an option for each of these fields, or for all. What is not given is not in the parsed arguments."""
+    """Add an option for each named field, or for all. Options not given are absent from the parsed arguments."""
     for name in names or tuple(options.model_fields):
         add_option(parser, options, name)
 
 
 def add_option(parser: argparse._ActionsContainer, options: type[Options], name: str, *aliases: str) -> None:
-    """`aliases`: other ways to write it."""
+    """Add one option. aliases: other spellings of it."""
     field = options.model_fields[name]
     positional = _extra(field)["positional"]
     default = default_of(field)
@@ -105,7 +107,7 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(options: type[Found], arguments: argparse.Namespace) -> Found:
-    """Raises ConfigError that names the option or the variable that is wrong."""
+    """Read options from arguments and variables. Raises ConfigError, which names the wrong option or variable."""
     given = {name: value for name, value in vars(arguments).items() if name in options.model_fields}
     try:
         return options(**given)

@@ -1,7 +1,7 @@
-"""The ready file of a daemon: JSON that says where it can be reached, there while the daemon can be used.
+"""The ready file of a daemon: a JSON file with its addresses, which exists while the daemon is usable.
 
-A program that starts a daemon waits for this file, and reads the addresses from it. A process that is killed leaves its
-file behind, so a reader compares `pid` with the process that it started.
+A program that starts a daemon waits for this file and reads the addresses from it. A killed process leaves its file
+behind, so a reader must compare `pid` with the process that it started.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 from thinwire_proto.errors import LocalError
 
 READY_FILE = "ready.json"
-"""Of the file in a state directory."""
+"""Name of the ready file in a state directory."""
 
 
 def write_ready(path: Path, **fields: object) -> None:
-    """Write the fields and this process's `pid`, whole or not at all. Raises LocalError."""
-    passing = path.with_name(f"{path.name}.part")
+    """Write the fields and this process's `pid` atomically. Raises LocalError."""
+    temporary = path.with_name(f"{path.name}.part")
     try:
-        passing.write_text(json.dumps({"pid": os.getpid()} | fields, indent=2) + "\n", encoding="utf-8")
-        passing.replace(path)
+        temporary.write_text(json.dumps({"pid": os.getpid()} | fields, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        raise LocalError(f"{path}: the ready file cannot be written: {error.strerror}") from None
+        raise LocalError(f"cannot write the ready file {path}: {error.strerror}") from None
 
 
 def remove_ready(path: Path) -> None:
-    """The file of this process, or of one before it that was killed. Raises OSError."""
+    """Remove the file of this process, or of an earlier one that was killed. Raises OSError."""
     path.unlink(missing_ok=True)
 
 
 def read_ready(path: Path, pid: int) -> dict[str, Any] | None:
-    """What a process wrote; None while it is not ready."""
+    """Read the fields that process `pid` wrote; None while it is not ready."""
     try:
         fields: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Bytes on the wire, as the kernel counts them for the TCP connections of this process (Linux only).
+"""Counts bytes on the wire for the TCP connections of this process, from the kernel's counters (Linux only).
 
-gRPC does not hand out its sockets. But they are open files of this process, so this module finds those that belong to a
-port and reads `TCP_INFO`. It keeps no copy of a file: that would hold a closed connection open. One connection takes
-some ten microseconds, so callers look when somebody wants to know, and limit how often. A connection that closes
-between two looks keeps the count of the last one.
+gRPC does not expose its sockets. They are open files of this process, so this module finds those that belong to a port
+and reads `TCP_INFO`. It does not duplicate a file descriptor, because a duplicate would keep a closed connection open.
+Reading one connection takes about ten microseconds, so callers read only on request and limit how often. For a
+connection that closes between two readings, the count of the last reading stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATE_AT, OPTIONS_AT, RECEIVED_AT, SEGMENTS_AT, SENT_AT = 0, 5, 128, 136, 200
 TCP_INFO_BYTES = SENT_AT + 8
 LISTENS = 10
 TIMESTAMPS = 1
-"""Both ends put timestamps into each segment."""
+"""Flag in tcpi_options: each segment carries timestamps."""
 
 
 class End(enum.Enum):
@@ -39,7 +39,7 @@ class End(enum.Enum):
 
 @dataclass(frozen=True)
 class WireCount:
-    """Bytes of TCP segments, with the headers of TCP and IP."""
+    """Bytes of TCP segments, including the TCP and IP headers."""
 
     sent: int = 0
     received: int = 0
@@ -49,7 +49,7 @@ class WireCount:
 
 
 class Connections:
-    """All connections with `port` at that end which were open at some look. Call it from one thread at a time."""
+    """The connections with `port` at end `end` that were open at any reading. Use it from one thread at a time."""
 
     def __init__(self, port: int, end: End) -> None:
         self.port = port
@@ -58,12 +58,12 @@ class Connections:
         self._closed = WireCount()
 
     def __len__(self) -> int:
-        """How many were open at the last look."""
+        """How many connections were open at the last reading."""
         return len(self._open)
 
     @property
     def can_look(self) -> bool:
-        """Whether this system counts."""
+        """Whether this system provides the counters."""
         return sys.platform == "linux"
 
     @property
@@ -71,7 +71,7 @@ class Connections:
         return sum(self._open.values(), self._closed)
 
     def look(self) -> None:
-        """Ask the kernel."""
+        """Read the kernel's counters."""
         now = wire_counts(self.port, self._end)
         for name in self._open.keys() - now.keys():
             self._closed += self._open[name]
@@ -79,17 +79,17 @@ class Connections:
 
 
 def wire_counts(port: int, end: End) -> dict[str, WireCount]:
-    """The count of each connection with `port` at that end, by the name that the kernel gives its socket."""
+    """The count of each connection with `port` at end `end`, by the kernel's name of the socket."""
     if sys.platform != "linux":
         return {}
     found = {}
     with os.scandir(FILES) as files:
         for file in files:
             try:
-                name = os.readlink(file.path)  # noqa: PTH115 - a Path for each of a thousand takes longer than this
+                name = os.readlink(file.path)  # noqa: PTH115 - creating a thousand Path objects takes longer than the reading
                 count = _count(int(file.name), port, end) if name.startswith("socket:") else None
             except OSError:
-                continue  # it was closed meanwhile, or is no connection
+                continue  # closed meanwhile, or not a connection
             if count is not None:
                 found[name] = count
     return found
@@ -97,7 +97,7 @@ def wire_counts(port: int, end: End) -> dict[str, WireCount]:
 
 @contextmanager
 def _borrowed(file: int) -> Iterator[socket.socket]:
-    """An open file of another owner as a socket, which is not closed afterwards."""
+    """Wrap an open file of another owner in a socket, without closing the file afterwards."""
     own = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=file)
     try:
         yield own
@@ -106,7 +106,7 @@ def _borrowed(file: int) -> Iterator[socket.socket]:
 
 
 def _count(file: int, port: int, end: End) -> WireCount | None:
-    """None if this is not a connection with that port. Raises OSError."""
+    """Read the count of one file; None if it is not a connection with that port. Raises OSError."""
     with _borrowed(file) as own:
         address = own.getsockname() if end is End.OURS else own.getpeername()
         if not isinstance(address, tuple) or address[1] != port:
@@ -117,7 +117,7 @@ def _count(file: int, port: int, end: End) -> WireCount | None:
 
 
 def parse_tcp_info(info: bytes, ip_bytes: int) -> WireCount | None:
-    """`ip_bytes`: of a header. None if this socket listens, or the kernel is too old."""
+    """Decode `struct tcp_info`. ip_bytes: size of an IP header. None if the socket listens or the kernel is too old."""
     if len(info) < TCP_INFO_BYTES or info[STATE_AT] == LISTENS:
         return None
     (received,) = struct.unpack_from("=Q", info, RECEIVED_AT)

@@ -1,5 +1,7 @@
-"""Payload between a coordinator and a node: the bytes of each message, counted by kind where gRPC serializes or parses
-it (docs/watching.md), and the bytes on the wire, which the kernel counts."""
+"""Counts the traffic between a coordinator and its nodes (docs/watching.md).
+
+Payload is counted by kind of message where gRPC serializes or parses it. The kernel counts the bytes on the wire.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ KINDS_OF_CALL = {
     "Probe": ("probe", "probe"),
     "Status": ("status", "status"),
 }
-"""The kind of a call's request, and of its response."""
+"""For each call, the kinds of its request and its response."""
 
 
 def kinds_of(method: str) -> tuple[str, str]:
-    """Of a call's request and response, by its full name (/package.Service/Call)."""
+    """The kinds of a call's request and response, by its full name (/package.Service/Call)."""
     return KINDS_OF_CALL.get(method.rpartition("/")[2], ("other", "other"))
 
 
@@ -61,21 +63,21 @@ class Traffic:
         self.connections: Connections | None = None
 
     def listening_at(self, port: int) -> None:
-        """From now on, connections to this port of this process are counted."""
+        """Count connections to this port of this process from now on."""
         self.connections = Connections(port, End.OURS)
 
     def connecting_to(self, port: int) -> None:
-        """From now on, connections to this port of another process are counted."""
+        """Count connections to this port of another process from now on."""
         if self.connections is None or self.connections.port != port:
             self.connections = Connections(port, End.THEIRS)
 
     def look(self) -> None:
-        """Ask the kernel how far the connections are."""
+        """Read the kernel's counters of the connections."""
         if self.connections is not None:
             self.connections.look()
 
     @property
     def wire(self) -> WireCount | None:
-        """None before there is a connection, and where the kernel does not count."""
+        """Bytes on the wire; None without a connection, or if the kernel does not count."""
         count = self.connections.wire if self.connections is not None else WireCount()
         return count if count.sent or count.received else None

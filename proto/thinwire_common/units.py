@@ -1,10 +1,10 @@
-"""Numbers with a unit, as people read them."""
+"""Formats numbers with a unit for people."""
 
 from __future__ import annotations
 
 
 def human_bytes(count: float) -> str:
-    """Decimal units: 3.5 MB."""
+    """Format bytes in decimal units: 3.5 MB."""
     value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
         if value < 1000:
@@ -14,7 +14,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """From 0.4 ms to 9 days."""
+    """Format a duration, for example 0.4 ms, 35 s or 9 days."""
     if seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 10:

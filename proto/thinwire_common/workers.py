@@ -1,4 +1,4 @@
-"""A thread with a queue, for work that would block the event loop."""
+"""A worker thread with a queue, for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """One thread with a queue: jobs run in order, one at a time. `depth`: jobs that wait or run."""
+    """One thread with a queue. Jobs run in order, one at a time. `depth` counts the jobs that wait or run."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -28,5 +28,5 @@ class Worker:
         self.depth -= 1
 
     def close(self) -> None:
-        """Finish the job that runs, drop those that are queued."""
+        """Finish the running job and drop the queued ones."""
         self._pool.shutdown(wait=True, cancel_futures=True)

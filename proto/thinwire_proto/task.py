@@ -1,7 +1,7 @@
-"""What a run trains: a model with its loss, and the data that it learns from.
+"""The interfaces of what a run trains: a model with its loss, and its training data.
 
-A `Task` stands behind `model.kind` of a contract, a `DataKind` behind `data.kind`. Each is one file that registers
-itself, in `thinwire_proto.models`, in `thinwire_proto.data` or in a package of somebody else.
+The contract's `model.kind` selects a `Task`, and `data.kind` a `DataKind`. Each is one file that registers itself, in
+`thinwire_proto.models`, in `thinwire_proto.data` or in an installed package.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from thinwire_proto.contract import Contract, DataSpec, ModelSpec, Parameter, Ru
 from thinwire_proto.kinds import Kinds
 
 Batch = tuple[Tensor, ...]
-"""What a model's loss takes: tensors whose first dimension are the samples."""
+"""The arguments of a model's loss: tensors whose first dimension is the sample."""
 
 
 class Model(Protocol):
     """A module (`torch.nn.Module`) with a loss."""
 
     def loss(self, *batch: Tensor) -> Tensor:
-        """The mean over the batch, a scalar that has a gradient."""
+        """The mean loss over the batch: a scalar with a gradient."""
 
     def stages(self) -> Iterable[nn.Module]:
-        """Modules that run one after the other and take about equally long. A node that has to leave gives up its
-        micro-batch between two of them."""
+        """Modules that run one after another and take about the same time.
+
+        A node that has to leave abandons its micro-batch between two of them.
+        """
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
     def modules(self) -> Iterator[nn.Module]: ...
@@ -35,78 +37,85 @@ class Model(Protocol):
 
 @runtime_checkable
 class Writes(Protocol):
-    """A model that continues a sequence of tokens."""
+    """A model that can continue a sequence of tokens."""
 
     def generate(self, prompt: Tensor, count: int, temperature: float, generator: torch.Generator) -> Tensor:
-        """`count` tokens after `prompt` [length], drawn at `temperature`; the most likely ones, if it is 0."""
+        """Generate `count` tokens after `prompt` [length], drawn at `temperature`; 0 picks the most likely ones."""
 
 
 class Task(Protocol):
-    """The model of a contract. The coordinator needs the manifest, the initial state and the loss alone."""
+    """The model of a contract. The coordinator uses only the manifest, the initial state and the loss."""
 
     def manifest(self) -> tuple[Parameter, ...]:
-        """The trained tensors, tied ones once. Allocates nothing."""
+        """The trained tensors; tied ones are listed once. Allocates no tensor memory."""
 
     def initial_state(self, seed: int) -> dict[str, Tensor]:
-        """Freshly drawn parameters by name, float32 on the CPU. Only the maker of a run calls it: all others start
-        from a snapshot, since generators differ between machines and versions."""
+        """Draw initial parameters, by name, float32 on the CPU.
+
+        Only the creator of a run calls this. All others start from a snapshot, because random generators differ between
+        machines and versions.
+        """
 
     def model(self, device: torch.device | str) -> Model:
-        """With parameters of any value on `device`. Its names and shapes are the manifest's."""
+        """Build the model on `device` with arbitrary parameter values, and with the manifest's names and shapes."""
 
 
 class DataSource(Protocol):
-    """The data of a run, open."""
+    """The opened data of a run."""
 
     def batch(self, positions: Sequence[int]) -> Batch:
-        """The samples at these positions of the endless stream of passes, on the CPU. Each pass has every sample once,
-        in an order that the contract sets."""
+        """The samples at these positions in the endless stream of passes, on the CPU.
+
+        Each pass has every sample once, in the order that the contract defines.
+        """
 
     def held_out(self, samples_max: int) -> Batch:
-        """Samples that nobody trains on, evenly spread, on the CPU."""
+        """Up to `samples_max` evenly spread samples that no node trains on, on the CPU."""
 
     def encode(self, text: str) -> Tensor | None:
-        """The tokens of a text, int64 [n]; None if the samples are no text."""
+        """The tokens of a text, int64 [n]; None if the samples are not text."""
 
     def decode(self, tokens: Tensor) -> str:
         """The text of tokens [n]."""
 
     def describe(self) -> str:
-        """What it is and how much of it there is, in words."""
+        """A short description of the data and their size."""
 
 
 class DataKind(Protocol):
-    """How data of one kind are made, bounded and read."""
+    """Creates, bounds and reads data of one kind."""
 
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> tuple[DataSpec, bytes]:
-        """For a new run: the contract's section with what follows from the data, and the file that nodes fetch.
-        go_on: called between two steps of something long; it raises to end it. Raises ConfigError."""
+        """For a new run, return the contract's data section with its derived keys, and the file that nodes fetch.
+
+        go_on: called between two steps of a long operation; raises an exception to stop it. Raises ConfigError.
+        """
 
     def file_bytes_max(self, spec: Any) -> int:
-        """No such file is longer than this. 0: there is none, and nothing is fetched."""
+        """Upper bound on the size of the data file; 0 if there is no file to fetch."""
 
     def open(self, file: bytes, contract: Contract) -> DataSource:
-        """Read a file that may come from anybody. Raises PayloadError if it is not the one that the contract names."""
+        """Read a file from an untrusted source. Raises PayloadError if it is not the one that the contract names."""
 
 
 TASKS: Kinds[Callable[[Any], Task]] = Kinds("model", home="thinwire_proto.models")
-"""By `model.kind`: makes the task of a spec of that kind."""
+"""Constructors of tasks, by `model.kind`. Each takes the spec of its kind."""
 DATA_KINDS: Kinds[DataKind] = Kinds("data", home="thinwire_proto.data")
-"""By `data.kind`."""
+"""Data kinds, by `data.kind`."""
 
 
 def task_of(spec: ModelSpec) -> Task:
-    """Raises ContractError if this thinwire does not have the spec's kind."""
+    """The task of a model spec. Raises ContractError if this thinwire does not have its kind."""
     return TASKS[spec.kind](spec)
 
 
 def data_kind_of(spec: DataSpec) -> DataKind:
-    """Raises ContractError if this thinwire does not have the spec's kind."""
+    """The data kind of a data spec. Raises ContractError if this thinwire does not have it."""
     return DATA_KINDS[spec.kind]
 
 
 class Stateless:
-    """A model without parameters of its own: each call computes with the tensors that it is given, on their memory."""
+    """A model without parameters of its own. Each call computes with the tensors that it is given, without copies."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -134,7 +143,7 @@ class Stateless:
 
 
 class _Caller(nn.Module):
-    """`functional_call` calls a module's forward and nothing else."""
+    """Calls any method of a model through `forward`, because `functional_call` can only call that."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -146,7 +155,7 @@ class _Caller(nn.Module):
 
 
 def _give_up_memory(model: Model) -> None:
-    """Put tensors without memory in place of a model's parameters. Tied ones stay tied."""
+    """Replace a model's parameters by tensors without memory. Tied parameters stay tied."""
     without: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -1,4 +1,4 @@
-"""The version of thinwire, and how two versions compare. A test holds `pyproject.toml` to the same number."""
+"""The version of thinwire, and the comparison of versions. A test checks that `pyproject.toml` has the same version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ PATTERN = r"[0-9]{1,6}(\.[0-9]{1,6}){1,2}"
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether one version such as 0.2.0 is newer than another. Both must match `PATTERN`."""
+    """Whether `version`, such as 0.2.0, is newer than `than`. Both must match `PATTERN`."""
     return _numbers(version) > _numbers(than)
 
 

@@ -59,7 +59,7 @@ async def test_it_serves_its_routes_and_nothing_else(server: HttpServer) -> None
     assert head.endswith(b"\r\n\r\n")
     missing = await ask(server, get("/"))
     assert missing.startswith(b"HTTP/1.1 404 ")
-    assert missing.endswith(b"here are /metrics, /raises\n")
+    assert missing.endswith(b"not found; available: /metrics, /raises\n")
     assert (await ask(server, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
 
 

@@ -25,5 +25,5 @@ def test_it_is_read_back_only_as_the_file_of_the_process_that_wrote_it(tmp_path:
 
 def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "missing" / READY_FILE
-    with pytest.raises(LocalError, match=f"{path}: the ready file cannot be written: No such file"):
+    with pytest.raises(LocalError, match=f"cannot write the ready file {path}: No such file"):
         write_ready(path)

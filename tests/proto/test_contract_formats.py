@@ -131,11 +131,11 @@ def test_a_run_file_may_have_old_names_and_is_told_the_new_ones(caplog: pytest.L
     run = parse_run(old, "RUN.toml")
     assert run == parse_run({"model": {"width": 64}, "demo": {"update_topk": 4}}, "RUN.toml")
     assert sorted(record.getMessage() for record in caplog.records) == [
-        "RUN.toml: demo.k_down is called demo.update_topk now",
-        "RUN.toml: model.family is called model.kind now",
-        'RUN.toml: round.pace = "quorum" is called "barrier" now',
+        "RUN.toml: demo.k_down is now called demo.update_topk",
+        "RUN.toml: model.family is now called model.kind",
+        'RUN.toml: round.pace = "quorum" is now called "barrier"',
         'RUN.toml: rule.micro_batch has no effect with rule.kind = "demo": remove it',
-        "RUN.toml: rule.name is called rule.kind now",
+        "RUN.toml: rule.name is now called rule.kind",
     ]
     with pytest.raises(ConfigError, match=r"demo\.k_down: there is no such key"):
         parse_run({"demo": {"k_down": 4, "update_topk": 4}}, "RUN.toml")
@@ -189,6 +189,6 @@ def test_a_kind_is_one_file_in_the_home_package(tmp_path: Path, monkeypatch: pyt
 
 def test_format_1_is_not_written_any_more() -> None:
     made = Contract.model_validate(small_contract().model_dump() | {"version": 1})
-    with pytest.raises(ValueError, match="contracts of version 1 are read, and not written any more"):
+    with pytest.raises(ValueError, match="contracts of version 1 can be read, but no longer written"):
         _ = made.written
     assert contract_module.FORMAT == 2

@@ -1,7 +1,8 @@
-"""The contract: everything that must be equal on both ends of a swarm, and nothing else.
+"""The contract: all settings that must be equal on the coordinator and on every node, and no others.
 
-`sections` and `unions` are what it is made of; `run` is what an organizer writes, `contract` what both ends compare;
-`reading` checks it once, at the door. Settings of one process (paths, addresses, device) are not in it.
+`sections` and `unions` define its building blocks, `run` the part that an organizer writes, and `contract` the whole
+that both ends compare. `reading` parses and checks it. Settings of one process (paths, addresses, device) are not part
+of the contract.
 """
 
 from thinwire_proto.contract.contract import Contract

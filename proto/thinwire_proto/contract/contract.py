@@ -1,7 +1,7 @@
-"""The contract: a run's specification with what follows from it, as both ends of a swarm must have it.
+"""The contract: a run's specification together with the values derived from it.
 
-A contract is named by the SHA-256 of its bytes as they were written. A `Contract` keeps these bytes: reading and naming
-it again never depends on what this version would write, so a field that is added later orphans no state directory.
+A contract's name is the SHA-256 of its bytes as written. A `Contract` keeps these bytes, so its name never depends on
+what this version would write. Therefore a field added later does not make old state directories unusable.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from thinwire_proto.contract.sections import Parameter, Section, canonical_json
 from thinwire_proto.version import PATTERN, newest
 
 FORMAT: Literal[2] = 2
-"""The version of the format that new contracts have; `version_1` reads the one before."""
+"""The format version of new contracts; `version_1` reads the previous one."""
 FORMAT_SINCE = "0.2.0"
-"""The first thinwire that reads it."""
+"""The first thinwire version that reads this format."""
 
 
 class Contract(RunSpec):
-    """`parameters`: the manifest. `requires`: the oldest thinwire that knows every key and kind in this contract."""
+    """A complete contract.
+
+    parameters: the manifest. requires: the oldest thinwire version that knows all keys and kinds in this contract.
+    """
 
     version: Literal[1, 2] = FORMAT
     requires: str = Field("", pattern=f"^({PATTERN})?$")
@@ -39,30 +42,30 @@ class Contract(RunSpec):
         if len(set(names)) != len(names):
             raise ValueError("parameters must have different names")
         if not self.requires:
-            object.__setattr__(self, "requires", newest([FORMAT_SINCE, *_versions(self)]))  # it is frozen
+            object.__setattr__(self, "requires", newest([FORMAT_SINCE, *_versions(self)]))  # the model is frozen
         return self
 
     @property
     def written(self) -> bytes:
-        """The bytes that name this contract: those that were read, or the canonical ones if it was made here."""
+        """The bytes whose hash names this contract: the bytes it was read from, or its canonical JSON if it is new."""
         if self._written is None:
             if self.version != FORMAT:
-                raise ValueError(f"contracts of version {self.version} are read, and not written any more")
+                raise ValueError(f"contracts of version {self.version} can be read, but no longer written")
             self._written = canonical_json(self.model_dump(mode="json"))
         return self._written
 
     def as_read_from(self, data: bytes) -> Contract:
-        """This contract under the name of the bytes that it was read from."""
+        """Set the bytes that this contract was read from, and return it."""
         self._written = data
         return self
 
     @cached_property
     def hash(self) -> bytes:
-        """32 bytes."""
+        """The contract's name: SHA-256 of `written`, 32 bytes."""
         return hashlib.sha256(self.written).digest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Contract:
-        """With an update it is another contract: checked anew, with bytes of its own, in the format of today."""
+        """Copy the contract. With an `update`, the copy is a new contract: validated, in the current format."""
         if not update:
             return super().model_copy(deep=deep)
         kept = {name: getattr(self, name) for name in type(self).model_fields if name not in ("version", "requires")}
@@ -76,7 +79,7 @@ class Contract(RunSpec):
 
 
 def _versions(section: Section) -> Iterator[str]:
-    """The first thinwire that knows each of the keys and kinds in a section."""
+    """For each key and kind in a section, the first thinwire version that knows it."""
     for name, field in type(section).model_fields.items():
         if isinstance(field.json_schema_extra, dict) and "since" in field.json_schema_extra:
             yield str(field.json_schema_extra["since"])

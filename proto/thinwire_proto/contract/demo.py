@@ -1,4 +1,4 @@
-"""Decoupled momentum (DeMo): how momentum is kept and compressed."""
+"""The contract's section `demo`: settings of decoupled momentum (DeMo)."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section
 
 
 class DemoSpec(Section):
-    """Decoupled momentum (arXiv 2411.19870): how momentum is kept and compressed."""
+    """Settings of decoupled momentum (arXiv 2411.19870): how nodes keep and compress their momentum."""
 
     transform: Literal["dct", "hadamard"] = "dct"
-    k: int = Field(176, ge=1, le=TILE_EDGE**2, description="components kept of a tile, by k_policy")
+    k: int = Field(176, ge=1, le=TILE_EDGE**2, description="components kept per tile; see k_policy")
     k_policy: Literal["fixed", "total"] = Field(
-        "total", description="fixed: every node keeps k; total: the nodes of a round share k, whatever their number"
+        "total", description="fixed: every node keeps k; total: the nodes of a round share k, however many they are"
     )
     update_topk: int = Field(
-        0, ge=0, le=TILE_EDGE**2, description="components an update keeps of a tile, the strongest; 0: all"
+        0, ge=0, le=TILE_EDGE**2, description="strongest components that an update keeps per tile; 0: all"
     )
-    beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum in a step")
-    alpha: float = Field(1.0, gt=0, le=1, description="share of what was sent that leaves the momentum")
+    beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
+    alpha: float = Field(1.0, gt=0, le=1, description="fraction of the sent components subtracted from the momentum")
     magnitude: Magnitude = Field(
-        "clipped", description="of a step: see `decode`; tile: each tile's size travels with the votes"
+        "clipped", description="size of a step: see `decode`; tile: votes carry a scale for each tile"
     )
-    precondition: Literal["none", "adam"] = Field("adam", description="what the gradient is divided by: √v̂, or nothing")
-    precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v in a step")
+    precondition: Literal["none", "adam"] = Field("adam", description="divisor of the gradient: √v̂ (adam) or 1 (none)")
+    precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v per step")
 
     @model_validator(mode="after")
     def _whole_updates(self) -> DemoSpec:
         if self.update_topk and self.magnitude == "tile":
             raise ValueError(
-                'update_topk must be 0 with magnitude = "tile", whose updates keep all that is merged; '
+                'update_topk must be 0 with magnitude = "tile", whose updates keep all merged components; '
                 f"it is {self.update_topk}"
             )
         return self
 
     def k_of_round(self, nodes: int) -> int:
-        """The k that a round with so many nodes announces. Where they share it, updates do not grow with the swarm."""
+        """The k of a round with this many nodes. If the nodes share k, updates do not grow with the swarm."""
         return self.k if self.k_policy == "fixed" else max(1, self.k // max(1, nodes))

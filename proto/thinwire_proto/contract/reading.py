@@ -1,4 +1,4 @@
-"""Reading contracts and run files, and comparing two contracts."""
+"""Reads contracts and run files, and compares contracts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from thinwire_proto.version import PATTERN, VERSION, is_newer
 log = logging.getLogger("thinwire.contract")
 
 UNKNOWN = ("extra_forbidden", UNKNOWN_KIND)
-"""pydantic's errors for what a newer thinwire may know."""
+"""pydantic's error types for keys and kinds that a newer thinwire may know."""
 
 
 def parse_contract(data: bytes) -> Contract:
-    """Read a contract of any version that thinwire has had. Raises ContractError, which names the thinwire that is
-    needed if this one is too old."""
+    """Read a contract of any format version. Raises ContractError.
+
+    If this thinwire is too old for the contract, the error names the required version.
+    """
     document = _document(data)
     version = document.get("version")
     is_version_1 = type(version) is int and version == 1
@@ -34,21 +36,21 @@ def parse_contract(data: bytes) -> Contract:
     needed = _needed(document)
     try:
         if not is_version_1 and (type(version) is not int or version != FORMAT):
-            raise ContractError(f"this is not a contract that this version reads: it has version {version!r}{needed}")
+            raise ContractError(f"thinwire {VERSION} cannot read this contract: it has version {version!r}{needed}")
         contract = Contract.model_validate(document)
     except ValidationError as error:
         because = needed if is_too_old(document) or _is_unknown(error) else ""
-        raise ContractError(f"this is not a contract that this version reads: {_plain(error)}{because}") from None
+        raise ContractError(f"thinwire {VERSION} cannot read this contract: {_plain(error)}{because}") from None
     if is_too_old(document):
-        raise ContractError(f"this contract cannot be read{needed}")
+        raise ContractError(f"cannot read this contract{needed}")
     return contract.as_read_from(data)
 
 
 def parse_run(document: dict[str, Any], source: str) -> RunSpec:
-    """Check a run file's contents. `source` names it in the ConfigError that a bad one raises.
+    """Validate the contents of a run file. Raises ConfigError, which names the file as `source`.
 
-    Old names of keys are read, and a warning says the new ones. A run file may say by `requires` which thinwire it
-    needs.
+    Old names of keys are accepted with a warning that gives the new name. The key `requires` of a run file may name the
+    oldest thinwire version that can read it.
     """
     renamed, hints = version_1.with_new_names(document)
     for hint in hints:
@@ -62,13 +64,15 @@ def parse_run(document: dict[str, Any], source: str) -> RunSpec:
         because = needed if too_old else f"; this is thinwire {VERSION}" if _is_unknown(error) else ""
         raise ConfigError(f"{source}: {_plain(error)}{because}") from None
     if too_old:
-        raise ConfigError(f"{source}: the run cannot be read{needed}")
+        raise ConfigError(f"{source}: cannot read the run{needed}")
     return run
 
 
 def contract_like(held: Contract, run: RunSpec) -> Contract:
-    """The contract that a run file asks for, with what only the coordinator of `held` knows: manifest and data. What
-    the file does not say has the meaning that it has in the format of `held`."""
+    """The contract that a run file asks for, completed from `held` with the manifest and the derived keys of the data.
+
+    Keys missing from the file get the defaults of `held`'s format version.
+    """
     asked = run.model_dump()
     if type(held.data) is type(run.data):
         asked["data"] |= {key: getattr(held.data, key) for key in held.data.DERIVED}
@@ -83,28 +87,28 @@ def differences(ours: Contract, theirs: Contract) -> list[str]:
     """The fields in which two contracts differ, in words: `demo.k: 32 here, 64 there`."""
     left_out = {"version", "requires"}
     if ours.model != theirs.model:
-        left_out.add("parameters")  # they follow from the model
+        left_out.add("parameters")  # the model determines them
     here, there = (contract.model_dump(mode="json", exclude=left_out) for contract in (ours, theirs))
     return _differences(here, there, "")
 
 
 def is_too_old(document: dict[str, Any]) -> bool:
-    """Whether a contract or a run file says that it needs a newer thinwire than this."""
+    """Whether a contract or a run file requires a newer thinwire than this one."""
     requires = document.get("requires")
     return isinstance(requires, str) and bool(re.fullmatch(PATTERN, requires)) and is_newer(requires, VERSION)
 
 
 def _needed(document: dict[str, Any]) -> str:
-    """The end of an error's text: which thinwire is needed, and which this is."""
+    """The end of an error text: the thinwire version that is needed, and this one."""
     requires = document.get("requires")
     if is_too_old(document):
         return f"; it needs thinwire {requires} or newer, and this is thinwire {VERSION}: update thinwire"
-    says = f", though it says that thinwire {requires} knows it all" if isinstance(requires, str) else ""
+    says = f", although it requires only thinwire {requires}" if isinstance(requires, str) else ""
     return f"; it needs another thinwire, or a package that extends it; this is thinwire {VERSION}{says}"
 
 
 def _document(data: bytes) -> dict[str, Any]:
-    """The JSON object that these bytes are, written in the one way that contracts are written in."""
+    """Parse canonical JSON into an object. Raises ContractError."""
     if len(data) > CONTRACT_BYTES_MAX:
         raise ContractError(f"a contract has at most {CONTRACT_BYTES_MAX} bytes; this has {len(data)}")
     try:
@@ -113,9 +117,9 @@ def _document(data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise ContractError(f"this is not a contract: {error}") from None
     if not isinstance(document, dict):
-        raise ContractError("this is not a contract: it is no JSON object")
+        raise ContractError("this is not a contract: it is not a JSON object")
     if written != data:
-        raise ContractError("this is not a contract: its JSON is not written in the canonical way")
+        raise ContractError("this is not a contract: its JSON is not canonical")
     return document
 
 
@@ -139,13 +143,13 @@ def _is_unknown(error: ValidationError) -> bool:
 
 
 def _plain(error: ValidationError) -> str:
-    """pydantic's findings in one line: the field's dotted name, what is wrong, and what was given."""
+    """pydantic's errors in one line: for each the field's dotted name, the problem, and the given value."""
     found = []
     for entry in error.errors():
         field = ".".join(str(part) for part in entry["loc"])
         given = "" if isinstance(entry["input"], dict | BaseModel) else f" (it is {entry['input']!r:.80})"
         if entry["type"] == "extra_forbidden":
-            found.append(f"{field}: there is no such key{_where_it_is(entry['loc'])}")
+            found.append(f"{field}: there is no such key{_other_kinds(entry['loc'])}")
         elif entry["type"] == "value_error":
             found.append(f"{field + ': ' if field else ''}{entry['ctx']['error']}")
         else:
@@ -153,10 +157,10 @@ def _plain(error: ValidationError) -> str:
     return "; ".join(found)
 
 
-def _where_it_is(place: tuple[int | str, ...]) -> str:
-    """For a key that another kind of its section has: which kind."""
+def _other_kinds(path: tuple[int | str, ...]) -> str:
+    """Name the kinds of the section that do have an unknown key, if any."""
     for union in UNIONS:
-        if place[0] == union.section and len(place) == 2:
-            kinds = [kind.name for kind in union if place[1] in kind.spec.model_fields]
+        if path[0] == union.section and len(path) == 2:
+            kinds = [kind.name for kind in union if path[1] in kind.spec.model_fields]
             return f"; it is for {union.section}.kind = {', '.join(kinds)}" if kinds else ""
     return ""

@@ -1,4 +1,4 @@
-"""Rounds: their clock, and what a node may do within one of them."""
+"""The contract's section `round`: the timing of rounds and the limits for nodes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from thinwire_proto.contract.sections import WEIGHT_SUM_MAX, Section
 
 
 class RoundSpec(Section):
-    """The clock and what a node may do within one beat of it."""
+    """The timing of rounds, and the limits for a node within a round."""
 
     pace: Literal["barrier", "clock"] = "barrier"
-    length_ms: int = Field(30_000, ge=50, le=86_400_000, description="T: a round is over by then at the latest")
-    base_age_max: int = Field(0, ge=0, le=16, description="steps that a base may lie behind its round; 1 at pace clock")
-    momentum_age_max: int = Field(100, ge=1, description="steps after which an absent node's momentum is worth nothing")
+    length_ms: int = Field(30_000, ge=50, le=86_400_000, description="T: maximum length of a round")
+    base_age_max: int = Field(
+        0, ge=0, le=16, description="steps that a base may be behind its round; default 1 at pace clock"
+    )
+    momentum_age_max: int = Field(100, ge=1, description="steps after which an absent node must drop its momentum")
     min_contributions: int = Field(1, ge=1)
-    samples: int = Field(8, ge=1, le=1 << 20, description="samples that have the full weight; barrier: a node's share")
+    samples: int = Field(
+        8, ge=1, le=1 << 20, description="samples for the full weight; at pace barrier also a node's share"
+    )
     weight_max: int = Field(8, ge=1, le=WEIGHT_SUM_MAX)
     nodes_max: int = Field(1024, ge=1, le=8192)
 
     @model_validator(mode="before")
     @classmethod
     def _base_age(cls, given: Any) -> Any:
-        """Where nobody waits for anybody, nobody waits for the update either."""
+        """At pace clock, nodes do not wait for the update, so bases are one step old by default."""
         if isinstance(given, dict) and given.get("pace") == "clock":
             return {"base_age_max": 1} | given
         return given
@@ -35,8 +39,11 @@ class RoundSpec(Section):
 
     @property
     def lease_samples(self) -> int:
-        """What a node is given in advance: a round's samples; if it does not wait for the update, the next one's, and
-        as many again for the time in which others are waited for."""
+        """Size of a lease: the samples of one round.
+
+        If nodes do not wait for the update, a lease also covers the next round, and as much again for the time in which
+        the swarm waits for other nodes.
+        """
         return self.samples * (3 if self.base_age_max else 1)
 
     @model_validator(mode="after")

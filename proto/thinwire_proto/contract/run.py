@@ -1,4 +1,4 @@
-"""A run's specification: what an organizer writes in RUN.toml. Every field has a default."""
+"""A run's specification: the contents of RUN.toml, which the organizer writes. Every field has a default."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ UNIONS = (MODELS, DATA, RULES, EXCHANGES)
 
 
 class RunSpec(Section):
+    """All sections of a run file."""
+
     model: Annotated[ModelSpec, MODELS] = DecoderSpec()
     data: Annotated[DataSpec, DATA] = CorpusSpec()
     demo: DemoSpec = DemoSpec()

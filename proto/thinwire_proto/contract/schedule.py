@@ -1,4 +1,4 @@
-"""The schedule of the learning rate."""
+"""The contract's section `schedule`: the learning rate over the run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from thinwire_proto.contract.sections import Section
 
 
 class ScheduleSpec(Section):
-    """Linear warm-up, then cosine to `floor` of the peak. Follows the step, not the round."""
+    """Linear warm-up, then cosine decay to `floor` times the peak. It depends on the step, not on the round."""
 
     learning_rate: float = Field(2e-3, gt=0, le=1)
     warmup_steps: int = Field(50, ge=0)
-    steps: int = Field(200, ge=1, le=1 << 31, description="updates until the run is complete")
+    steps: int = Field(200, ge=1, le=1 << 31, description="updates of the whole run")
     floor: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.0, ge=0)
 

@@ -1,4 +1,4 @@
-"""What all sections of the contract share, and the bounds that other packages need too."""
+"""The base class of all sections of the contract, and bounds that other packages use too."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Magnitude = Literal["sign", "clipped", "tile"]
 
 
 class Section(BaseModel):
-    """A table of the contract. Frozen, and strict: a key that it does not know is an error."""
+    """A table of the contract. It is frozen and strict: an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def since(version: str) -> dict[str, Any]:
-    """Marks a field with the first thinwire that knows it: `Field(0, json_schema_extra=since("0.3.0"))`.
+    """Mark a field with the first thinwire version that knows it: `Field(0, json_schema_extra=since("0.3.0"))`.
 
-    Every field that is added to a section needs it, and a default that means what contracts without the field meant.
-    A contract's `requires` follows from these marks.
+    Every field added to a section needs this mark, and a default that keeps the meaning of contracts without the field.
+    A contract's `requires` is computed from these marks.
     """
     return {"since": version}
 
 
 class Parameter(Section):
-    """One trained tensor; tied ones are listed once, those without gradient not at all."""
+    """Name and shape of a trained tensor. Tied tensors are listed once; tensors without gradient are not listed."""
 
     name: str = Field(min_length=1, max_length=256)
     shape: tuple[int, ...] = Field(max_length=8, strict=False)  # a list in JSON
@@ -49,5 +49,5 @@ class Parameter(Section):
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON in ASCII, with sorted keys and no white space."""
+    """Serialize to JSON in ASCII, with sorted keys and without white space."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()

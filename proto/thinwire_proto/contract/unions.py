@@ -1,14 +1,14 @@
-"""Tagged unions: sections of which there are several kinds. The key `kind` says which one a contract has.
+"""Tagged unions: sections with several kinds. The key `kind` selects one of them.
 
-Each kind is one file. It defines a spec, which is a pydantic model, and registers it:
+Each kind is one file, which defines a spec (a pydantic model) and registers it:
 
     @EXCHANGES.register(since="0.2.0")
     class StarSpec(ExchangeSpec):
         kind: Literal["star"] = "star"
 
-No list names the kinds. A union imports every module of its home package when it is asked for a kind that it does not
-know yet. An installed package adds kinds through the entry-point group `thinwire.kinds`; each entry names a module,
-which registers its kinds when it is imported. Spec files must not import torch: a coordinator reads contracts only.
+There is no central list of kinds. When a union is asked for an unknown kind, it imports every module of its home
+package. An installed package adds kinds through the entry-point group `thinwire.kinds`; each entry names a module that
+registers its kinds on import. Spec files must not import torch, because some programs only read contracts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thinwire_proto.contract.sections import Section
 
 ENTRY_POINTS = "thinwire.kinds"
 UNKNOWN_KIND = "unknown_kind"
-"""The type of pydantic's error for a kind that nobody registered."""
+"""The pydantic error type for a kind that is not registered."""
 
 
 class KindSpec(Section):
@@ -42,17 +42,19 @@ New = TypeVar("New", bound=KindSpec)
 
 @dataclass(frozen=True)
 class Kind(Generic[Spec]):
+    """A registered kind."""
+
     name: str
     spec: type[Spec]
     since: str
-    """The first thinwire that knows this kind."""
+    """The first thinwire version that knows this kind."""
 
 
 class TaggedUnion(Generic[Spec]):
-    """The kinds of one section. As an annotation, `Annotated[Base, UNION]`, it makes pydantic read the right spec.
+    """The kinds of one section. With the annotation `Annotated[Base, UNION]`, pydantic reads the right spec.
 
-    section: the contract's key. base: what all specs derive from. default: the kind of a section that names none.
-    home: the package whose modules are the kinds.
+    section: the section's key in the contract. base: the base class of all specs. default: the kind of a section
+    without the key `kind`. home: the package whose modules define the kinds.
     """
 
     def __init__(self, section: str, base: type[Spec], default: str, home: str) -> None:
@@ -64,7 +66,7 @@ class TaggedUnion(Generic[Spec]):
         self._is_home_imported = False
 
     def register(self, since: str) -> Callable[[type[New]], type[New]]:
-        """Decorates a spec. Its `kind` must have a default, which is its name."""
+        """Decorator that registers a spec. The default of its field `kind` is the kind's name."""
 
         def register(registered: type[New]) -> type[New]:
             spec, name = registered, registered.model_fields["kind"].default
@@ -72,14 +74,14 @@ class TaggedUnion(Generic[Spec]):
                 raise TypeError(f"{spec.__qualname__} must derive from {self._base.__name__}, with a default for kind")
             known = self._kinds.get(name)
             if known is not None and _path(known.spec) != _path(spec):
-                raise TypeError(f"{self.section}.kind {name!r} is {_path(known.spec)} and {_path(spec)}")
+                raise TypeError(f"{self.section}.kind {name!r} is defined by {_path(known.spec)} and {_path(spec)}")
             self._kinds[name] = Kind(name, spec, since)
             return registered
 
         return register
 
     def find(self, name: str) -> Kind[Spec] | None:
-        """The kind of that name, if this thinwire or an installed package has it."""
+        """The kind with this name, or None if neither thinwire nor an installed package defines it."""
         if name not in self._kinds and not self._is_home_imported:
             self._is_home_imported = True
             package = importlib.import_module(self._home)
@@ -90,17 +92,17 @@ class TaggedUnion(Generic[Spec]):
         return self._kinds.get(name)
 
     def __iter__(self) -> Iterator[Kind[Spec]]:
-        """All kinds, by name."""
+        """All kinds, ordered by name."""
         self.find("")
         return iter([self._kinds[name] for name in sorted(self._kinds)])
 
     def kind_of(self, given: object) -> Kind[Spec] | None:
-        """The kind of a section, which may be a spec already or still a table."""
+        """The kind of a section, given as a spec or as a table."""
         name = given.get("kind", self._default) if isinstance(given, dict) else getattr(given, "kind", self._default)
         return self.find(name) if isinstance(name, str) else None
 
     def read(self, given: object) -> Spec:
-        """The spec of a table. Raises pydantic's ValidationError or PydanticCustomError."""
+        """Turn a table into its spec. Raises pydantic's ValidationError or PydanticCustomError."""
         if isinstance(given, self._base):
             return given
         if not isinstance(given, dict):

@@ -1,6 +1,6 @@
-"""Format 1 of contracts, which thinwire 0.1.0 wrote. It is frozen here, and read for good.
+"""Contract format 1, which thinwire 0.1.0 wrote. This definition never changes, and the format stays readable.
 
-Run files may have its keys too.
+Run files may use its keys too.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ KEYS = {
 RENAMED = {("demo", "k_down"): "update_topk", ("model", "family"): "kind", ("rule", "name"): "kind"}
 RENAMED_VALUES = {("round", "pace", "quorum"): "barrier"}
 UNUSED_BY_DEMO = {"beta1": 0.9, "beta2": 0.95, "micro_batch": 8, "weight_decay": 0.0}
-"""Keys that the rule `demo` had in format 1, always with these values."""
+"""Keys of the rule `demo` in format 1, which always had these values."""
 MEANT: dict[str, dict[str, Any]] = {"data": {"kind": "corpus", "order": "argsort"}, "exchange": {"kind": "star"}}
-"""What a contract of version 1 means by keys that it does not have."""
+"""The meaning of keys that contracts of version 1 do not have."""
 
 Document = dict[str, Any]
 
 
 def upgrade(document: Document) -> Document:
-    """The same contract with the keys of today. Raises ContractError if it is none of version 1."""
+    """Convert a contract of version 1 to the current keys. Raises ContractError if it is not one."""
     _check_keys(document)
     renamed, _ = with_new_names(document)
     for section, meant in MEANT.items():
@@ -45,9 +45,9 @@ def upgrade(document: Document) -> Document:
 
 
 def with_new_names(document: Document) -> tuple[Document, list[str]]:
-    """A copy of a contract or a run file in which old keys have their new names; and what was renamed, in words.
+    """Copy a contract or a run file and rename its old keys. Also return one sentence for each renamed key.
 
-    A key that is there under both names keeps both, so that the old one is refused as unknown.
+    If a key exists under both names, both stay, so that the old one is refused as unknown.
     """
     renamed = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
     hints = []
@@ -55,12 +55,12 @@ def with_new_names(document: Document) -> tuple[Document, list[str]]:
         table = renamed.get(section)
         if isinstance(table, dict) and old in table and new not in table:
             table[new] = table.pop(old)
-            hints.append(f"{section}.{old} is called {section}.{new} now")
+            hints.append(f"{section}.{old} is now called {section}.{new}")
     for (section, key, old), new in RENAMED_VALUES.items():
         table = renamed.get(section)
         if isinstance(table, dict) and table.get(key) == old:
             table[key] = new
-            hints.append(f'{section}.{key} = "{old}" is called "{new}" now')
+            hints.append(f'{section}.{key} = "{old}" is now called "{new}"')
     rule = renamed.get("rule")
     if isinstance(rule, dict) and rule.get("kind", "demo") == "demo":
         for key, value in UNUSED_BY_DEMO.items():
@@ -75,9 +75,9 @@ def _check_keys(document: Document) -> None:
     for section, keys in KEYS.items():
         table = document.get(section)
         if not isinstance(table, dict):
-            wrong.append(f"{section}: version 1 has such a section")
+            wrong.append(f"{section}: version 1 must have this section")
             continue
         wrong += [f"{section}.{key}: version 1 has no such key" for key in table.keys() - keys]
-        wrong += [f"{section}.{key} is missing: a thinwire before 0.1.0 wrote this" for key in keys - table.keys()]
+        wrong += [f"{section}.{key} is missing: a thinwire before 0.1.0 wrote it" for key in keys - table.keys()]
     if wrong:
         raise ContractError(f"this is not a contract of version 1: {'; '.join(sorted(wrong))}")

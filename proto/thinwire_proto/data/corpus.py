@@ -1,7 +1,7 @@
-"""The corpus of a small run: named files of text as bytes, some of them held out whole.
+"""The corpus of a small run: named text files as bytes. Some files are held out completely.
 
-Its identity is the SHA-256 of its canonical form, so a node that fetched it from anywhere knows that it is the right
-one. Sample i of the training text is the bytes i·context … (i + 1)·context, both ends included.
+The SHA-256 of its canonical form identifies a corpus, so a node can check a copy from any source. Sample i of the
+training text consists of the bytes i·context … (i + 1)·context, both ends included.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ Token = TypeVar("Token", bound=np.generic)
 
 @dataclass(frozen=True)
 class CorpusFile:
+    """One file of a corpus."""
+
     name: str
     content: bytes
     held_out: bool
 
 
 class Corpus:
-    """Files in the order of their names."""
+    """The files of a corpus, ordered by name."""
 
     def __init__(self, files: Sequence[CorpusFile]) -> None:
         self.files = tuple(sorted(files, key=lambda file: file.name))
@@ -47,7 +49,7 @@ class Corpus:
 
     @cached_property
     def hash(self) -> str:
-        """64 hexadecimal digits."""
+        """SHA-256 of the canonical form, 64 hexadecimal digits."""
         return hashlib.sha256(self._canonical).hexdigest()
 
     @cached_property
@@ -57,36 +59,36 @@ class Corpus:
 
     @cached_property
     def train(self) -> Bytes:
-        """The files to train on, one behind the other, uint8."""
+        """The training files, concatenated, uint8."""
         return self._joined(held_out=False)
 
     @cached_property
     def held_out(self) -> Bytes:
-        """The files that nobody trains on, one behind the other, uint8."""
+        """The held-out files, concatenated, uint8."""
         return self._joined(held_out=True)
 
     def _joined(self, held_out: bool) -> Bytes:
         return np.frombuffer(b"".join(file.content for file in self.files if file.held_out == held_out), np.uint8)
 
     def pack(self) -> bytes:
-        """The compressed form, in which it is kept and served."""
+        """The compressed form, which is stored and served."""
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(self._canonical)
 
 
 def corpus_of(data: DataSpec) -> CorpusSpec:
-    """Raises ContractError if the data is of another kind."""
+    """The data section as a corpus spec. Raises ContractError if it is of another kind."""
     if not isinstance(data, CorpusSpec):
         raise ContractError(f"data.kind must be corpus here; it is {data.kind}")
     return data
 
 
 def packed_bytes_max(data: CorpusSpec) -> int:
-    """No packed corpus of the contract is longer than this."""
+    """Upper bound on the size of the packed corpus."""
     return data.corpus_bytes + (data.corpus_bytes >> 8) + OVERHEAD_BYTES_MAX
 
 
 def unpack_corpus(packed: bytes, data: CorpusSpec) -> Corpus:
-    """The corpus that `data` names. Raises PayloadError if these bytes are not it."""
+    """Unpack a corpus. Raises PayloadError if it is not the one that `data` names."""
     size_max = data.corpus_bytes + OVERHEAD_BYTES_MAX
     try:
         if zstandard.get_frame_parameters(packed).content_size > size_max:
@@ -103,12 +105,12 @@ def unpack_corpus(packed: bytes, data: CorpusSpec) -> Corpus:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"the corpus has the right hash, but cannot be read: {error}") from None
     if version != CORPUS_VERSION or corpus.size != data.corpus_bytes or len(corpus.train) != data.train_bytes:
-        raise PayloadError("the corpus has the right hash, but another version or size than the contract says")
+        raise PayloadError("the corpus has the right hash, but its version or size differs from the contract")
     return corpus
 
 
 def windows(text: npt.NDArray[Token], context: int) -> npt.NDArray[Token]:
-    """All samples of a text as a view [samples, context + 1]; neighbours share one token."""
+    """All samples of a text as a view [samples, context + 1]; adjacent samples share one token."""
     samples = max(0, (len(text) - 1) // context)
     if samples == 0:
         return np.zeros((0, context + 1), text.dtype)

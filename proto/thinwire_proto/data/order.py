@@ -1,12 +1,12 @@
 """The order of samples: one permutation of all samples for each pass, the same on every machine.
 
-`feistel` needs no memory. The numbers of n samples fit in b bits, 2^(b−1) < n ≤ 2^b. A Feistel network (Luby and
-Rackoff, 1988) permutes all numbers of b bits: each round XORs one half with a keyed hash of the other half. Numbers
-from n on are no samples, so the network is applied again until the result is below n ("cycle walking", Black and
-Rogaway, 2002). This takes at most two applications on average, since n is more than half of 2^b.
+`feistel` needs no memory. The indices of n samples fit in b bits, where 2^(b−1) < n ≤ 2^b. A Feistel network (Luby and
+Rackoff, 1988) permutes all b-bit numbers: each round XORs one half with a keyed hash of the other half. Results of n or
+more are not samples, so the network is applied again until the result is below n ("cycle walking", Black and Rogaway,
+2002). This takes fewer than two applications on average, because n is more than half of 2^b.
 
-`argsort` sorts the samples by a keyed hash, in 8 bytes of memory a sample. It is the order of contracts of version 1.
-Only integers are used, so that all machines agree.
+`argsort` sorts the samples by a keyed hash and needs 8 bytes of memory per sample. Contracts of version 1 use it. Both
+use only integer arithmetic, so that all machines agree.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from thinwire_proto.contract import Order
 from thinwire_proto.exact.mix64 import GOLDEN, mix64, mix64_array
 
 ROUNDS = 8
-"""Four for each half; four in all would do against whoever cannot choose what is permuted."""
+"""Rounds of the network, four for each half. Four in total would suffice if nobody chooses the inputs."""
 SAMPLES_MAX = 1 << 63
-"""A half then has 32 bits, and what is hashed 64."""
+"""Keeps each half within 32 bits, so that the hash input fits 64 bits."""
 
 
 def sample_at(position: int, seed: int, samples: int, order: Order) -> int:
-    """The sample at a position of the endless stream of passes; each pass has every sample once."""
+    """The sample at a position in the endless stream of passes. Each pass has every sample once."""
     if not 0 < samples <= SAMPLES_MAX:
         raise ValueError(f"there must be 1 to 2^63 samples; there are {samples}")
-    pass_number, place = divmod(position, samples)
-    return ORDERS[order](place, seed, pass_number, samples)
+    pass_number, index = divmod(position, samples)
+    return ORDERS[order](index, seed, pass_number, samples)
 
 
-def _feistel(place: int, seed: int, pass_number: int, samples: int) -> int:
-    """place: 0 … samples − 1. Which sample has that place in a pass."""
+def _feistel(index: int, seed: int, pass_number: int, samples: int) -> int:
+    """The sample at `index` (0 … samples − 1) of a pass."""
     keys, bits = _round_keys(seed, pass_number), (samples - 1).bit_length()
     low_bits = bits // 2
     low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
     while True:
-        high, low = place >> low_bits, place & low_mask
+        high, low = index >> low_bits, index & low_mask
         for number in range(0, ROUNDS, 2):
             high ^= mix64(keys[number] + low) & high_mask
             low ^= mix64(keys[number + 1] + high) & low_mask
-        place = high << low_bits | low
-        if place < samples:
-            return place
+        index = high << low_bits | low
+        if index < samples:
+            return index
 
 
 @lru_cache(maxsize=4)
@@ -55,14 +55,14 @@ def _round_keys(seed: int, pass_number: int) -> tuple[int, ...]:
     return tuple(mix64(key + number * GOLDEN) for number in range(1, ROUNDS + 1))
 
 
-def _argsort(place: int, seed: int, pass_number: int, samples: int) -> int:
-    return int(_sorted(seed, pass_number, samples)[place])
+def _argsort(index: int, seed: int, pass_number: int, samples: int) -> int:
+    return int(_sorted(seed, pass_number, samples)[index])
 
 
 @lru_cache(maxsize=2)
 def _sorted(seed: int, pass_number: int, samples: int) -> npt.NDArray[np.int64]:
     """The order of one pass: samples sorted by mix64(key + i)."""
-    x = np.arange(samples, dtype=np.uint64) + np.uint64(_key_of_pass(seed, pass_number))  # wraps, as mix64 does
+    x = np.arange(samples, dtype=np.uint64) + np.uint64(_key_of_pass(seed, pass_number))  # wraps around like mix64
     return np.argsort(mix64_array(x), kind="stable")
 
 

@@ -1,7 +1,8 @@
 """The built-in corpus: real text that needs no download, from the Python standard library of this machine.
 
-It is the sources of the library's modules and the language's manual (`pydoc_data/topics.py`), as bytes. The coordinator
-makes it once for a run. Nodes fetch it from there, since another Python has other sources.
+It consists of the sources of the library's modules and the language's manual (`pydoc_data/topics.py`), as bytes. The
+coordinator creates it once for a run. Nodes fetch it from the coordinator, because other Python versions have other
+sources.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ HELD_OUT_ONE_IN = 20
 
 
 def make_corpus(go_on: Callable[[], None] = lambda: None) -> Corpus:
-    """Every twentieth file or so, by the hash of its name, is held out whole. The manual is always trained on.
+    """Create the corpus. About one file in twenty, chosen by the hash of its name, is held out; the manual never is.
 
-    go_on: called before each file; what it raises ends this."""
+    go_on: called before each file; raises an exception to stop.
+    """
     root = Path(sysconfig.get_paths()["stdlib"])
     files = []
     for path in sorted(root.rglob("*.py")):

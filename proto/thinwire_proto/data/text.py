@@ -1,4 +1,4 @@
-"""A corpus as samples: windows of its text, for a model over bytes. The kind `corpus` of a contract's data."""
+"""The data kind `corpus`: samples are windows of the corpus text, for a model of bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thinwire_proto.task import DATA_KINDS, Batch
 
 
 class CorpusText:
-    """A batch is one tensor of tokens, int64 [samples, context + 1]. See `thinwire_proto.task.DataSource`."""
+    """A `DataSource` over a corpus. A batch is one tensor of tokens, int64 [samples, context + 1]."""
 
     def __init__(self, corpus: Corpus, contract: Contract) -> None:
         self._corpus = corpus
@@ -49,12 +49,12 @@ def _batch_of(rows: np.ndarray) -> Batch:
 
 
 class CorpusKind:
-    """See `thinwire_proto.task.DataKind`. A new run has the corpus of the coordinator's own Python."""
+    """A `DataKind`. A new run uses the corpus of the coordinator's own Python."""
 
     def make(self, run: RunSpec, go_on: Callable[[], None]) -> tuple[CorpusSpec, bytes]:
         spec, corpus, context = corpus_of(run.data), make_corpus(go_on), run.model.context
         if spec.corpus_hash not in ("", corpus.hash):
-            raise ConfigError("data.corpus_hash: the corpus of this machine is another; leave the key out to use it")
+            raise ConfigError("data.corpus_hash: this machine has another corpus; remove the key to use that corpus")
         if min(len(corpus.train), len(corpus.held_out)) <= context:
             raise ConfigError(
                 f"this Python's standard library has too little text for model.context = {context}: "

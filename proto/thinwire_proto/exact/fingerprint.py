@@ -1,12 +1,12 @@
-"""A number that stands for a replica's bits: Σ mix64(bits, position, tensor, nonce) mod 2⁶⁴.
+"""The fingerprint of a replica's bits: Σ mix64(bits, position, tensor, nonce) mod 2⁶⁴.
 
-The sum is integer arithmetic on the device that holds the parameters. Its order does not matter, so threads, batches,
-devices and shards do not change it: the fingerprints of the parts of a replica add up to that of the whole. The nonce
-of a round is announced with the round, so nobody can answer with a number from before. A fingerprint finds machines
-that make errors. It is no cryptographic hash and does not find machines that lie.
+The sum uses integer arithmetic on the device that holds the parameters. Its order does not matter, so threads, batches,
+devices and shards do not change the result: the fingerprints of a replica's parts add up to that of the whole. The
+coordinator announces the nonce with the round, so a node cannot answer with an older fingerprint. Fingerprints detect
+machines that make errors. They are not cryptographic hashes and do not detect machines that lie.
 
-Per tensor t the key is mix64(nonce + (t + 1)·GOLDEN), and parameter p with float32 bits u adds
-mix64((p·2³² + u) ⊕ key), where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+The key of tensor t is mix64(nonce + (t + 1)·GOLDEN). Parameter p with float32 bits u adds mix64((p·2³² + u) ⊕ key),
+where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from thinwire_proto.contract import TENSOR_ELEMENTS_MAX
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, MULTIPLIERS, SHIFTS, mix64, mix64_in_place
 
 CHUNK = 1 << 15
-"""Parameters worked on at a time: bounds the extra memory, not the result."""
+"""Parameters processed at a time. It bounds the extra memory and does not affect the result."""
 CACHED_CHUNK = 1 << 14
-"""The same on a CPU, where they stay in the cache. A power of two: see `_Cached`."""
+"""The same for a CPU, small enough for its cache. `_Cached` requires a power of two."""
 
 
 def _signed(x: int) -> int:
@@ -32,7 +32,7 @@ def _signed(x: int) -> int:
 
 
 def _xor_shift_(x: Tensor, shift: int) -> Tensor:
-    """x ^= x >>> shift: torch shifts int64 arithmetically, so the copied sign bits are masked off."""
+    """x ^= x >>> shift. torch shifts int64 arithmetically, so this masks off the copied sign bits."""
     shifted = x >> shift
     shifted &= (1 << (64 - shift)) - 1
     return x.bitwise_xor_(shifted)
@@ -50,15 +50,15 @@ def fingerprint(tensors: Iterable[Tensor], nonce: int) -> int:
 
 
 def fingerprint_of_runs(runs: Iterable[tuple[int, int, Tensor]], nonce: int) -> int:
-    """What runs of elements contribute to the fingerprint, mod 2⁶⁴.
+    """The share of some runs of elements in the fingerprint, mod 2⁶⁴.
 
-    runs: (number of the tensor in the manifest, position in it of the run's first element, float32 elements).
+    runs: (the tensor's number in the manifest, position of the run's first element in the tensor, float32 elements).
     """
     total = 0
     cached = _Cached()
     for number, first, tensor in runs:
         if tensor.dtype != torch.float32 or first + tensor.numel() >= TENSOR_ELEMENTS_MAX:
-            raise ValueError("a fingerprint is taken of float32 tensors with fewer than 2³¹ elements")
+            raise ValueError("a fingerprint needs float32 tensors with fewer than 2³¹ elements")
         key = mix64(nonce + (number + 1) * GOLDEN)
         bits = tensor.detach().contiguous().view(-1).view(torch.int32)
         total += cached.sum(bits.numpy(), key, first) if bits.device.type == "cpu" else _sum(bits, key, first)
@@ -79,10 +79,10 @@ def _sum(bits: Tensor, key: int, first: int = 0) -> int:
 
 
 class _Cached:
-    """The same sum on a CPU, in half the time: numpy shifts unsigned numbers directly, and the buffers are reused.
+    """Computes the same sum on a CPU in half the time: numpy shifts unsigned numbers directly and reuses buffers.
 
-    A number p·2³² + u is stored as the pair (u, p). With p counted from the start of an aligned chunk, the upper halves
-    never change: the chunk's own start shares no bits with them, and goes into the key.
+    The number p·2³² + u is stored as the pair (u, p). If p counts from the start of an aligned chunk, the upper halves
+    never change. The chunk's start shares no bits with them, so it is XORed into the key instead.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""SplitMix64's finalizer (Steele, Lea, Flood 2014): a bijection of 64-bit numbers that looks random.
+"""SplitMix64's finalizer (Steele, Lea, Flood 2014): a bijection of 64-bit numbers with random-looking output.
 
-Fingerprints, drawn components and the order of samples use it, so all machines must agree on it to the bit. For tensors
-on a device see `fingerprint`.
+Fingerprints, drawn components and the order of samples use it, so all machines must compute the same bits.
+`fingerprint` has a version for tensors on a device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Numbers = npt.NDArray[np.uint64]
 
 
 def mix64(x: int) -> int:
-    """One number, modulo 2⁶⁴."""
+    """Mix one number, modulo 2⁶⁴."""
     x &= MASK
     x = ((x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]) & MASK
     x = ((x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]) & MASK
@@ -27,14 +27,14 @@ def mix64(x: int) -> int:
 
 
 def mix64_array(x: Numbers) -> Numbers:
-    """Many numbers, in a new array."""
+    """Mix an array of numbers into a new array."""
     mixed: Numbers = x.copy()
     mix64_in_place(mixed, np.empty_like(mixed))
     return mixed
 
 
 def mix64_in_place(x: Numbers, scratch: Numbers) -> None:
-    """Many numbers, without new memory. `scratch`: as long as `x`."""
+    """Mix an array of numbers in place. scratch: a buffer of the same length."""
     for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, None), strict=True):
         np.right_shift(x, np.uint64(shift), out=scratch)
         np.bitwise_xor(x, scratch, out=x)

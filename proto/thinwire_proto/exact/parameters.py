@@ -1,8 +1,9 @@
-"""The parameters of a run, or a shard of them: named float32 tensors on one device.
+"""The parameters of a run, or a shard of them, as named float32 tensors on one device.
 
-A shard holds a range of tiles of the flat tile numbering (matrix tiles first). It is a set of rectangles, each a named
-tensor with a tile space of its own, so an update applies to a shard by the same code as to the whole. Every tile is
-decoded and stepped by itself, so shards end with the same bits as the whole. Their fingerprints add up to the whole's.
+A shard holds a range of tiles in the flat tile numbering (matrix tiles first). It consists of rectangles, and each is a
+named tensor with its own tile space. So the same code applies an update to a shard and to the whole. Each tile is
+decoded and stepped independently, so shards end with the same bits as the whole. The fingerprints of all shards add up
+to the fingerprint of the whole.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from thinwire_proto.exact.votes import Merged, Signs
 class Parameters:
     """Tensors in the manifest's order, changed in place.
 
-    whole: the layout of all parameters of the run. tensors: by name; of a shard, by the names and shapes of
-    `shard_shapes`. tiles: the range that is here; without it, all. Subnormals become zero. Raises ReplicaError if a
-    tensor is missing or has another type or shape.
+    whole: tile layout of all parameters of the run. tensors: by name; for a shard, with the names and shapes of
+    `shard_shapes`. tiles: range of tiles in this shard; None means all. Subnormal values become zero. Raises
+    ReplicaError if a tensor is missing or has the wrong type or shape.
     """
 
     def __init__(self, whole: TileLayout, tensors: Mapping[str, Tensor], tiles: range | None = None) -> None:
@@ -45,16 +46,16 @@ class Parameters:
         for name, shape in shapes.items():
             tensor = tensors.get(name)
             if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-                raise ReplicaError(f"parameter {name} is missing, or is not float32 of {shape}")
+                raise ReplicaError(f"parameter {name} is missing or is not float32 of shape {shape}")
             self.tensors[name] = tensor if self.is_shard else tensor.contiguous()
             flush_subnormals(self.tensors[name])
 
     @cached_property
     def layout(self) -> TileLayout:
-        """The tile space of what is here: of a shard, one of its own, whose tile 0 is tile `tiles.start`."""
+        """The tile layout of these tensors. In a shard's own layout, tile 0 is tile `tiles.start` of the whole."""
         if not self.is_shard:
             return self.whole
-        # not validated: the name of a rectangle may be longer than a manifest allows
+        # skip validation: the name of a rectangle may be longer than the manifest allows
         return TileLayout([Parameter.model_construct(name=n, shape=tuple(t.shape)) for n, t in self.tensors.items()])
 
     @property
@@ -62,7 +63,7 @@ class Parameters:
         return next(iter(self.tensors.values())).device
 
     def fingerprint(self, nonce: int) -> int:
-        """See `thinwire_proto.exact.fingerprint`; those of shards that make up the whole add up to its, mod 2⁶⁴."""
+        """See `thinwire_proto.exact.fingerprint`. The fingerprints of all shards add up to the whole's, mod 2⁶⁴."""
         return fingerprint_of_runs(self._runs(), nonce) & MASK
 
     def _runs(self) -> Iterator[tuple[int, int, Tensor]]:
@@ -80,16 +81,16 @@ class Parameters:
                 yield number, row * columns + part.columns.start, of_row
 
     def state_hash(self) -> bytes:
-        """SHA-256 of the parameters' bytes (little-endian) in the manifest's order. Of a whole alone."""
+        """SHA-256 of the parameters' little-endian bytes in the manifest's order. A shard has none."""
         if self.is_shard:
-            raise ValueError("only the whole has a state hash: those of shards do not add up")
+            raise ValueError("a shard has no state hash, because hashes of shards do not add up")
         digest = hashlib.sha256()
         for tensor in self.tensors.values():
             digest.update(tensor.cpu().numpy().astype("<f4", copy=False).tobytes())
         return digest.digest()
 
     def apply(self, merged: Merged | Signs, demo: DemoSpec, *, learning_rate: float, decay: float, step: int) -> None:
-        """Apply the part of a whole update that concerns these parameters: see `apply_votes`."""
+        """Apply the part of an update that concerns these parameters; see `apply_votes`."""
         if self.is_shard:
             merged = (
                 _signs_in(merged, self.whole, self.tiles)
@@ -99,7 +100,7 @@ class Parameters:
         apply_votes(self.tensors, merged, self.layout, demo, learning_rate=learning_rate, decay=decay, step=step)
 
     def shard(self, tiles: range) -> Parameters:
-        """A range of tiles, on the same memory. Take a `clone` for memory of its own."""
+        """The shard with a range of tiles. It shares memory with the whole; `clone` it to get a copy."""
         if self.is_shard or not 0 <= tiles.start < tiles.stop <= self.whole.tiles:
             raise ValueError(f"a shard is a range of the {self.whole.tiles} tiles of a whole; this is {tiles}")
         views = {_name(part): part.band(self.tensors[part.tensor.name]) for part in self.whole.parts(tiles)}
@@ -111,15 +112,14 @@ class Parameters:
         return twin
 
     def save(self, path: Path, about: dict[str, str]) -> None:
-        """Write a safetensors file with `about` as its metadata; syncing and renaming are the caller's. Raises
-        OSError."""
+        """Write a safetensors file with `about` as metadata. The caller syncs and renames it. Raises OSError."""
         save_tensors({name: tensor.cpu().contiguous() for name, tensor in self.tensors.items()}, path, about)
 
 
 def load_parameters(whole: TileLayout, path: Path, tiles: range | None = None) -> Parameters:
-    """What `Parameters.save` wrote, on the CPU. Raises ReplicaError, SafetensorError or OSError."""
+    """Read a file of `Parameters.save` onto the CPU. Raises ReplicaError, SafetensorError or OSError."""
     with safe_open(path, framework="pt") as file:
-        # copies: safetensors maps the file, and reading a mapping of a file that was truncated kills the process
+        # copy: safetensors maps the file, and reading a mapped file that was truncated kills the process
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     return Parameters(whole, tensors, tiles)
 
@@ -131,7 +131,7 @@ def read_about(path: Path) -> dict[str, str]:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) -> None:
-    """Write a safetensors file. Raises OSError where the disk fails, for which safetensors has an error of its own."""
+    """Write a safetensors file. Raises OSError if the disk fails, instead of safetensors' own exception."""
     try:
         save_file(tensors, path, metadata=about)
     except SafetensorError as error:
@@ -144,7 +144,7 @@ def shard_shapes(whole: TileLayout, tiles: range) -> dict[str, tuple[int, ...]]:
 
 
 def _name(part: Part) -> str:
-    """A tensor that is there as a whole keeps its name."""
+    """The name of a part: the tensor's name, followed by the range if the part is not the whole tensor."""
     tensor, rows, columns = part.tensor, part.rows, part.columns
     if (rows, columns) == (slice(0, tensor.rows), slice(0, tensor.columns)):
         return tensor.name
@@ -158,7 +158,7 @@ def _shape(part: Part) -> tuple[int, ...]:
 
 
 def _merged_in(merged: Merged, whole: TileLayout, tiles: range) -> Merged:
-    """The merged votes of a range of tiles, numbered from its first component."""
+    """The merged votes of a range of tiles, with components numbered from the start of the range."""
     first = whole.first_component(tiles.start)
     edges = [first, whole.first_component(tiles.stop)]
     start, stop = np.searchsorted(merged.components, edges).tolist()
@@ -170,7 +170,7 @@ def _merged_in(merged: Merged, whole: TileLayout, tiles: range) -> Merged:
 
 
 def _signs_in(signs: Signs, whole: TileLayout, tiles: range) -> Signs:
-    """The signs of a range of tiles. They are listed by tensor, so those before the range have to be counted."""
+    """The signs of a range of tiles. Signs are listed by tensor, so the ones before the range must be counted."""
     parts: dict[str, list[Part]] = {}
     for part in whole.parts(tiles):
         parts.setdefault(part.tensor.name, []).append(part)

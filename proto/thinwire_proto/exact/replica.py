@@ -1,4 +1,4 @@
-"""A replica: parameters, the step they are at, and the exact application of updates."""
+"""A replica: the parameters at a step, and the exact application of updates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SNAPSHOT_VERSION = "1"
 
 
 class Replica:
-    """θ_step. Every machine that applied the same updates to the same first state holds the same bits.
+    """The parameters θ_step. Machines that applied the same updates to the same first state hold the same bits.
 
-    tensors: the whole `Parameters`, or what they are made of: float32 by name, on one device, changed in place. head:
-    the hash of the row of step − 1, or the genesis. layout: that of the contract's parameters, if the caller has it.
+    tensors: the whole `Parameters`, or float32 tensors by name on one device, which are changed in place. head: hash of
+    the row of step − 1, or the genesis hash. layout: tile layout of the contract's parameters, if the caller has it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Replica:
 
     @torch.no_grad()
     def apply(self, update: Update, head: bytes) -> None:
-        """See `apply_votes`. Raises ReplicaError if the update is for another step; the replica is then untouched."""
+        """Apply an update; see `apply_votes`. If it is for another step, raises ReplicaError and changes nothing."""
         if update.step != self.step:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
         self.parameters.apply(
@@ -78,14 +78,14 @@ class Replica:
         return Replica(self.contract, self.parameters.clone(device), self.step, self.head)
 
     def save(self, path: Path) -> None:
-        """Write a snapshot (safetensors) to `path`; syncing and renaming are the caller's. Raises OSError."""
+        """Write a snapshot (safetensors) to `path`. The caller syncs and renames the file. Raises OSError."""
         about = {"thinwire": SNAPSHOT_VERSION, "step": str(self.step), "head": self.head.hex()}
         about |= {"contract": self.contract.hash.hex(), "state": self.state_hash().hex()}
         self.parameters.save(path, about)
 
 
 def load_replica(contract: Contract, path: Path) -> Replica:
-    """Read a snapshot of this contract, on the CPU. Raises ReplicaError if it is torn, or of another run."""
+    """Read a snapshot onto the CPU. Raises ReplicaError if it is damaged or belongs to another contract."""
     try:
         about = read_about(path)
         if about.get("contract") != contract.hash.hex():
@@ -93,7 +93,7 @@ def load_replica(contract: Contract, path: Path) -> Replica:
         parameters = load_parameters(layout_of(contract.parameters), path)
         replica = Replica(contract, parameters, int(about["step"]), bytes.fromhex(about["head"]))
         if replica.state_hash().hex() != about.get("state"):
-            raise ReplicaError(f"{path} is damaged: its parameters do not have the hash that was written with them")
+            raise ReplicaError(f"{path} is damaged: its parameters do not match the hash in the file")
         return replica
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None

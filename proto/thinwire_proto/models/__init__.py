@@ -1,4 +1,4 @@
-"""Kinds of models, each a file of this package. A model is built from its spec alone, the same on both ends."""
+"""The model kinds; each kind is one file of this package. Both ends build a model from its spec alone."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PRESETS: dict[str, DecoderSpec] = {
     "byte-350m": DecoderSpec(width=1024, layers=28, heads=16, hidden=2752, context=2048),
     "byte-1b": DecoderSpec(width=2048, layers=20, heads=16, hidden=5504, context=2048),
 }
-"""Sizes by name, from about 1M to 1B parameters. Widths are multiples of 64, so that no tile is padded."""
+"""Model sizes by name, from about 1M to 1B parameters. Widths are multiples of 64, so that tiles need no padding."""
 
 
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
     """The model of `spec` with uninitialised parameters on `device` ("meta" allocates nothing)."""
     if not isinstance(spec, DecoderSpec):
-        raise ContractError(f"model.kind: this version builds no {spec.kind!r}")
+        raise ContractError(f"model.kind: this version cannot build {spec.kind!r}")
     with torch.device(device):
         return Decoder(spec)
 
 
 def check_manifest(contract: Contract) -> None:
-    """Raise ContractError, naming the tensor, if the model that we would build is not the contract's."""
+    """Raise ContractError, naming the tensor, if the model built here differs from the contract's manifest."""
     ours = {parameter.name: parameter.shape for parameter in task_of(contract.model).manifest()}
     theirs = {parameter.name: parameter.shape for parameter in contract.parameters}
     for name in [*theirs, *ours]:

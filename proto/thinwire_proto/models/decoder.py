@@ -1,4 +1,4 @@
-"""A decoder-only transformer of today's kind: RMSNorm before each block, rotary positions, SwiGLU, no biases."""
+"""A decoder-only transformer: pre-normalization with RMSNorm, rotary positions, SwiGLU, no biases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated feed-forward (arXiv 2002.05202)."""
+    """Gated feed-forward layer (arXiv 2002.05202)."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
@@ -50,6 +50,8 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
+    """One transformer block: attention and feed-forward, each after a norm and with a residual connection."""
+
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
@@ -63,12 +65,12 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens [batch, length] to logits [batch, length, vocabulary]."""
+    """The model: maps tokens [batch, length] to logits [batch, length, vocabulary]."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.spec = spec
-        # given its tensor, since drawing one on "meta" would load torch's compiler, for seconds at each start of a node
+        # pass in a tensor: drawing one on "meta" would load torch's compiler, which takes seconds at each node's start
         self.embedding = nn.Embedding.from_pretrained(torch.empty(spec.vocabulary, spec.width), freeze=False)  # type: ignore[no-untyped-call]
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.norm = nn.RMSNorm(spec.width, eps=NORM_EPSILON)
@@ -84,7 +86,7 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
     def loss(self, tokens: Tensor, reduction: str = "mean") -> Tensor:
-        """Next-token cross entropy in nats of `tokens` [batch, context + 1]."""
+        """Next-token cross entropy of `tokens` [batch, context + 1], in nats."""
         logits = self(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction=reduction)
 
@@ -94,7 +96,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Normal weights; the matrices that write into the residual stream are smaller by √(2·layers) (GPT-2)."""
+        """Draw normal weights; matrices that write to the residual stream are scaled by 1/√(2·layers) (GPT-2)."""
         for name, tensor in self.named_parameters():
             if tensor.dim() == 1:
                 tensor.fill_(1.0)
@@ -105,8 +107,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def generate(self, prompt: Tensor, count: int, temperature: float, generator: torch.Generator) -> Tensor:
-        """`count` tokens after `prompt` [length], drawn at `temperature`; the most likely ones, if it is 0. Returns
-        [count]."""
+        """Generate `count` tokens [count] after `prompt` [length], drawn at `temperature`; 0 picks the most likely."""
         tokens = prompt[None]
         for _ in range(count):
             logits = self(tokens[:, -self.spec.context :])[0, -1].float()
@@ -120,7 +121,7 @@ class Decoder(nn.Module):
 
 @TASKS.register("decoder")
 class DecoderTask:
-    """See `thinwire_proto.task.Task`."""
+    """The `Task` of the model kind `decoder`."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         self._spec = spec

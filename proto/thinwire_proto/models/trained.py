@@ -1,4 +1,4 @@
-"""The trained tensors of a module, by which a contract lists them."""
+"""Lists the trained tensors of a module for the contract's manifest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from thinwire_proto.contract import Parameter
 
 
 def manifest(model: nn.Module) -> tuple[Parameter, ...]:
-    """In the module's own order: tied tensors once, those without gradient not at all."""
+    """The manifest of a model, in the module's order: tied tensors once, and none without gradient."""
     return tuple(Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in trained(model).items())
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors that `manifest` lists, by name; not copies."""
+    """The tensors in the manifest, by name, as views and not copies."""
     return {name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad}

@@ -1,9 +1,9 @@
-"""Versions of the protocol, and which one the two ends of a connection use.
+"""Protocol versions, and the choice of the version that a connection uses.
 
-A node says at `Join` which versions it speaks, and the coordinator chooses. What is asked of the other end follows from
-the version alone, and only from the table here. A coordinator serves its own version and the one before.
+A node tells at `Join` which versions it speaks, and the coordinator chooses one. The version alone determines, by the
+table here, what each end may expect of the other. A coordinator serves its own version and the previous one.
 
-The number goes up when a call, or what is in a payload, changes so that the other end has to know it.
+The version increases when a call or a payload changes in a way that the other end must know.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from thinwire_proto.version import VERSION
 from thinwire_proto.wire.rows import version_for
 
 PROTOCOL = 3
-"""The newest that this thinwire speaks."""
+"""The newest version that this thinwire speaks."""
 OLDEST_SERVED = 2
-"""The oldest that a coordinator of this thinwire serves."""
+"""The oldest version that this coordinator serves."""
 OLDEST_SPOKEN = 3
-"""The oldest that a node of this thinwire speaks."""
+"""The oldest version that this node speaks."""
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What an end that speaks a version can do."""
+    """The abilities of an end that speaks a protocol version."""
 
     since: str
-    """The first thinwire that speaks it."""
+    """The first thinwire that speaks this version."""
     contract_version: int
-    """The newest format of contracts that it reads."""
+    """The newest contract format that the end reads."""
     row_version: int
-    """The newest format of rows that it reads."""
+    """The newest row format that the end reads."""
 
 
 ABILITIES = {
@@ -42,30 +42,35 @@ ABILITIES = {
 
 
 def choose(newest: int, oldest: int, contract: Contract) -> int:
-    """The coordinator's part: the version to use with a node that speaks `oldest` to `newest`, in a run of this
-    contract. oldest: 0 if the node did not say, which means that it speaks one version. Raises ContractError."""
+    """For the coordinator: choose the version to use with a node that speaks `oldest` to `newest`.
+
+    oldest: 0 if the node did not send it; then it speaks only one version. contract: the run's contract, which the node
+    must be able to read. Raises ContractError.
+    """
     chosen = min(newest, PROTOCOL)
     spoken = f"this coordinator speaks protocols {OLDEST_SERVED} to {PROTOCOL}, the node {newest}"
     if newest < OLDEST_SERVED:
-        raise ContractError(f"{spoken}: the node is the older one, so update the node to thinwire {VERSION}")
+        raise ContractError(f"{spoken}: the node is the older one; update the node to thinwire {VERSION}")
     if chosen < (oldest or newest):
-        raise ContractError(f"{spoken}: the coordinator is the older one, with thinwire {VERSION}: update it")
+        raise ContractError(f"{spoken}: the coordinator is the older one, with thinwire {VERSION}; update it")
     abilities = ABILITIES[chosen]
     if contract.version > abilities.contract_version or version_for(contract) > abilities.row_version:
         needed = next(number for number, able in ABILITIES.items() if able.contract_version >= contract.version)
         raise ContractError(
-            f"this run's contract has format {contract.version}, which needs protocol {needed}, and the node speaks "
-            f"{newest}: update the node to thinwire {contract.requires} or newer"
+            f"this run's contract has format {contract.version}, which needs protocol {needed}, but the node speaks "
+            f"{newest}; update the node to thinwire {contract.requires} or newer"
         )
     return chosen
 
 
 def check_chosen(chosen: int) -> Abilities:
-    """The node's part: what the coordinator can do. Raises ContractError if it chose a version that this node does not
-    speak."""
+    """For the node: return what the coordinator can do with the chosen version.
+
+    Raises ContractError if this node does not speak that version.
+    """
     if not OLDEST_SPOKEN <= chosen <= PROTOCOL:
         raise ContractError(
-            f"the coordinator chose protocol {chosen}, and this node speaks {OLDEST_SPOKEN} to {PROTOCOL}; "
-            f"this is thinwire {VERSION}: update the older of the two"
+            f"the coordinator chose protocol {chosen}, but this node speaks {OLDEST_SPOKEN} to {PROTOCOL} "
+            f"(thinwire {VERSION}); update the older of the two"
         )
     return ABILITIES[chosen]

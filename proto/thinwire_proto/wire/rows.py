@@ -1,11 +1,12 @@
-"""A row of the ledger, as the coordinator seals it and every node checks it.
+"""The rows of the ledger, which the coordinator seals and every node checks.
 
-Rows form a hash chain. The row of step s names the body of the update that leads from θ_s to θ_{s+1}, who counted with
-what weight, and the fingerprint of θ_s (the state before it, so that nothing waits for a decode).
+Rows form a hash chain. The row of step s names the body of the update from θ_s to θ_{s+1}, the counted contributions
+with their weights, and the fingerprint of θ_s. The fingerprint is that of the state before the update, so that sealing
+does not wait for a decode.
 
-A run's contract says which version its rows have (`version_for`). Rows of version 1 are an array of nine fields. Those
-of version 2 are `[2, the nine fields, a map of optional fields]`. The hash covers the optional fields. A reader that
-does not know one keeps it and writes it again, so a later version may add fields without a break.
+The run's contract determines the version of its rows (`version_for`). A row of version 1 is an array of nine fields. A
+row of version 2 is `[2, the nine fields, a map of optional fields]`. The hash covers the optional fields. A reader
+keeps fields that it does not know and writes them again, so a later version can add fields compatibly.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from thinwire_proto.errors import PayloadError
 
 ROW_BYTES_MAX = 1 << 20
 EXTRAS_MAX = 64
-"""Optional fields of a row."""
+"""Maximum number of optional fields of a row."""
 EXTRAS_DEPTH_MAX = 8
-"""Arrays and maps in each other, in an optional field."""
+"""Maximum nesting of arrays and maps in an optional field."""
 HASH_BYTES = 32
 _GENESIS = b"thinwire genesis 1"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """One contribution that is in an update."""
+    """One contribution in an update."""
 
     node: str
     contribution: bytes  # 32, the contribution's hash
@@ -55,7 +56,7 @@ class Row:
     extras: Mapping[str, Any] = field(default_factory=dict, hash=False)  # optional fields; version 2 and later
 
     def canonical(self) -> bytes:
-        """The one way to write this row down, in msgpack."""
+        """The canonical msgpack encoding of this row."""
         counted = [[entry.node, entry.contribution, entry.weight, entry.samples] for entry in self.counted]
         fields = [self.step, self.round, self.term, self.nonce, self.fingerprint, self.body_hash, self.body_bytes]
         fields += [counted, self.previous]
@@ -67,32 +68,32 @@ class Row:
 
     @cached_property
     def hash(self) -> bytes:
-        """32 bytes; the `previous` of the next row, and the head of a replica at step + 1."""
+        """The row's hash, 32 bytes: the next row's `previous`, and the head of a replica at step + 1."""
         return hashlib.sha256(self.canonical()).digest()
 
     @cached_property
     def contributions(self) -> frozenset[bytes]:
-        """The hashes of those that are in the update."""
+        """The hashes of the contributions in the update."""
         return frozenset(entry.contribution for entry in self.counted)
 
 
 def version_for(contract: Contract) -> int:
-    """The version of the rows of a run: old nodes, which know version 1, can follow a run with an old contract."""
+    """The row version of a run. Runs with an old contract use version 1, so that old nodes can follow them."""
     return min(contract.version, 2)
 
 
 def genesis(contract_hash: bytes, first_state_hash: bytes) -> bytes:
-    """What the first row has for its `previous`: the chain hangs on the contract and on the first state."""
+    """The `previous` of the first row, which binds the chain to the contract and the first state."""
     return hashlib.sha256(_GENESIS + contract_hash + first_state_hash).digest()
 
 
 def contribution_hash(contract_hash: bytes, term: int, round_number: int, node: str, payload: bytes) -> bytes:
-    """The name of a contribution, by which its receipt can be asked for."""
+    """The hash of a contribution, which identifies it when a node asks for its receipt."""
     head = msgpack.packb([contract_hash, term, round_number, node], use_bin_type=True)
     return hashlib.sha256(head + hashlib.sha256(payload).digest()).digest()
 
 
-@lru_cache(maxsize=8)  # whoever holds several replicas, as a simulation does, reads each row once
+@lru_cache(maxsize=8)  # a process with several replicas, such as a simulation, parses each row once
 def parse_row(data: bytes) -> Row:
     """Read a canonical row. Raises PayloadError."""
     if len(data) > ROW_BYTES_MAX:
@@ -114,9 +115,9 @@ def parse_row(data: bytes) -> Row:
         or not all(type(value) is bytes and len(value) == HASH_BYTES for value in hashes)
         or not all(type(entry.node) is str for entry in row.counted)
     ):
-        raise PayloadError("this is not a row: a field has another type or length than a row's")
+        raise PayloadError("this is not a row: a field has the wrong type or length")
     if row.canonical() != data:
-        raise PayloadError("this is not a row as it is written: its hash would be another one")
+        raise PayloadError("this row is not in canonical form, so its hash would differ")
     return row
 
 
@@ -125,37 +126,37 @@ def pack_extras(extras: Mapping[str, Any]) -> bytes:
 
 
 def unpack_extras(data: bytes) -> dict[str, Any]:
-    """Raises ValueError."""
+    """Read packed optional fields. Raises ValueError."""
     return _checked_extras(msgpack.unpackb(data, raw=False))
 
 
 def _envelope(found: object) -> tuple[int, list[Any], dict[str, Any]]:
-    """Version, required fields and optional fields. Raises ValueError."""
+    """Return version, required fields and optional fields. Raises ValueError."""
     if not isinstance(found, list):
-        raise ValueError("it is no array")
+        raise ValueError("it is not an array")
     if len(found) == 9:
         return 1, found, {}
     if not (len(found) == 3 and type(found[0]) is int and isinstance(found[1], list)):
         raise ValueError("it is an array of neither version 1 nor version 2")
     if found[0] != 2:
-        raise ValueError(f"it has version {found[0]}, and this thinwire knows versions 1 and 2: update thinwire")
+        raise ValueError(f"it has version {found[0]}, but this thinwire reads versions 1 and 2; update thinwire")
     return 2, found[1], _checked_extras(found[2])
 
 
 def _checked_extras(found: object) -> dict[str, Any]:
     if not isinstance(found, dict) or len(found) > EXTRAS_MAX:
-        raise ValueError(f"its optional fields are no map of at most {EXTRAS_MAX}")
+        raise ValueError(f"its optional fields are not a map of at most {EXTRAS_MAX} entries")
     _check_plain(found, EXTRAS_DEPTH_MAX)
     return found
 
 
 def _check_plain(value: object, depth: int) -> None:
-    """Raise ValueError unless it is made of maps by strings, arrays, numbers, strings and bytes."""
+    """Raise ValueError unless a value consists of maps with string keys, arrays, numbers, strings and bytes."""
     if depth < 0:
         raise ValueError("an optional field is nested too deeply")
     if isinstance(value, dict):
         if not all(type(key) is str for key in value):
-            raise ValueError("the keys of optional fields are strings")
+            raise ValueError("the keys of optional fields must be strings")
         for inner in value.values():
             _check_plain(inner, depth - 1)
     elif isinstance(value, list):
@@ -166,7 +167,7 @@ def _check_plain(value: object, depth: int) -> None:
 
 
 def _sorted(value: Any) -> Any:
-    """Every map in the order of its keys."""
+    """A copy with the keys of every map sorted."""
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return [_sorted(inner) for inner in value] if isinstance(value, list) else value

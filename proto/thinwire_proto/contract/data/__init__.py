@@ -1,4 +1,4 @@
-"""Kinds of training data, each a file of this package. `thinwire_proto.data` reads them."""
+"""Specs of the data kinds; each kind is one file of this package. `thinwire_proto.data` reads the data."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Order = Literal["feistel", "argsort"]
 
 
 class DataSpec(KindSpec):
-    """What is trained on, and in which order."""
+    """The training data and the order of its samples."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ()
-    """Keys that the coordinator computes. A run file must not have them."""
+    """Keys that the coordinator computes."""
 
-    seed: int = Field(1, ge=0, lt=1 << 63, description="of the order of samples")
+    seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the order of samples")
     order: Order = Field(
         "feistel",
-        description="of samples in a pass; see thinwire_proto.data.order. argsort: that of contracts of version 1",
+        description="order of samples in a pass: see thinwire_proto.data.order; version 1 contracts mean argsort",
         json_schema_extra=since("0.2.0"),
     )
 
@@ -30,7 +30,7 @@ class DataSpec(KindSpec):
         """Raise ValueError if the model cannot be trained on this data."""
 
     def check_complete(self, model: ModelSpec) -> None:
-        """Raise ValueError if something is missing that a contract must have and a run file need not have."""
+        """Raise ValueError if a key is missing that is optional in a run file but required in a contract."""
 
 
 DATA: TaggedUnion[DataSpec] = TaggedUnion("data", DataSpec, default="corpus", home=__name__)

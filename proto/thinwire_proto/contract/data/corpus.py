@@ -1,4 +1,4 @@
-"""A corpus that the coordinator has and serves: named files of text; `thinwire_proto.data.corpus` reads it."""
+"""The spec of a corpus: named text files that the coordinator serves. `thinwire_proto.data.corpus` reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thinwire_proto.contract.models import ModelSpec
 
 @DATA.register(since="0.1.0")
 class CorpusSpec(DataSpec):
-    """In a run file, `corpus_hash` and the sizes are empty: the coordinator computes them."""
+    """A corpus. A run file leaves `corpus_hash` and the sizes empty, and the coordinator computes them."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("corpus_hash", "corpus_bytes", "train_bytes")
 
@@ -33,6 +33,6 @@ class CorpusSpec(DataSpec):
             raise ValueError("data.corpus_hash must name the corpus")
         if self.train_bytes <= model.context:
             raise ValueError(
-                f"data.train_bytes must be more than model.context; {self.train_bytes} holds no sample "
+                f"data.train_bytes must be more than model.context; {self.train_bytes} bytes hold no sample "
                 f"of {model.context} tokens"
             )

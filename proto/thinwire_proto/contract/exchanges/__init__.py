@@ -1,4 +1,7 @@
-"""Kinds of exchange, each a file of this package: how contributions become updates that every node has."""
+"""Specs of the exchange kinds; each kind is one file of this package.
+
+An exchange turns contributions into updates and delivers them to every node.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class ExchangeSpec(KindSpec):
-    """What all exchanges have."""
+    """The base of all exchange specs."""
 
     def check(self, demo: DemoSpec, rounds: RoundSpec) -> None:
-        """Raise ValueError if the exchange cannot work with these."""
+        """Raise ValueError if the exchange cannot work with these sections."""
 
 
 EXCHANGES: TaggedUnion[ExchangeSpec] = TaggedUnion("exchange", ExchangeSpec, default="star", home=__name__)

@@ -1,4 +1,4 @@
-"""One coordinator in the middle: it merges the contributions of all nodes, seals updates and serves them."""
+"""The exchange `star`: one coordinator merges the contributions of all nodes, seals updates and serves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of models, each a file of this package. What a kind builds stands in `thinwire_proto.models`."""
+"""Specs of the model kinds; each kind is one file of this package. `thinwire_proto.models` has the models."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class ModelSpec(KindSpec):
-    """A model, from whose spec alone both ends build the same tensors."""
+    """The spec of a model. Both ends build the same tensors from it alone."""
 
     vocabulary: int
-    """Different tokens of a sample."""
+    """Number of different tokens."""
     context: int
-    """Tokens of a sample, by which samples are counted as tokens."""
+    """Tokens per sample; converts counts of samples into counts of tokens."""
 
     def in_words(self) -> str:
-        """For people to read, on the page."""
+        """A short description for the web page."""
         return self.kind
 
 

@@ -1,4 +1,4 @@
-"""A decoder-only transformer; `thinwire_proto.models.decoder` is the model."""
+"""The spec of a decoder-only transformer; `thinwire_proto.models.decoder` is the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thinwire_proto.contract.models import MODELS, ModelSpec
 class DecoderSpec(ModelSpec):
     kind: Literal["decoder"] = "decoder"
     vocabulary: int = Field(256, ge=2, le=1 << 20)
-    context: int = Field(256, ge=2, le=1 << 17, description="tokens a sample")
+    context: int = Field(256, ge=2, le=1 << 17, description="tokens per sample")
     width: int = Field(128, ge=2, le=1 << 16)
     layers: int = Field(4, ge=1, le=512)
     heads: int = Field(4, ge=1, le=1024)

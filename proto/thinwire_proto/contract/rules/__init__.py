@@ -1,6 +1,7 @@
-"""Kinds of local rules, each a file of this package: what a node does with its gradients between two extractions.
+"""Specs of the local rules; each kind is one file of this package.
 
-docs/local-rules.md describes them. `thinwire_node.training.rule` runs them.
+A local rule defines what a node does with its gradients between two extractions. docs/local-rules.md describes the
+rules, and `thinwire_node.training.rule` runs them.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class RuleSpec(KindSpec):
-    """What all local rules have."""
+    """The base of all local rule specs."""
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {}
-    """Keys of the section `demo` whose defaults differ under this rule."""
+    """Defaults of the section `demo` that this rule changes."""
 
-    outer_rate: float = Field(1.0, ge=1e-3, le=16, description="of updates with magnitudes: what their mean is times")
+    outer_rate: float = Field(1.0, ge=1e-3, le=16, description="factor on the mean of updates that carry magnitudes")
 
     def micro_batch_max(self, allowed: int) -> int:
-        """The most samples of a micro-batch, on a node whose owner allows so many."""
+        """The largest micro-batch, in samples, on a node whose owner allows up to `allowed`."""
         return allowed
 
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
-        """Raise ValueError if the rule cannot work with these."""
+        """Raise ValueError if the rule cannot work with these sections."""
         if demo.magnitude != "tile" and self.outer_rate != 1.0:
             raise ValueError(
-                'rule.outer_rate needs demo.magnitude = "tile": any other steps by schedule.learning_rate; '
+                'rule.outer_rate needs demo.magnitude = "tile", because all others step by schedule.learning_rate; '
                 f"it is {self.outer_rate}"
             )
 

@@ -1,4 +1,4 @@
-"""DeMo's rule: gradients add up, and their mean feeds the momentum."""
+"""The rule `demo`: gradients are summed, and their mean is added to the momentum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local steps of AdamW, whose difference is compressed."""
+"""The rule `local_adamw`: a node takes local AdamW steps and compresses the difference of the parameters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from thinwire_proto.contract.schedule import ScheduleSpec
 
 @RULES.register(since="0.1.0")
 class LocalAdamWSpec(RuleSpec):
-    """A difference of parameters has a size, and has been through AdamW already; hence the defaults of `demo`."""
+    """Local AdamW steps.
+
+    A difference of parameters has a meaningful size, and AdamW has preconditioned it already. This explains the changed
+    defaults of `demo`.
+    """
 
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {"magnitude": "tile", "precondition": "none"}
 
     kind: Literal["local_adamw"] = "local_adamw"
-    micro_batch: int = Field(8, ge=1, le=1 << 20, description="samples of an inner step, at most")
+    micro_batch: int = Field(8, ge=1, le=1 << 20, description="maximum number of samples per inner step")
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the inner first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the inner second moment")
-    weight_decay: float = Field(0.0, ge=0, description="of an inner step")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of an inner step")
 
     def micro_batch_max(self, allowed: int) -> int:
         return min(allowed, self.micro_batch)
