@@ -1,4 +1,4 @@
-"""The table of events and the code that logs them say the same."""
+"""Tests that the table of events matches the code that logs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = [ROOT / "coordinator" / "thinwire_coordinator", ROOT / "node" / "thin
 
 
 def calls_of_tell() -> Iterator[tuple[str, ast.Call]]:
-    """Each call of the function `tell`, with the place where it stands."""
+    """Each call of the function `tell`, with its file and line."""
     for package in PACKAGES:
         for path in sorted(package.rglob("*.py")):
             for found in ast.walk(ast.parse(path.read_text())):
@@ -23,7 +23,7 @@ def calls_of_tell() -> Iterator[tuple[str, ast.Call]]:
                     yield f"{path.relative_to(ROOT)}:{found.lineno}", found
 
 
-def test_every_event_in_the_code_is_in_the_table_and_the_other_way_round() -> None:
+def test_the_code_and_the_table_have_the_same_events() -> None:
     used = set()
     for place, call in calls_of_tell():
         given = call.args[2]

@@ -1,4 +1,4 @@
-"""The HTTP server that coordinator and node share, over real sockets: what it serves, and what it refuses."""
+"""Tests of the shared HTTP server over real sockets: which requests it serves and which it refuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def server() -> AsyncIterator[HttpServer]:
 
 
 async def ask(server: HttpServer, request: bytes) -> bytes:
-    """All that comes back until the server closes the connection."""
+    """All bytes received until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(request)
     answer = await reader.read()
@@ -63,7 +63,7 @@ async def test_it_serves_its_routes_and_nothing_else(server: HttpServer) -> None
     assert (await ask(server, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
 
 
-async def test_a_page_that_raises_is_an_error_500_and_the_next_answers(
+async def test_an_exception_in_a_page_gives_500_and_the_server_goes_on(
     server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await ask(server, get("/raises"))).startswith(b"HTTP/1.1 500 ")
@@ -71,33 +71,31 @@ async def test_a_page_that_raises_is_an_error_500_and_the_next_answers(
     assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_request_has_a_largest_size(server: HttpServer) -> None:
+async def test_the_size_of_a_request_is_limited(server: HttpServer) -> None:
     answer = await ask(server, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * REQUEST_BYTES_MAX)
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_request_that_does_not_come_is_not_waited_for(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_connection_is_closed(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.05)
     for sent in (b"", b"GET /metrics HTTP/1.1\r\nHost:", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /me"):
         answer = await ask(server, sent)
         assert answer.endswith(b"a 1\n") if b"\r\n\r\n" in sent else answer == b""
 
 
-async def test_connections_that_are_too_many_are_refused(server: HttpServer) -> None:
+async def test_surplus_connections_are_refused(server: HttpServer) -> None:
     held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
     assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 503 ")
     for reader, writer in held:
         writer.close()
         assert await reader.read() == b""
     answer = await ask(server, get("/metrics"))
-    while answer.startswith(b"HTTP/1.1 503 "):  # until the server has seen the others go
+    while answer.startswith(b"HTTP/1.1 503 "):  # until the server notices that the others are closed
         answer = await ask(server, get("/metrics"))
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_port_that_is_in_use_is_said_to_be(server: HttpServer) -> None:
+async def test_a_port_in_use_is_reported(server: HttpServer) -> None:
     port = server.port
     with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; {ADVICE}"):
         bind("127.0.0.1", port, ADVICE)

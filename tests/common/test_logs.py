@@ -1,4 +1,4 @@
-"""What a log line holds, in either format."""
+"""Tests of the content of log lines in both formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options, environment variables and defaults of both programs."""
+"""Tests of options, environment variables and defaults of both programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def serve(*given: str) -> ServeOptions:
     return read_options(ServeOptions, coordinator.parser().parse_args(["serve", *given]))
 
 
-def test_an_option_wins_over_its_variable_and_the_variable_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_overrides_its_variable_which_overrides_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert start("a:1").micro_batch == 8
     monkeypatch.setenv("THINWIRE_MICRO_BATCH", "3")
     monkeypatch.setenv("THINWIRE_COORDINATOR", "b:2")
@@ -46,7 +48,7 @@ def test_an_option_wins_over_its_variable_and_the_variable_over_the_default(monk
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
-def test_a_bad_value_is_an_error_that_names_where_it_came_from(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_bad_value_names_its_source(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"^--wait-for: .*not '{value}'$"):
         serve("--state-dir", "x", f"--wait-for={value}")
     monkeypatch.setenv("THINWIRE_WAIT_FOR", value)
@@ -55,7 +57,7 @@ def test_a_bad_value_is_an_error_that_names_where_it_came_from(value: str, monke
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:0", ":7700", "a:70000"])
-def test_a_bad_address_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_address_is_an_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"^HOST:PORT: '{address}' is not HOST:PORT, as in"):
         start(address)
     monkeypatch.setenv("THINWIRE_COORDINATOR", address)
@@ -63,7 +65,7 @@ def test_a_bad_address_is_said(address: str, monkeypatch: pytest.MonkeyPatch) ->
         start()
 
 
-def test_what_must_be_given_is_named() -> None:
+def test_a_missing_required_option_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^--state-dir is missing; or set THINWIRE_STATE_DIR$"):
         serve()
     with pytest.raises(ConfigError, match=r"^HOST:PORT is missing; or set THINWIRE_COORDINATOR$"):
@@ -113,7 +115,7 @@ def test_help_names_every_variable(
 
 @pytest.mark.parametrize("program", ["thinwire_coordinator", "thinwire_node"])
 @pytest.mark.parametrize("given", ["--version", "--help", "status"])
-def test_what_needs_no_torch_does_not_load_it(program: str, given: str, tmp_path: Path) -> None:
+def test_commands_that_do_not_need_torch_do_not_load_it(program: str, given: str, tmp_path: Path) -> None:
     where = {"thinwire_coordinator": ["127.0.0.1:9"], "thinwire_node": ["--state-dir", str(tmp_path)]}[program]
     script = (
         "import sys\n"
@@ -129,6 +131,6 @@ def test_what_needs_no_torch_does_not_load_it(program: str, given: str, tmp_path
         assert done.stdout.split()[1].count(".") == 2
 
 
-def test_arguments_that_are_no_options_are_left_alone() -> None:
+def test_other_arguments_are_ignored() -> None:
     found = read_options(StatusOptions, Namespace(coordinator="a:1", command=None, json=True))
     assert found == StatusOptions(coordinator="a:1")

@@ -1,4 +1,4 @@
-"""Which contribution is counted, by rule, and the reason that the receipt gives."""
+"""Tests of the admission rules and of the reasons for a refusal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def judge(claim: Claim, facts: RoundFacts | None = FACTS) -> int | None:
     return refusal.reason if refusal else None
 
 
-def test_one_that_is_in_order_passes() -> None:
+def test_a_valid_claim_passes() -> None:
     assert judge(CLAIM) is None
 
 
@@ -44,12 +44,12 @@ def test_claims_that_do_not_fit_the_round(changes: dict[str, int], reason: int) 
     assert judge(replace(CLAIM, **changes)) == reason
 
 
-def test_between_two_rounds_the_last_one_is_late_and_the_next_one_early() -> None:
+def test_between_rounds_the_last_round_is_over_and_the_next_not_open() -> None:
     assert judge(CLAIM, None) == Receipt.REASON_LATE
     assert judge(replace(CLAIM, round=8), None) == Receipt.REASON_FUTURE_ROUND
 
 
-def test_without_a_lease_or_for_the_second_time_it_is_not_counted() -> None:
+def test_a_claim_without_a_lease_or_a_second_claim_is_refused() -> None:
     assert judge(CLAIM, replace(FACTS, leased_samples=None)) == Receipt.REASON_NO_LEASE
     assert judge(CLAIM, replace(FACTS, contributed=True)) == Receipt.REASON_DUPLICATE
 
@@ -65,7 +65,7 @@ def test_a_base_may_be_as_old_as_the_contract_says(step: int, base: int, fine: b
     assert reason == (None if fine else Receipt.REASON_BASE_AGE)
 
 
-def test_samples_beyond_the_full_share_weigh_no_more() -> None:
+def test_samples_beyond_the_full_share_add_no_weight() -> None:
     assert weight(32, 16, 8) == 8
 
 
@@ -78,15 +78,13 @@ def test_samples_beyond_the_full_share_weigh_no_more() -> None:
         (True, True, 1, "is in an update, or may still get into one"),
     ],
 )
-def test_who_may_go_on_with_the_momentum_that_was_kept(
-    kept: bool, holds_lease: bool, counted_since: int, why: str
-) -> None:
+def test_which_nodes_may_keep_their_momentum(kept: bool, holds_lease: bool, counted_since: int, why: str) -> None:
     said = why_drop_momentum(kept=kept, holds_lease=holds_lease, counted_since=counted_since, age_max=100)
     assert why in said
     assert bool(why) == bool(said)
 
 
-def test_a_node_that_joins_again_gets_a_session_in_place_of_its_old_one() -> None:
+def test_a_node_that_joins_again_gets_a_new_session() -> None:
     members = Members(2)
     first = members.join("a" * 32, "ann")
     assert first is not None
@@ -96,12 +94,12 @@ def test_a_node_that_joins_again_gets_a_session_in_place_of_its_old_one() -> Non
     assert list(members.by_session) == [first.session]
 
 
-def test_a_full_swarm_forgets_those_who_are_away_and_refuses_the_rest() -> None:
+def test_a_full_swarm_forgets_absent_nodes_and_refuses_others() -> None:
     members = Members(2)
     for letter in "ab":
         member = members.join(letter * 32, letter)
         assert member is not None
-        member.announcements = object()  # type: ignore[assignment] # it attends
+        member.announcements = object()  # type: ignore[assignment] # the node attends
     assert members.join("c" * 32, "c") is None
     members.by_id["a" * 32].announcements = None
     assert members.join("c" * 32, "c") is not None

@@ -1,4 +1,4 @@
-"""Where bodies lie: the address is kept, is refused if it differs, and says what it needs."""
+"""Tests of the address of bodies: the run keeps it, a different one is refused, and errors name missing packages."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_the_address_is_kept_with_the_run(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_new_run_gets_a_place_of_its_own(tmp_path: Path) -> None:
+def test_a_new_run_needs_an_empty_address(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     Bodies(str(taken)).put(b"of another run")
     with pytest.raises(ConfigError, match="taken is not empty: give --bodies an address"):
         create_state(tmp_path, RUN, str(taken))
-    create_state(tmp_path, RUN, str(tmp_path / "updates"))  # is the default
+    create_state(tmp_path, RUN, str(tmp_path / "updates"))  # the default
     assert not (tmp_path / "bodies.url").exists()
 
 
-def test_a_run_without_an_address_has_its_folder(tmp_path: Path) -> None:
+def test_a_run_without_an_address_uses_its_own_folder(tmp_path: Path) -> None:
     state = make_state(tmp_path)
     assert state.bodies.location == str(tmp_path / "updates")
     check_bodies(state, str(tmp_path / "updates"))
@@ -52,7 +52,7 @@ def test_a_run_without_an_address_has_its_folder(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_lost_ledger_is_found_out_by_bodies_that_lie_elsewhere(tmp_path: Path) -> None:
+def test_bodies_stored_elsewhere_reveal_a_lost_ledger(tmp_path: Path) -> None:
     create_state(tmp_path, RUN, "memory://lost")
     state = open_state(tmp_path)
     assert state.bodies.location == "memory://lost"
@@ -81,18 +81,18 @@ def test_bodies_can_be_listed_and_removed_anywhere(tmp_path: Path) -> None:
         ("cloud://bucket", "cloud://bucket: not an address that updates can be stored at: Protocol not known: cloud"),
     ],
 )
-def test_an_address_that_cannot_be_opened_says_what_it_needs(
+def test_an_address_that_cannot_be_opened_names_the_missing_package(
     url: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for protocol, package in (("s3", "s3fs"), ("gs", "gcsfs"), ("abfs", "adlfs")):
         monkeypatch.delitem(_registry, protocol, raising=False)
-        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+        monkeypatch.setitem(sys.modules, package, None)  # imports fail as if it were not installed
     with pytest.raises(ConfigError) as error:
         location_of(url)
     assert said in str(error.value)
 
 
-def test_a_store_that_fails_is_one_kind_of_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_store_become_os_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = Bodies("memory://failing")
 
     class NoCredentials(Exception):

@@ -1,4 +1,4 @@
-"""Bodies in an object store: real requests to an S3 server on loopback."""
+"""Tests of bodies in an object store, with real requests to an S3 server on loopback."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from thinwire_coordinator.ledger.state_directory import open_state, replica_at_h
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import LedgerError
 
-pytestmark = pytest.mark.filterwarnings("default")  # of botocore and moto, which are not ours
+pytestmark = pytest.mark.filterwarnings("default")  # botocore and moto emit warnings
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The address of a place in a bucket, with what s3fs needs to find it in the environment."""
+    """The address of a folder in a bucket. The environment has the settings that s3fs needs."""
     server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -34,7 +34,7 @@ def bucket() -> Iterator[str]:
     server.stop()
 
 
-def test_a_run_whose_bodies_lie_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+def test_a_run_with_its_bodies_in_a_bucket(bucket: str, tmp_path: Path) -> None:
     (tmp_path / "bodies.url").write_text(bucket)
     make_run(tmp_path, 4)
     assert not (tmp_path / "updates").exists()

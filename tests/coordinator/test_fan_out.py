@@ -1,4 +1,4 @@
-"""A subscriber that does not read delays nobody, and the coordinator holds no more for it than a little."""
+"""Tests that a subscriber that does not read delays nobody and takes little of the coordinator's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for the memory of another process")
-def test_who_does_not_read_delays_nobody_and_takes_little_memory() -> None:
+def test_a_subscriber_that_does_not_read_delays_nobody_and_takes_little_memory() -> None:
     size = PARTS * PART_BYTES_MAX
     with process_of(serve_updates, size, CACHE_BYTES) as (server, pid):
         port = receive(server, PATIENCE_S)
@@ -26,10 +26,10 @@ def test_who_does_not_read_delays_nobody_and_takes_little_memory() -> None:
             slow, *quick = [await subscription(port, joins=True) for _ in range(4)]
             memory = []
             for _ in range(UPDATES):
-                server.send(1)  # and the next one when all others have it
+                server.send(1)  # send the next one when all others have this one
                 await asyncio.wait_for(asyncio.gather(*(read(stream, PARTS) for stream in quick)), PATIENCE_S)
                 memory.append(resident_bytes(pid))
-            await asyncio.wait_for(read(slow, UPDATES * PARTS), PATIENCE_S)  # and all is there for it
+            await asyncio.wait_for(read(slow, UPDATES * PARTS), PATIENCE_S)  # all updates are still there for it
             return memory[3], max(memory)
 
         before, most = asyncio.run(follow())

@@ -1,4 +1,4 @@
-"""Leases: disjoint, in order, and back only when a node is lost with its state."""
+"""Tests of leases: they are disjoint and in order, and a lost node's positions become free again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def test_leases_are_disjoint_and_in_order() -> None:
     leases = Leases()
     assert leases.grant("a", 8, 0) == (SampleRange(0, 8),)
     assert leases.grant("b", 4, 0) == (SampleRange(8, 4),)
-    assert leases.grant("a", 8, 1) == (SampleRange(0, 8),)  # it has reported nothing, so it needs no more
+    assert leases.grant("a", 8, 1) == (SampleRange(0, 8),)  # a has reported nothing, so it gets no more
     assert leases.cursor == 12
 
 
-def test_what_was_reported_is_filled_up_again() -> None:
+def test_reported_positions_are_replaced_by_new_ones() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)
     leases.grant("b", 8, 0)
@@ -29,7 +29,7 @@ def test_what_was_reported_is_filled_up_again() -> None:
     assert leases.grant("a", 8, 1) == (SampleRange(3, 5), SampleRange(16, 3))
 
 
-def test_a_mark_that_is_in_no_run_reports_nothing() -> None:
+def test_a_mark_outside_the_lease_reports_nothing() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)
     for mark in (None, 8, 1 << 60):
@@ -39,7 +39,7 @@ def test_a_mark_that_is_in_no_run_reports_nothing() -> None:
     assert leases.reported_samples("stranger", 3) == 0
 
 
-def test_a_node_lost_with_its_state_gives_everything_back_that_is_in_no_update() -> None:
+def test_a_node_lost_with_its_state_loses_all_unsettled_positions() -> None:
     leases = Leases()
     leases.grant("a", 4, 0)
     leases.report("a", 3)
@@ -51,7 +51,7 @@ def test_a_node_lost_with_its_state_gives_everything_back_that_is_in_no_update()
     assert leases.grant("b", 8, 2) == (SampleRange(4, 8),)  # 4 and 5 were trained on, but not counted
 
 
-def test_a_node_that_leaves_in_good_order_gives_back_what_it_did_not_train_on() -> None:
+def test_a_node_that_leaves_gives_back_its_untrained_positions() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)
     leases.report("a", 2)
@@ -60,7 +60,7 @@ def test_a_node_that_leaves_in_good_order_gives_back_what_it_did_not_train_on() 
     assert leases.grant("b", 5, 0) == (SampleRange(3, 5),)
 
 
-def test_what_a_restarted_node_had_reported_but_not_saved_is_trained_on_again() -> None:
+def test_a_restarted_node_trains_again_on_positions_that_it_did_not_save() -> None:
     leases = Leases()
     leases.grant("a", 8, 0)
     leases.report("a", 5)
@@ -70,7 +70,7 @@ def test_what_a_restarted_node_had_reported_but_not_saved_is_trained_on_again() 
     assert leases.granted("a") == (SampleRange(0, 8),)
 
 
-def test_who_was_away_for_long_is_known() -> None:
+def test_nodes_that_were_away_for_long_are_listed() -> None:
     leases = Leases()
     leases.grant("a", 8, 3)
     leases.grant("b", 8, 3)
@@ -79,7 +79,7 @@ def test_who_was_away_for_long_is_known() -> None:
 
 
 @pytest.mark.parametrize("torn", [None, [], [1, 2], [0, [[1]], []], [0, [], [["a", 1]]]])
-def test_what_is_not_a_list_of_leases_is_said(torn: object) -> None:
+def test_a_malformed_list_of_leases_is_an_error(torn: object) -> None:
     with pytest.raises(LedgerError, match="cannot read"):
         Leases.from_plain(torn)
 
@@ -95,8 +95,8 @@ def test_what_is_not_a_list_of_leases_is_said(torn: object) -> None:
         max_size=60,
     )
 )
-def test_no_position_is_ever_with_two(events: list[tuple[str, int, int]]) -> None:
-    """Against a dumb twin, which keeps one state for each position."""
+def test_no_position_ever_belongs_to_two_nodes(events: list[tuple[str, int, int]]) -> None:
+    """Compares with a simple reference that keeps one state for each position."""
     leases = Leases()
     settled: set[int] = set()
     for what, number, size in events:
@@ -120,7 +120,7 @@ def test_no_position_is_ever_with_two(events: list[tuple[str, int, int]]) -> Non
             leases.resume(node, mark)
         packed = leases.packed()
         assert packed == msgpack.packb(leases.plain())
-        assert Leases.from_plain(msgpack.unpackb(packed)).plain() == leases.plain()  # it survives the disk
+        assert Leases.from_plain(msgpack.unpackb(packed)).plain() == leases.plain()  # survives a write and a read
         cursor, free, held = leases.plain()
         everywhere = _positions(free) + [p for _, _, granted, trained in held for p in _positions(granted + trained)]
         assert len(set(everywhere)) == len(everywhere)

@@ -1,4 +1,4 @@
-"""What is sealed is on disk, in a chain; what is changed is found, with its step."""
+"""Tests of the ledger: sealed steps are on disk in a chain, and any change is found and named with its step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 4
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of four steps, sealed by the code that seals."""
+    """A run of four steps, sealed by the real code."""
     make_run(tmp_path, STEPS)
     return tmp_path
 
@@ -34,7 +34,7 @@ def said(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def test_verify_says_what_it_checked(folder: Path) -> None:
+def test_verify_reports_its_checks(folder: Path) -> None:
     text = said(folder)
     assert "replayed 4 updates from the first state" in text
     assert "8 contributions" in text
@@ -82,7 +82,7 @@ def test_one_bit_changed_in_a_snapshot_is_found_and_named(folder: Path, snapshot
         said(folder)
 
 
-def test_a_snapshot_of_other_parameters_is_found_even_if_it_is_whole(folder: Path) -> None:
+def test_an_intact_snapshot_of_other_parameters_is_found(folder: Path) -> None:
     state = open_state(folder)
     replica = state.load_snapshot(2)
     replica.tensors["norm.weight"][3] += 1
@@ -92,14 +92,14 @@ def test_a_snapshot_of_other_parameters_is_found_even_if_it_is_whole(folder: Pat
         said(folder)
 
 
-def test_a_damaged_snapshot_is_set_aside_and_newcomers_get_the_one_before(folder: Path) -> None:
+def test_a_damaged_snapshot_is_set_aside_and_new_nodes_get_the_previous_one(folder: Path) -> None:
     path = folder / "snapshots" / "2.safetensors"
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
     state = open_state(folder)
     assert replica_at_head(state).step == STEPS
-    assert state.snapshot_steps() == [0, 2]  # whoever only reads changes nothing
+    assert state.snapshot_steps() == [0, 2]  # reading alone changes nothing
     assert replica_at_head(state, set_aside=True).step == STEPS
     assert state.snapshot_steps() == [0]
     assert path.with_suffix(".bad").exists()
@@ -107,7 +107,7 @@ def test_a_damaged_snapshot_is_set_aside_and_newcomers_get_the_one_before(folder
 
 
 @pytest.mark.parametrize("lost", ["contract.json", "ledger.sqlite"])
-def test_what_is_left_of_a_run_is_not_taken_for_a_new_one(folder: Path, lost: str) -> None:
+def test_remains_of_a_run_are_not_taken_for_a_new_run(folder: Path, lost: str) -> None:
     Bodies(str(folder / "updates"))
     (folder / lost).unlink()
     if lost == "contract.json":
@@ -119,7 +119,7 @@ def test_what_is_left_of_a_run_is_not_taken_for_a_new_one(folder: Path, lost: st
     assert (folder / "snapshots" / "0.safetensors").exists()
 
 
-def test_a_run_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> None:
+def test_an_interrupted_creation_of_a_run_starts_over(tmp_path: Path) -> None:
     run = parse_run({"model": MODEL}, "test")
     create_state(tmp_path, run)
     (tmp_path / "contract.json").rename(tmp_path / "contract.json.new")
@@ -129,7 +129,7 @@ def test_a_run_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> None
     state.close()
 
 
-def test_a_malformed_page_is_said(folder: Path) -> None:
+def test_a_malformed_database_page_is_an_error(folder: Path) -> None:
     path = folder / "ledger.sqlite"
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xa5" * (len(data) - 4096)
@@ -138,7 +138,7 @@ def test_a_malformed_page_is_said(folder: Path) -> None:
         said(folder)
 
 
-def test_a_row_that_is_missing_in_the_middle_is_found(folder: Path) -> None:
+def test_a_missing_row_in_the_middle_is_found(folder: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step = 1")
     db.close()
@@ -146,7 +146,7 @@ def test_a_row_that_is_missing_in_the_middle_is_found(folder: Path) -> None:
         said(folder)
 
 
-def test_rows_lost_behind_the_newest_snapshot_are_found(folder: Path) -> None:
+def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 1")
     db.close()
@@ -156,14 +156,14 @@ def test_rows_lost_behind_the_newest_snapshot_are_found(folder: Path) -> None:
         replica_at_head(open_state(folder))
 
 
-def test_a_ledger_that_is_none_is_said(folder: Path) -> None:
+def test_a_file_that_is_not_a_ledger_is_an_error(folder: Path) -> None:
     (folder / "ledger.sqlite").write_bytes(b"not a database" * 1000)
     with pytest.raises(LedgerError, match=r"cannot open .* as a ledger.*; restore it from the newest copy"):
         said(folder)
 
 
 def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
-    """The newest snapshot was torn by a crash: the one before it, and the updates since, lead to the same bits."""
+    """A crash damaged the newest snapshot. The previous one and the updates after it give the same bits."""
     whole = replica_at_head(open_state(folder))
     path = folder / "snapshots" / "2.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
@@ -171,7 +171,7 @@ def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:
     assert (again.step, again.head, again.state_hash()) == (STEPS, whole.head, whole.state_hash())
 
 
-def test_epochs_begin_after_the_last_round_recorded(folder: Path) -> None:
+def test_terms_begin_after_the_last_recorded_round(folder: Path) -> None:
     state = open_state(folder)
     assert (state.ledger.begin_term().number, state.ledger.begin_term().first_round) == (1, 4)
     state.ledger.record_void(2, 4, "nobody came")
@@ -180,7 +180,7 @@ def test_epochs_begin_after_the_last_round_recorded(folder: Path) -> None:
     state.close()
 
 
-def test_voids_in_a_row_share_one_record(tmp_path: Path) -> None:
+def test_consecutive_voids_share_one_record(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
     for round_number in (3, 4, 5, 9):
         ledger.record_void(1, round_number, f"reason {round_number}")
@@ -204,7 +204,7 @@ def test_receipts_and_leases_survive(folder: Path) -> None:
 
 
 def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
-    """The second table refuses: then the first one has nothing either."""
+    """An insert into the second table fails, so the first table stays unchanged too."""
     state = open_state(folder)
     row = state.ledger.row(STEPS - 1)
     with pytest.raises(LedgerError, match="the record exists already"):
@@ -220,13 +220,13 @@ def test_two_coordinators_do_not_share_a_state_directory(tmp_path: Path) -> None
     lock.release()
 
 
-def test_a_folder_that_is_no_state_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a coordinator's state directory"):
         open_state(tmp_path)
 
 
 @pytest.mark.parametrize("scheme", ["local", "memory"])
-def test_bodies_are_named_by_their_hash_wherever_they_lie(scheme: str, tmp_path: Path) -> None:
+def test_bodies_are_named_by_their_hash_at_any_address(scheme: str, tmp_path: Path) -> None:
     bodies = Bodies(str(tmp_path / "bodies") if scheme == "local" else "memory://bodies")
     body = np.random.default_rng(1).bytes(1000)
     name = bodies.put(body)
@@ -236,8 +236,8 @@ def test_bodies_are_named_by_their_hash_wherever_they_lie(scheme: str, tmp_path:
         bodies.get(b"\0" * 32, 5)
 
 
-def test_catching_up_takes_whichever_is_lighter(folder: Path) -> None:
+def test_catching_up_takes_the_smaller_download(folder: Path) -> None:
     state: State = open_state(folder)
-    assert not state.snapshot_is_lighter(0)  # four small updates against a snapshot
+    assert not state.snapshot_is_lighter(0)  # four small updates are smaller than a snapshot
     assert not state.snapshot_is_lighter(3)
     state.close()

@@ -1,4 +1,7 @@
-"""What is kept leads from the oldest snapshot to the head, whatever is interrupted; and how much disk it takes."""
+"""Tests of retention, also when interrupted, and of the disk forecast.
+
+The kept files must always lead from the oldest snapshot to the head.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ SNAPSHOTS = (0, 2, 4, 6, 8)
 
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten sealed steps, a snapshot at every second."""
+    """A run of ten sealed steps, with a snapshot at every second step."""
     folder = tmp_path_factory.mktemp("sealed")
     make_run(folder, STEPS)
     state = open_state(folder)
@@ -69,7 +72,7 @@ def said(folder: Path) -> str:
         ([0, 5, 9], None, []),
         ([0, 5, 9, 14], None, []),
         ([0, 5, 9, 14, 20, 26], None, [5, 9]),
-        ([9, 14, 20, 26, 30], None, [14]),  # what an earlier --keep left: the oldest takes the first state's place
+        ([9, 14, 20, 26, 30], None, [14]),  # left by an earlier --keep: the oldest snapshot replaces the first state
         ([0], 2, []),
         ([0, 5], 2, []),
         ([0, 5, 9], 2, [0]),
@@ -77,22 +80,22 @@ def said(folder: Path) -> str:
         ([0, 5, 9, 14], 9, []),
     ],
 )
-def test_which_snapshots_are_too_many(steps: list[int], keep: int | None, surplus: list[int]) -> None:
+def test_which_snapshots_are_surplus(steps: list[int], keep: int | None, surplus: list[int]) -> None:
     assert surplus_snapshots(steps, keep) == surplus
 
 
-def test_without_a_number_every_body_stays_and_of_the_snapshots_the_first_and_the_newest(state: State) -> None:
+def test_without_keep_all_bodies_and_the_first_and_newest_snapshots_stay(state: State) -> None:
     Retention(state, None).sweep()
     assert state.snapshot_steps() == [0, *SNAPSHOTS[-SNAPSHOTS_KEPT:]]
     assert state.bodies.names() == names(state, *range(STEPS))
     assert "replayed 10 updates from the first state" in said(state.folder)
 
 
-def test_bodies_go_a_turn_after_their_snapshot(state: State) -> None:
+def test_bodies_are_deleted_one_pass_after_their_snapshot(state: State) -> None:
     retention = Retention(state, 2)
     retention.sweep()
     assert state.snapshot_steps() == [6, 8]
-    assert state.bodies.names() == names(state, *range(STEPS))  # nobody is broken off who reads them now
+    assert state.bodies.names() == names(state, *range(STEPS))  # current readers are not interrupted
     state.save_snapshot(replica_at_head(state))
     retention.trim()
     assert state.snapshot_steps() == [8, 10]
@@ -103,18 +106,18 @@ def test_bodies_go_a_turn_after_their_snapshot(state: State) -> None:
     with pytest.raises(ConfigError, match="step 7 is no longer kept: the oldest snapshot is that of step 8"):
         replica_at(state.folder, 7)
     assert replica_at(state.folder, 9).step == 9
-    Retention(state, 2).sweep()  # after a restart nobody reads yet
+    Retention(state, 2).sweep()  # after a restart there are no readers yet
     assert state.bodies.names() == names(state, 8, 9)
     assert state.ledger.step == STEPS
 
 
-def test_whoever_is_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: State) -> None:
+def test_a_node_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: State) -> None:
     assert not state.snapshot_is_lighter(5)
     retention = Retention(state, 2)
     retention.sweep()
     assert state.snapshot_is_lighter(5)
     assert not state.snapshot_is_lighter(6)
-    assert read_encoded(state, 5).size  # and who was told otherwise before still gets it
+    assert read_encoded(state, 5).size  # a node that was sent to the updates before still gets them
     Retention(state, 2).sweep()
     with pytest.raises(NotKept, match="the oldest update kept is that of step 6; join again and take a snapshot"):
         read_encoded(state, 5)
@@ -125,10 +128,8 @@ class Crashed(Exception):
     pass
 
 
-def test_a_crash_at_any_deletion_leaves_more_than_needed_and_never_less(
-    state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each life manages one deletion and dies at the next, so every deletion is the last one of a life."""
+def test_a_crash_at_any_deletion_never_leaves_too_few_files(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process completes one deletion and dies at the next, so a crash follows every deletion."""
     deletions_left = 0
 
     def count() -> None:
@@ -169,7 +170,7 @@ def test_a_crash_at_any_deletion_leaves_more_than_needed_and_never_less(
             break
         except Crashed:
             pass
-    # three snapshots and four bodies went; those of the last interval follow at the next turn
+    # three snapshots and four bodies are deleted; the bodies of the last interval follow in the next pass
     assert crashes == 3 + 4 - 1
     assert replayed_from == [0, 2, 4]
     assert state.snapshot_steps() == [6, 8]
@@ -187,23 +188,23 @@ def test_the_snapshot_that_becomes_the_oldest_is_read_back_first(
 
 
 def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    """The fields of each event of this kind that was logged."""
+    """The fields of each logged event with this id."""
     return [vars(record)["fields"] for record in caplog.records if getattr(record, "event", None) == event]
 
 
-# what a crash leaves behind
+# leftovers of a crash
 
 
-def test_what_a_crash_left_behind_is_removed_at_start(state: State) -> None:
+def test_leftovers_of_a_crash_are_removed_at_start(state: State) -> None:
     stale = [
         state.folder / "corpus.zst.part",
         state.folder / "snapshots" / "12.safetensors.part",
-        state.folder / "snapshots" / ".tmpJxtp6Y",  # of safetensors
+        state.folder / "snapshots" / ".tmpJxtp6Y",  # safetensors' temporary file
         state.folder / "updates" / f"{'ab' * 32}.part",
     ]
     for path in stale:
         path.write_bytes(b"torn")
-    kept = state.folder / "updates" / "notes.part"  # is not ours
+    kept = state.folder / "updates" / "notes.part"  # a foreign file
     kept.write_bytes(b"hello")
     state.bodies.put(b"sealed by nobody")
     Retention(state, None).sweep()
@@ -212,7 +213,7 @@ def test_what_a_crash_left_behind_is_removed_at_start(state: State) -> None:
     assert state.bodies.names() == names(state, *range(STEPS))
 
 
-def test_bodies_of_rows_that_a_ledger_has_lost_stay(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_bodies_of_lost_rows_are_kept(state: State, caplog: pytest.LogCaptureFixture) -> None:
     state.close()
     with sqlite3.connect(state.folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 8")
@@ -224,9 +225,7 @@ def test_bodies_of_rows_that_a_ledger_has_lost_stay(state: State, caplog: pytest
     assert told(caplog, "coordinator.bodies_unnamed") == [{"bodies": 2}]
 
 
-def test_nothing_is_deleted_beside_a_ledger_that_does_not_hold_together(
-    state: State, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_deleted_if_the_ledger_is_damaged(state: State, caplog: pytest.LogCaptureFixture) -> None:
     state.close()
     with sqlite3.connect(state.folder / "ledger.sqlite") as db:
         db.execute("UPDATE rows SET body_hash = zeroblob(32) WHERE step = 1")
@@ -240,7 +239,7 @@ def test_nothing_is_deleted_beside_a_ledger_that_does_not_hold_together(
     assert told(caplog, "coordinator.deletion_suspended") == [{"folder": str(state.folder)}]
 
 
-def test_bodies_that_are_missing_are_said(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_bodies_are_reported(state: State, caplog: pytest.LogCaptureFixture) -> None:
     state.bodies.remove(names(state, 3, 4))
     Retention(state, None).sweep()
     (missing,) = told(caplog, "coordinator.bodies_missing")
@@ -253,7 +252,7 @@ def test_bodies_that_are_missing_are_said(state: State, caplog: pytest.LogCaptur
 # sizes
 
 
-def test_sizes_before_anything_is_sealed_are_the_codec_s_bound() -> None:
+def test_before_the_first_update_sizes_are_the_codec_s_bound() -> None:
     forecast = predict(1000, 500, steps=100, sealed=0, sealed_bytes=0, keep=None)
     assert forecast == Forecast(
         snapshot_bytes=1000,
@@ -269,7 +268,7 @@ def test_sizes_before_anything_is_sealed_are_the_codec_s_bound() -> None:
     assert "(5 snapshots and every update)" in text
 
 
-def test_sizes_follow_what_is_sealed_and_the_number_kept() -> None:
+def test_sizes_follow_the_sealed_updates_and_keep() -> None:
     every = predict(1000, 500, steps=100, sealed=10, sealed_bytes=200, keep=None)
     assert (every.update_bytes, every.updates_bytes, every.snapshots) == (20, 2000, 4)
     two = predict(1000, 500, steps=1000, sealed=10, sealed_bytes=200, keep=2)

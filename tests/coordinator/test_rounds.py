@@ -1,4 +1,4 @@
-"""The round machine, under synthetic time: when a round opens, when it is over, and why."""
+"""Tests of the round machine in synthetic time: when a round opens and ends, and with which reason."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def machine(pace: str = "barrier", minimum: int = 1, steps: int = 100, **more: i
 
 
 def deliver(m: RoundMachine, node: str, number: int, now: float) -> tuple[bool, list[Action]]:
-    """A contribution to the round of this number, which may be over, has arrived whole and is in order."""
+    """Deliver a complete, valid contribution to the round with this number, which may be over."""
     current = m.round if m.round is not None and m.round.number == number else Round(number, 0, 0.0, T, 8, {node})
     if current.has_from(node, node):
-        return False, []  # refused at the door
+        return False, []  # the header is refused
     contribution = Contribution(node, node, weight=1, samples=1, loss=0.0, began=now)
     current.begin(contribution)
     current.arrived(contribution, f"{node} {now}".encode(), 0)
@@ -55,7 +55,7 @@ def test_a_round_opens_with_the_first_node_and_ends_when_it_has_delivered() -> N
     assert (m.step, m.next_round) == (1, 2)
 
 
-def test_a_newcomer_is_waited_for_from_the_next_round_on() -> None:
+def test_a_new_node_is_awaited_from_the_next_round_on() -> None:
     m = machine()
     m.attend("a", 0.0)
     assert m.attend("b", 1.0) == []
@@ -67,7 +67,7 @@ def test_a_newcomer_is_waited_for_from_the_next_round_on() -> None:
     assert kinds(deliver(m, "b", 1, 4.0)[1]) == ["Gathered"]
 
 
-def test_the_first_round_waits_for_as_many_as_the_organizer_wants() -> None:
+def test_the_first_round_waits_for_the_number_of_nodes_that_the_organizer_wants() -> None:
     m = machine(wait_for=3)
     assert m.attend("a", 0.0) == m.attend("b", 0.0) == []
     assert m.missing_nodes == 1
@@ -79,13 +79,13 @@ def test_the_first_round_waits_for_as_many_as_the_organizer_wants() -> None:
 
 
 @pytest.mark.parametrize(("now", "counted"), [(T, True), (T + 0.001, False)])
-def test_delivered_at_the_very_deadline_is_counted_and_after_it_is_not(now: float, counted: bool) -> None:
+def test_a_contribution_at_the_deadline_counts_and_a_later_one_does_not(now: float, counted: bool) -> None:
     m = machine()
     m.attend("a", 0.0)
     assert deliver(m, "a", 0, now)[0] is counted
 
 
-def test_at_the_deadline_the_round_goes_on_with_those_who_delivered() -> None:
+def test_at_the_deadline_a_round_is_sealed_with_the_delivered_contributions() -> None:
     m = machine()
     m.attend("a", 0.0)
     deliver(m, "a", 0, 1.0)
@@ -96,7 +96,7 @@ def test_at_the_deadline_the_round_goes_on_with_those_who_delivered() -> None:
     assert m.tick(2.0 + T + 0.01) == [Gathered(1, 1, ("a",), "time is up")]
 
 
-def test_a_node_that_let_a_round_pass_is_not_waited_for_until_it_delivers() -> None:
+def test_a_node_that_missed_a_round_is_not_awaited_until_it_delivers() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)
     m.attend("b", 0.0)
@@ -104,27 +104,27 @@ def test_a_node_that_let_a_round_pass_is_not_waited_for_until_it_delivers() -> N
     m.tick(T + 1)
     (opened,) = m.sealed(12.0)
     assert isinstance(opened, Opened)
-    assert opened.nodes == ("a", "b")  # it still gets a lease
+    assert opened.nodes == ("a", "b")  # b still gets a lease
     assert kinds(deliver(m, "a", 1, 13.0)[1]) == ["Gathered"]
-    assert deliver(m, "b", 1, 13.5) == (False, [])  # late, but it lives
+    assert deliver(m, "b", 1, 13.5) == (False, [])  # late, but b is alive
     m.sealed(14.0)
-    assert deliver(m, "a", 2, 15.0) == (True, [])  # so this round waits for it again
+    assert deliver(m, "a", 2, 15.0) == (True, [])  # this round waits for b again
     assert kinds(deliver(m, "b", 2, 16.0)[1]) == ["Gathered"]
 
 
-def test_a_node_that_was_heard_of_too_late_is_waited_for_in_the_next_round() -> None:
+def test_a_late_node_is_awaited_in_the_next_round() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)
     m.attend("b", 0.0)
     deliver(m, "a", 0, 1.0)
-    m.tick(T + 1)  # b let the round pass
+    m.tick(T + 1)  # b missed the round
     m.heard("b")
     m.sealed(12.0)
     assert deliver(m, "a", 1, 13.0) == (True, [])
     assert kinds(deliver(m, "b", 1, 14.0)[1]) == ["Gathered"]
 
 
-def test_a_lost_node_is_not_waited_for_and_what_it_delivered_counts() -> None:
+def test_a_lost_node_is_not_awaited_and_its_contribution_counts() -> None:
     m = machine(wait_for=3)
     for node in "abc":
         m.attend(node, 0.0)
@@ -136,7 +136,7 @@ def test_a_lost_node_is_not_waited_for_and_what_it_delivered_counts() -> None:
     assert gathered.nodes == ("a", "c")
 
 
-def test_too_few_contributions_make_a_void_and_the_schedule_does_not_move() -> None:
+def test_too_few_contributions_make_a_round_void_and_the_schedule_stays() -> None:
     m = machine(minimum=2)
     m.attend("a", 0.0)
     (opened,) = m.attend("b", 0.0)
@@ -158,7 +158,7 @@ def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_wait
     assert kinds(m.attend("b", 50.0)) == ["Opened"]
 
 
-def test_nodes_with_nothing_to_say_do_not_make_rounds_spin() -> None:
+def test_nodes_without_contributions_do_not_make_rounds_spin() -> None:
     m = machine()
     m.attend("a", 0.0)
     assert kinds(m.excuse("a", 0.01)) == ["Voided"]
@@ -167,14 +167,14 @@ def test_nodes_with_nothing_to_say_do_not_make_rounds_spin() -> None:
     assert kinds(m.tick(void_lasts_s(T))) == ["Opened"]
 
 
-def test_a_node_that_is_late_whenever_it_is_waited_for_does_not_slow_the_others_for_ever() -> None:
+def test_a_node_that_is_always_late_does_not_slow_the_others_forever() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)
     m.attend("b", 0.0)
     now, waited = 0.0, []
     for number in range(6):
         _, actions = deliver(m, "a", number, now)
-        waited.append(actions == [])  # the round goes on: it waits for b
+        waited.append(actions == [])  # the round stays open because it waits for b
         if not actions:
             now += T + 0.01
             m.tick(now)
@@ -187,7 +187,7 @@ def test_a_node_that_is_late_whenever_it_is_waited_for_does_not_slow_the_others_
     assert deliver(m, "a", 7, now) == (True, [])
 
 
-def test_excused_nodes_hold_nobody_up() -> None:
+def test_excused_nodes_do_not_delay_a_round() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)
     m.attend("b", 0.0)
@@ -205,22 +205,22 @@ def test_a_second_delivery_and_one_for_another_round_do_not_count() -> None:
     assert not deliver(m, "b", -1, 1.2)[0]
 
 
-def test_on_the_clock_rounds_end_at_the_deadline_and_keep_the_beat() -> None:
+def test_at_pace_clock_rounds_end_at_the_deadline_and_keep_the_beat() -> None:
     m = machine(pace="clock")
     (first,) = m.attend("a", 0.0)
     assert isinstance(first, Opened)
-    assert deliver(m, "a", 0, 1.0) == (True, [])  # nobody is left to wait for, but the beat is the beat
+    assert deliver(m, "a", 0, 1.0) == (True, [])  # no node is awaited any more, but the round ends only at the beat
     assert kinds(m.tick(T + 0.01)) == ["Gathered"]
     (second,) = m.sealed(T + 3.0)
     assert isinstance(second, Opened)
-    assert second.deadline == 2 * T  # sealing took three seconds of it
+    assert second.deadline == 2 * T  # sealing took three seconds of this round
     void, third = m.tick(2 * T + 0.01)
     assert isinstance(void, Voided)
     assert isinstance(third, Opened)
     assert third.deadline == 3 * T
 
 
-def test_after_a_pause_longer_than_a_round_the_beat_begins_anew() -> None:
+def test_after_a_pause_longer_than_a_round_the_beat_restarts() -> None:
     m = machine(pace="clock")
     m.attend("a", 0.0)
     deliver(m, "a", 0, 1.0)
@@ -240,7 +240,7 @@ def test_the_run_ends_with_the_last_step() -> None:
     assert machine(steps=2, step=2).phase is Phase.COMPLETE
 
 
-def test_an_event_that_cannot_be_raises_and_changes_nothing() -> None:
+def test_an_impossible_event_raises_and_changes_nothing() -> None:
     m = machine()
     with pytest.raises(RuntimeError, match="SEALED cannot happen in phase WAITING"):
         m.sealed(0.0)
@@ -261,7 +261,7 @@ events = st.lists(
 
 @given(events, st.sampled_from(["barrier", "clock"]), st.integers(1, 3))
 @settings(max_examples=300, deadline=None)
-def test_whatever_happens_rounds_ascend_and_steps_follow_sealed_rounds(
+def test_under_any_events_rounds_ascend_and_steps_follow_sealed_rounds(
     happenings: list[tuple[str, str, int, float]], pace: str, minimum: int
 ) -> None:
     m = machine(pace=pace, minimum=minimum, steps=1000)

@@ -1,4 +1,4 @@
-"""The ledger's schema: an old one is brought to the newest, whole or not at all; a newer one is refused."""
+"""Tests of the ledger's schema: an old one is upgraded completely or not at all; a newer one is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(len(seen))
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A ledger that thinwire 0.1.0 made."""
+    """A ledger of thinwire 0.1.0."""
     return Path(shutil.copy(GOLDEN, tmp_path / "ledger.sqlite"))
 
 
@@ -44,7 +44,7 @@ def connect(path: Path) -> closing[sqlite3.Connection]:
 
 
 def shape(db: sqlite3.Connection) -> dict[str, list[tuple[object, ...]]]:
-    """Each table's columns: name, type, not null, default, place in the primary key."""
+    """Each table's columns: name, type, not null, default, index in the primary key."""
     names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     return {name: [column[1:] for column in db.execute(f"PRAGMA table_info({name})")] for name in sorted(names)}
 
@@ -59,7 +59,7 @@ def test_an_old_ledger_has_the_shape_of_a_new_one_after_its_migrations(old: Path
         assert schema.version_of(db) == schema.version_of(new) == len(schema.MIGRATIONS)
 
 
-def test_an_old_ledger_keeps_all_that_it_holds(old: Path) -> None:
+def test_a_migrated_ledger_keeps_its_content(old: Path) -> None:
     with connect(old) as db:
         before = db.execute("SELECT * FROM rows").fetchall()
         voids, terms = db.execute("SELECT * FROM voids").fetchall(), db.execute("SELECT * FROM epochs").fetchall()
@@ -73,7 +73,7 @@ def test_an_old_ledger_keeps_all_that_it_holds(old: Path) -> None:
         assert db.execute("SELECT term, first_round FROM terms").fetchall()[:-1] == terms
 
 
-def test_a_ledger_that_0_1_0_had_only_begun_to_make_is_finished(tmp_path: Path) -> None:
+def test_an_unfinished_ledger_of_0_1_0_is_completed(tmp_path: Path) -> None:
     with connect(tmp_path / "l.sqlite") as db:
         db.execute(schema.SCHEMA_0[0])
         schema.prepare(db, "l")
@@ -83,7 +83,7 @@ def test_a_ledger_that_0_1_0_had_only_begun_to_make_is_finished(tmp_path: Path) 
 
 
 def test_a_migration_survives_kill_9_at_each_of_its_statements(old: Path, tmp_path: Path) -> None:
-    """The real process, killed: what is left is the old schema whole, and the next start migrates it."""
+    """A real process is killed. It leaves the complete old schema, and the next start migrates it."""
 
     def run(path: Path, dies_at: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", DIES_AT, str(path), str(dies_at)]
@@ -104,7 +104,7 @@ def test_a_migration_survives_kill_9_at_each_of_its_statements(old: Path, tmp_pa
         ledger.close()
 
 
-def test_whoever_only_reads_leaves_an_old_ledger_as_it_is(old: Path) -> None:
+def test_a_reader_does_not_change_an_old_ledger(old: Path) -> None:
     """A coordinator of 0.1.0 may be running on it."""
     ledger = Ledger(old, read_only=True)
     assert len(list(ledger.sibling().rows())) == ledger.step == 14
@@ -113,7 +113,7 @@ def test_whoever_only_reads_leaves_an_old_ledger_as_it_is(old: Path) -> None:
         assert schema.is_old(db)
 
 
-def test_a_newer_ledger_is_refused_with_what_it_needs(old: Path) -> None:
+def test_a_newer_ledger_is_refused_and_names_the_required_version(old: Path) -> None:
     Ledger(old).close()
     with connect(old) as db:
         db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
@@ -124,7 +124,7 @@ def test_a_newer_ledger_is_refused_with_what_it_needs(old: Path) -> None:
 
 
 def test_two_processes_migrate_once(old: Path) -> None:
-    """Both saw the old version; the second one finds it migrated when it has the lock."""
+    """Both processes see the old version. When the second one gets the lock, the ledger is migrated already."""
     with connect(old) as one, connect(old) as other:
         one.execute("BEGIN IMMEDIATE")
         schema._migrate(one)

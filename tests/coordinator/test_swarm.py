@@ -1,4 +1,4 @@
-"""What becomes of each contribution, on the coordinator's own event loop and disk, without sockets in between."""
+"""Tests of the outcome of contributions, with the real event loop and disk but without sockets."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(
     await bench.close()
 
 
-async def test_whoever_asks_while_it_is_checked_gets_the_one_receipt(tmp_path: Path) -> None:
-    """The connection is lost right behind the last byte; the node joins again and asks. It is counted, and told so."""
+async def test_asking_during_the_check_gives_the_same_receipt(tmp_path: Path) -> None:
+    """The connection fails after the last byte. The node joins again, asks, and learns that the contribution counts."""
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)
@@ -43,8 +43,8 @@ async def test_whoever_asks_while_it_is_checked_gets_the_one_receipt(tmp_path: P
     await bench.close()
 
 
-async def test_what_was_called_unknown_is_never_counted_afterwards(tmp_path: Path) -> None:
-    """It had not arrived whole when the node joined anew and asked; then its last part comes after all."""
+async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_path: Path) -> None:
+    """The node joins again and asks while the contribution is incomplete. Its last part arrives later."""
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)
@@ -61,7 +61,7 @@ async def test_what_was_called_unknown_is_never_counted_afterwards(tmp_path: Pat
     await bench.close()
 
 
-async def test_a_second_copy_does_not_cost_the_first_one_its_place(tmp_path: Path) -> None:
+async def test_a_second_copy_does_not_displace_the_first_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)
@@ -76,7 +76,7 @@ async def test_a_second_copy_does_not_cost_the_first_one_its_place(tmp_path: Pat
     await bench.close()
 
 
-async def test_a_contribution_that_trickles_in_is_late_and_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_slowly_arriving_contribution_is_late_and_delays_no_round(tmp_path: Path) -> None:
     bench = Bench(tmp_path, length_ms=300)
     slow, quick = bench.join("a"), bench.join("b")
     await bench.attend(slow)
@@ -91,8 +91,8 @@ async def test_a_contribution_that_trickles_in_is_late_and_holds_nobody_up(tmp_p
     await bench.close()
 
 
-async def test_one_that_comes_after_a_void_round_is_late_and_its_replica_does_not_differ(tmp_path: Path) -> None:
-    """The next round stands on the same step, and under another nonce than this fingerprint was taken with."""
+async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_not_differ(tmp_path: Path) -> None:
+    """The next round has the same step but another nonce than the one of this fingerprint."""
     bench = Bench(tmp_path, length_ms=300)
     member = bench.join("a")
     await bench.attend(member)
@@ -102,15 +102,15 @@ async def test_one_that_comes_after_a_void_round_is_late_and_its_replica_does_no
     while bench.swarm.intake.current in (current, None):
         await asyncio.sleep(0.01)
     assert bench.current.round.step == header.step
-    gate.set()  # soon enough that it is still read
+    gate.set()  # early enough to be read
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason == Receipt.REASON_LATE
     assert bench.swarm.registry.counts.fingerprints_different == 0
     await bench.close()
 
 
-async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: Path) -> None:
-    """It delivered, left, and made place for another in a full swarm, before the round was found void."""
+async def test_a_void_round_works_after_a_contributor_was_forgotten(tmp_path: Path) -> None:
+    """A node delivers, leaves, and is replaced by another in a full swarm before the round becomes void."""
     bench = Bench(tmp_path, length_ms=400, min_contributions=2, nodes_max=2)
     first, second = bench.join("a"), bench.join("b")
     stream = await bench.attend(first)
@@ -127,8 +127,8 @@ async def test_a_void_round_survives_that_a_contributor_was_forgotten(tmp_path: 
     await bench.close()
 
 
-async def test_contributions_that_are_checked_count_against_what_an_update_can_hold(tmp_path: Path) -> None:
-    """Two nodes send all that fits and leave; a third one takes a place of theirs, and would be one too many."""
+async def test_contributions_being_checked_count_toward_the_limit_of_an_update(tmp_path: Path) -> None:
+    """Two nodes fill the round and leave. A third node replaces one of them and would exceed the limit."""
     bench = Bench(tmp_path, pace="clock", length_ms=1500, nodes_max=2, weight_max=16_383)
     first, second = bench.join("a"), bench.join("b")
     streams = [await bench.attend(first), await bench.attend(second)]
@@ -154,10 +154,10 @@ async def test_contributions_that_are_checked_count_against_what_an_update_can_h
     await bench.close()
 
 
-async def test_a_node_that_restarts_while_its_contribution_is_checked_leaves_its_samples_to_nobody(
+async def test_samples_of_a_contribution_being_checked_stay_taken_when_its_node_restarts(
     tmp_path: Path,
 ) -> None:
-    """It comes back without its momentum. What it sent is counted, so its samples are not trained again."""
+    """The node returns without its momentum. Its contribution counts, so no node trains on its samples again."""
     bench = Bench(tmp_path, min_contributions=1, length_ms=60_000)
     member = bench.join("a")
     await bench.attend(member)
@@ -174,12 +174,12 @@ async def test_a_node_that_restarts_while_its_contribution_is_checked_leaves_its
     await bench.close()
 
 
-async def test_votes_are_merged_as_they_come(tmp_path: Path) -> None:
+async def test_votes_are_merged_as_they_arrive(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     first, second = bench.join("a"), bench.join("b")
     await bench.attend(first)
     await bench.attend(second)
-    # the second node has a lease from the next round on
+    # the second node gets a lease with the next round
     assert (await bench.contribute(first, 1)).outcome == Receipt.OUTCOME_COUNTED
     bench.replica.apply(bench.state.update(bench.state.ledger.row(0)), b"")
     waiting = asyncio.ensure_future(bench.contribute(first, 2))
@@ -203,15 +203,15 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         starts[letter] = bench.swarm.registry.leases.granted(member.node_id)[0].start
         await bench.workers.submit(
             Job.WRITE_LEASES, lambda: None
-        )  # what was queued is on disk; then the process is killed
+        )  # queued writes reach the disk before the process is killed
         bench.swarm = assemble(bench.state, bench.replica, bench.workers)
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
-    for letter, start in starts.items():  # and everybody still holds what they held
+    for letter, start in starts.items():  # every node still holds its lease
         assert bench.swarm.registry.leases.granted(letter * 32)[0].start == start
     await bench.close()
 
 
-async def test_a_newcomer_in_the_middle_of_a_round_has_a_part_in_it(tmp_path: Path) -> None:
+async def test_a_node_that_joins_during_a_round_takes_part_in_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, min_contributions=2, length_ms=60_000)
     first, second = bench.join("a"), bench.join("b")
     await bench.attend(first)
@@ -229,7 +229,7 @@ async def test_a_newcomer_in_the_middle_of_a_round_has_a_part_in_it(tmp_path: Pa
 
 
 async def test_the_nodes_of_a_round_share_its_components(tmp_path: Path) -> None:
-    """So that the update does not grow with the swarm. A newcomer has the share that the round was opened with."""
+    """Then the update does not grow with the swarm. A node that joins later gets the k of the open round."""
     bench = Bench(tmp_path, DemoSpec(k=48, k_policy="total"), min_contributions=2, length_ms=60_000)
     members = [bench.join(letter) for letter in "abc"]
     streams = [await bench.attend(member) for member in members]
@@ -242,7 +242,7 @@ async def test_the_nodes_of_a_round_share_its_components(tmp_path: Path) -> None
     await bench.close()
 
 
-async def test_a_momentum_is_dropped_if_what_left_after_it_was_saved_is_counted_or_may_be(tmp_path: Path) -> None:
+async def test_a_momentum_is_dropped_if_a_contribution_sent_after_it_was_saved_may_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path, min_contributions=2, length_ms=60_000)
     first, second = bench.join("a"), bench.join("b")
     await bench.attend(first)
@@ -262,5 +262,5 @@ async def test_a_momentum_is_dropped_if_what_left_after_it_was_saved_is_counted_
     await sending
     bench.swarm.registry.leases.grant(first.node_id, 8, 1)
     assert "is in an update" in await joins(name)
-    assert "away for more than" in await joins()  # with the momentum, its lease went back
+    assert "away for more than" in await joins()  # together with the momentum, its lease was taken back
     await bench.close()

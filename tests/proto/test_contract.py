@@ -1,4 +1,4 @@
-"""The contract is checked at the door, written in one way, and its differences are named."""
+"""Tests of the contract: validation, canonical form, and named differences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_differences_are_named_with_both_values() -> None:
     assert differences(ours, ours) == []
 
 
-def test_a_parameter_of_another_shape_is_named_if_it_does_not_follow_from_the_model() -> None:
+def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:
     ours = small_contract()
     first, *rest = ours.parameters
     theirs = ours.model_copy(update={"parameters": (first.model_copy(update={"shape": (9, 9)}), *rest)})
@@ -89,7 +89,7 @@ def test_a_bad_run_file_names_the_field_and_the_relation(document: dict[str, Any
     assert said in str(error.value)
 
 
-def test_a_rule_brings_what_it_needs_and_what_is_said_stays() -> None:
+def test_a_rule_sets_defaults_and_given_keys_stay() -> None:
     run = parse_run({"rule": {"kind": "local_adamw"}, "demo": {"k": 64}}, "RUN.toml")
     assert (run.demo.magnitude, run.demo.precondition, run.demo.k) == ("tile", "none", 64)
     assert parse_run({"rule": {"kind": "demo"}}, "RUN.toml").demo == parse_run({}, "RUN.toml").demo
@@ -98,7 +98,7 @@ def test_a_rule_brings_what_it_needs_and_what_is_said_stays() -> None:
     assert contract.hash != small_contract().hash
 
 
-def test_bytes_that_are_no_contract_are_refused() -> None:
+def test_bytes_that_are_not_a_contract_are_refused() -> None:
     contract = small_contract()
     pretty = json.dumps(json.loads(contract.written), indent=1).encode()
     for data in (b"", b"{}", b"\xff\xfe", b"[" * 10_000, pretty, contract.written[:-5], b" " * (2 << 20)):
@@ -106,7 +106,7 @@ def test_bytes_that_are_no_contract_are_refused() -> None:
             parse_contract(data)
 
 
-def test_a_manifest_that_we_would_not_build_names_the_tensor() -> None:
+def test_a_manifest_that_differs_from_our_model_names_the_tensor() -> None:
     contract = small_contract()
     check_manifest(contract)
     first, *rest = contract.parameters

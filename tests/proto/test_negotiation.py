@@ -1,4 +1,4 @@
-"""Which version of the protocol two ends use: one table, and one decision at Join."""
+"""Tests of the choice of the protocol version at Join."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD = parse_contract((Path(__file__).parents[1] / "golden" / "demo" / "coordinat
     ("newest", "oldest", "contract", "chosen"),
     [(2, 0, OLD, 2), (3, 0, OLD, 3), (3, 3, NEW, 3), (3, 2, OLD, 3), (4, 3, NEW, 3), (9, 1, OLD, 3)],
 )
-def test_the_newest_that_both_speak_is_chosen(newest: int, oldest: int, contract: object, chosen: int) -> None:
+def test_the_newest_common_version_is_chosen(newest: int, oldest: int, contract: object, chosen: int) -> None:
     assert choose(newest, oldest, NEW if contract is NEW else OLD) == chosen
 
 
@@ -28,18 +28,18 @@ def test_the_newest_that_both_speak_is_chosen(newest: int, oldest: int, contract
     [
         (1, 0, "the node is the older one; update the node to thinwire 0.2.0"),
         (0, 0, "the node is the older one"),
-        (2, 0, "format 2, which needs protocol 3, and the node speaks 2: update the node to thinwire 0.2.0 or newer"),
+        (2, 0, "format 2, which needs protocol 3, but the node speaks 2; update the node to thinwire 0.2.0 or newer"),
         (4, 0, "the coordinator is the older one"),
         (5, 4, "the coordinator is the older one"),
     ],
 )
-def test_ends_that_do_not_fit_are_told_which_one_to_update(newest: int, oldest: int, said: str) -> None:
+def test_an_error_names_the_end_to_update(newest: int, oldest: int, said: str) -> None:
     with pytest.raises(ContractError) as error:
         choose(newest, oldest, NEW)
     assert said in str(error.value)
 
 
-def test_the_node_checks_what_was_chosen() -> None:
+def test_the_node_checks_the_chosen_version() -> None:
     for chosen in range(OLDEST_SPOKEN, PROTOCOL + 1):
         check_chosen(chosen)
     for chosen in (0, OLDEST_SPOKEN - 1, PROTOCOL + 1):

@@ -1,4 +1,4 @@
-"""The order of samples: every pass has each sample once, in an order of its own that all machines agree on."""
+"""Tests of the order of samples: each pass has every sample once, in an order that is equal on all machines."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ def test_each_pass_has_every_sample_once(order: Order, seed: int, samples: int, 
 
 
 @BOTH
-def test_passes_and_seeds_have_orders_of_their_own(order: Order) -> None:
+def test_each_pass_and_each_seed_has_its_own_order(order: Order) -> None:
     starts = ((1, 0), (1, 50), (2, 0))
     assert len({tuple(sample_at(p, seed, 50, order) for p in range(start, start + 50)) for seed, start in starts}) == 3
 
 
 def test_argsort_is_a_sort_by_mix64_on_any_machine() -> None:
-    """The dumb twin, in Python integers."""
+    """Compares with a simple reference in Python integers."""
     seed, pass_number, samples = 7, 3, 40
     key = mix64(mix64(seed) + (pass_number + 1) * GOLDEN)
     expected = sorted(range(samples), key=lambda sample: mix64(key + sample))
     assert [sample_at(pass_number * samples + place, seed, samples, "argsort") for place in range(samples)] == expected
 
 
-def test_feistel_gives_the_known_numbers() -> None:
-    """A change of a number here is a change of the contract's meaning: nodes would train on each other's samples."""
+def test_feistel_gives_the_known_order() -> None:
+    """A changed number changes the meaning of the contract: nodes would train on each other's samples."""
     assert [sample_at(place, 1, 10, "feistel") for place in range(20)] == TEN
     assert [sample_at(place, 2**63 - 1, 1_000_003, "feistel") for place in (0, 1, 2, 1_000_002, 5_000_015)] == MILLION
     assert [sample_at(place, 7, SAMPLES_MAX, "feistel") for place in (0, SAMPLES_MAX - 1, SAMPLES_MAX)] == MOST
 
 
-def test_neighbours_of_a_text_are_not_neighbours_in_the_order() -> None:
-    """Steps between neighbours are as long as those of a random order: (n² − 1) / 3n on average."""
+def test_adjacent_samples_of_a_text_are_not_adjacent_in_the_order() -> None:
+    """The mean distance of adjacent samples is that of a random order, (n² − 1) / 3n."""
     samples = 1 << 14
     order = [sample_at(place, 3, samples, "feistel") for place in range(samples)]
     mean = sum(abs(after - before) for before, after in pairwise(order)) / samples
     assert 0.98 < mean / (samples / 3) < 1.02
-    assert sum(place == sample for place, sample in enumerate(order)) < 8  # one on average
+    assert sum(index == sample for index, sample in enumerate(order)) < 8  # one on average
 
 
-def test_feistel_takes_no_memory_for_all_samples() -> None:
+def test_feistel_needs_no_memory_per_sample() -> None:
     sample_at(0, 5, 1 << 40, "feistel")
     tracemalloc.start()
     assert len({sample_at(place, 5, 1 << 40, "feistel") for place in range(0, 1 << 40, 1 << 32)}) == 256
@@ -67,6 +67,6 @@ def test_feistel_takes_no_memory_for_all_samples() -> None:
 
 
 @pytest.mark.parametrize("samples", [0, SAMPLES_MAX + 1])
-def test_a_number_of_samples_that_cannot_be_is_refused(samples: int) -> None:
+def test_an_impossible_number_of_samples_is_refused(samples: int) -> None:
     with pytest.raises(ValueError, match="there must be 1 to"):
         sample_at(0, 1, samples, "feistel")

@@ -1,4 +1,4 @@
-"""Shards of a run's parameters do together what the whole does: the same fingerprint, the same bits after an update."""
+"""Tests of shards: together they have the fingerprint of the whole, and the same bits after an update."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def split(tiles: int, cuts: set[int]) -> list[range]:
 
 @given(st.lists(shape, min_size=1, max_size=5), st.sets(st.integers(0, 1000), max_size=6), st.integers(0, MASK))
 @settings(max_examples=60, deadline=None)
-def test_fingerprints_of_shards_add_up_to_that_of_the_whole(
+def test_fingerprints_of_shards_add_up_to_the_fingerprint_of_the_whole(
     shapes: list[tuple[int, ...]], cuts: set[int], nonce: int
 ) -> None:
     whole = parameters_of(shapes)
@@ -87,7 +87,7 @@ def test_an_update_applied_to_shards_leaves_the_bits_of_the_whole(form: Magnitud
     assert sum(shard.fingerprint(3) for shard in shards) & MASK == whole.fingerprint(3)
 
 
-def test_a_shard_is_on_the_memory_of_the_whole_and_its_clone_is_not() -> None:
+def test_a_shard_shares_memory_with_the_whole_and_its_clone_does_not() -> None:
     whole = parameters_of([(130, 200), (70,)])
     tiles = range(3, 9)
     shard, clone = whole.shard(tiles), whole.shard(tiles).clone()
@@ -118,7 +118,7 @@ def test_only_a_whole_has_a_state_hash_and_shards() -> None:
             one.shard(tiles)
 
 
-def test_a_tensor_that_is_there_as_a_whole_keeps_its_name() -> None:
+def test_a_complete_tensor_keeps_its_name() -> None:
     layout = TileLayout([Parameter(name="m", shape=(128, 130)), Parameter(name="v", shape=(100,))])
     assert shard_shapes(layout, range(1, 8)) == {
         "m[0:64,64:130]": (64, 66),

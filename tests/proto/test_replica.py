@@ -1,4 +1,4 @@
-"""Applying an update is two rounded operations and nothing else, and a snapshot holds the bits."""
+"""Tests of replicas: an update is applied in exactly two rounded operations, and snapshots keep all bits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def update_for(replica: Replica, decay: float = 1.0, seed: int = 0) -> Update:
 
 @pytest.mark.parametrize("transform", ["dct", "hadamard"])
 @pytest.mark.parametrize("decay", [1.0, DECAY])
-def test_it_equals_numpy_tile_by_tile(transform: str, decay: float) -> None:
-    """The dumb twin: tiles cut and put together with numpy, decoded in int64, stepped in float32."""
+def test_applying_an_update_equals_a_numpy_reference(transform: str, decay: float) -> None:
+    """Compares with a simple reference: numpy cuts and joins tiles, decodes in int64 and steps in float32."""
     replica = random_replica(shapes_contract(demo={"transform": transform, "magnitude": "sign"}), step=5)
     before = {name: tensor.numpy().copy() for name, tensor in replica.tensors.items()}
     update = update_for(replica, decay)
@@ -88,7 +88,7 @@ def test_subnormals_and_the_negative_zero_become_zero() -> None:
     assert values[2:].view(torch.int32).tolist() == [0, 0, 0, 0]
 
 
-def test_two_replicas_that_applied_the_same_are_equal_under_any_nonce() -> None:
+def test_replicas_with_the_same_updates_have_equal_fingerprints_under_any_nonce() -> None:
     a, b = (random_replica(shapes_contract()) for _ in range(2))
     for seed in range(5):
         a.apply(update_for(a, DECAY, seed), b"")
@@ -104,7 +104,7 @@ def test_a_snapshot_holds_the_bits_the_step_and_the_head(tmp_path: Path) -> None
     assert (again.step, again.head, again.state_hash()) == (7, replica.head, replica.state_hash())
 
 
-def test_a_torn_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
     contract = small_contract()
     path = tmp_path / "s.safetensors"
     random_replica(contract).save(path)

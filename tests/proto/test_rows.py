@@ -1,4 +1,4 @@
-"""Rows chain: each field is in the hash, and bytes that are no row are refused."""
+"""Tests of rows: the hash covers each field, and bytes that are not a row are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_hashes_and_contributions_are_in_the_hash() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_no_row(data: bytes) -> None:
+def test_random_bytes_are_not_a_row(data: bytes) -> None:
     with pytest.raises(PayloadError, match="not a row"):
         parse_row(data)
 
@@ -53,7 +53,7 @@ def test_a_damaged_row_is_refused_or_has_another_hash(data: st.DataObject, row: 
         assert parse_row(bytes(damaged)).hash != row.hash
 
 
-def test_names_hang_on_all_that_they_name() -> None:
+def test_each_input_changes_a_hash() -> None:
     names = {
         contribution_hash(b"c" * 32, 1, 2, "node", b"payload"),
         contribution_hash(b"d" * 32, 1, 2, "node", b"payload"),
@@ -69,7 +69,7 @@ def test_names_hang_on_all_that_they_name() -> None:
 @pytest.mark.parametrize(
     "entry", [["n" * 32, b"c" * 32, -3, 8], ["n" * 32, b"c" * 32, "8", 8], [7, b"c" * 32, 8, 8], [[1], b"c" * 32, 8, 8]]
 )
-def test_who_counted_is_checked_by_type(entry: list[object]) -> None:
+def test_counted_entries_are_checked_by_type(entry: list[object]) -> None:
     fields = msgpack.unpackb(OLD.canonical())
     fields[7] = [entry]
     with pytest.raises(PayloadError, match="not a row"):
@@ -77,16 +77,16 @@ def test_who_counted_is_checked_by_type(entry: list[object]) -> None:
 
 
 @BOTH
-def test_a_row_has_one_way_of_being_written(row: Row) -> None:
-    """Its hash is of the bytes that travel: step 3 in three bytes would be the same row under another hash."""
+def test_a_row_has_exactly_one_encoding(row: Row) -> None:
+    """The hash covers the bytes sent. Step 3 encoded in three bytes would be the same row with another hash."""
     longer = row.canonical().replace(b"\x99\x03", b"\x99\xcd\x00\x03", 1)
     assert msgpack.unpackb(longer) == msgpack.unpackb(row.canonical())
     with pytest.raises(PayloadError, match="not in canonical form"):
         parse_row(longer)
 
 
-def test_optional_fields_are_hashed_and_kept_whatever_they_are() -> None:
-    """A field of a later version: this one does not know it, and hands it on under the same hash."""
+def test_unknown_optional_fields_are_hashed_and_kept() -> None:
+    """A row with an unknown field of a later version is passed on with the same hash."""
     plain = replace(ROW, extras={})
     later = replace(ROW, extras={"signature": b"s" * 64, "about": {"region": "north", "areas": [1, 2]}})
     again = parse_row(later.canonical())
@@ -118,7 +118,7 @@ def test_optional_fields_that_are_not_sorted_are_refused() -> None:
         parse_row(msgpack.packb([2, fields, {"b": 1, "a": 2}]))
 
 
-def test_a_row_of_a_later_version_says_so() -> None:
+def test_the_error_for_a_row_of_a_later_version_names_the_version() -> None:
     _, fields, _ = msgpack.unpackb(ROW.canonical())
     with pytest.raises(PayloadError, match="it has version 3, but this thinwire reads versions 1 and 2"):
         parse_row(msgpack.packb([3, fields, {}]))
