@@ -152,18 +152,18 @@ class Coordinator:
             self.readiness.text = "creating the corpus and the first state"
             text = f"new run in {folder}: creating its corpus and its first state"
             tell(log, logging.INFO, "coordinator.run_created", text, folder=str(folder))
-            await self._first(create_state, folder, settings.run or RunSpec(), settings.bodies, self._go_on)
-        self._state = state = await self._first(open_state, folder)
+            await self._run_at_start(create_state, folder, settings.run or RunSpec(), settings.bodies, self._go_on)
+        self._state = state = await self._run_at_start(open_state, folder)
         self._check_settings(state)
         self.readiness.text = "replaying the ledger"
-        replica = await self._first(lambda: replica_at_head(state, set_aside=True, go_on=self._go_on))
+        replica = await self._run_at_start(lambda: replica_at_head(state, set_aside=True, go_on=self._go_on))
         if replica.step:
             text = f"replayed the ledger: step {replica.step}, all fingerprints match"
             tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
         retention = Retention(state, settings.keep)
-        await self._first(retention.sweep)
-        needs = await self._first(_log_forecast, state, settings.keep)
-        recorded = await self._first(state.ledger.recorded)
+        await self._run_at_start(retention.sweep)
+        needs = await self._run_at_start(_log_forecast, state, settings.keep)
+        recorded = await self._run_at_start(state.ledger.recorded)
         self._swarm = swarm = assemble(state, replica, self._workers, settings.wait_for)
         swarm.events.watchers += self._watchers
         self._upkeep = Upkeep(swarm, replica, retention, settings.evaluate_every, samples=self._web is not None)
@@ -172,7 +172,7 @@ class Coordinator:
             self._page.open(swarm)
         await self._listen(swarm)
 
-    async def _first(self, work: Callable[..., Result], *arguments: object) -> Result:
+    async def _run_at_start(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Run one part of the startup on a worker. Raises Interrupted if told to stop meanwhile."""
         self._go_on()
         result = await self._workers.submit(Job.START, work, *arguments)

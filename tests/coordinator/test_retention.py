@@ -155,7 +155,7 @@ def test_a_crash_at_any_deletion_never_leaves_too_few_files(state: State, monkey
     monkeypatch.setattr(Bodies, "remove", counted_remove)
     whole = replica_at_head(state).state_hash()
     replayed_from: list[int] = []
-    for crashes in range(20):  # noqa: B007 - what it came to is looked at below
+    for crashes in range(20):  # noqa: B007 - checked after the loop
         deletions_left = 1
         oldest = state.snapshot_steps()[0]
         assert names(state, *range(oldest, STEPS)) <= state.bodies.names()

@@ -47,8 +47,8 @@ def test_random_bytes_are_not_a_row(data: bytes) -> None:
 @given(st.data(), st.sampled_from([OLD, ROW]))
 def test_a_damaged_row_is_refused_or_has_another_hash(data: st.DataObject, row: Row) -> None:
     damaged = bytearray(row.canonical())
-    place = data.draw(st.integers(0, len(damaged) - 1))
-    damaged[place] ^= data.draw(st.integers(1, 255))
+    offset = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[offset] ^= data.draw(st.integers(1, 255))
     with contextlib.suppress(PayloadError):
         assert parse_row(bytes(damaged)).hash != row.hash
 

@@ -44,7 +44,7 @@ def surplus_snapshots(steps: Sequence[int], keep: int | None) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Sorted:
+class BodyInventory:
     """Existing and missing bodies, compared with the rows."""
 
     unnamed: set[str]
@@ -83,14 +83,14 @@ class Retention:
         state.bodies.check_writable()
         oldest = state.snapshot_steps()[0]
         try:
-            found = _sort_bodies(state, oldest)
+            found = _take_inventory(state, oldest)
         except LedgerError as error:
             text = f"{error}; nothing is deleted from {state.folder} until this is repaired"
             tell(log, logging.WARNING, "coordinator.deletion_suspended", text, folder=str(state.folder))
             self._suspended = True
             return
         if found.missing:
-            _say_missing(state, found.missing, oldest)
+            _warn_missing(state, found.missing, oldest)
         if len(found.unnamed) > 1:
             text = f"{len(found.unnamed)} bodies belong to no row; they are kept, because the ledger may have lost rows"
             tell(log, logging.WARNING, "coordinator.bodies_unnamed", text, bodies=len(found.unnamed))
@@ -128,9 +128,9 @@ class Retention:
         return True
 
 
-def _sort_bodies(state: State, oldest: int) -> Sorted:
+def _take_inventory(state: State, oldest: int) -> BodyInventory:
     """Compare the bodies with the rows. Raises LedgerError if a row cannot be read."""
-    found = Sorted(state.bodies.names(), [], [])
+    found = BodyInventory(state.bodies.names(), [], [])
     for row in state.upkeep_ledger.rows():
         name = row.body_hash.hex()
         if name not in found.unnamed:
@@ -142,7 +142,7 @@ def _sort_bodies(state: State, oldest: int) -> Sorted:
     return found
 
 
-def _say_missing(state: State, missing: list[int], oldest: int) -> None:
+def _warn_missing(state: State, missing: list[int], oldest: int) -> None:
     """Warn about missing bodies. Raises LedgerError if all are missing: then the address is probably not mounted."""
     location = state.bodies.location
     if len(missing) == state.upkeep_ledger.step - oldest:

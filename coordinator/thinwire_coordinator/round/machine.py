@@ -221,8 +221,8 @@ class RoundMachine:
         current = self.round
         assert current is not None
         time_is_up = self._over(now)
-        everybody = self._spec.pace == "barrier" and not current.awaited
-        if not (time_is_up or everybody):
+        all_delivered = self._spec.pace == "barrier" and not current.awaited
+        if not (time_is_up or all_delivered):
             return []
         for node in current.awaited & self._active.keys():
             self._active[node].awaited = False

@@ -16,7 +16,7 @@ from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
 from thinwire_coordinator.swarm.intake import Intake, not_counted
 from thinwire_coordinator.swarm.open_round import OpenRound
-from thinwire_coordinator.swarm.sealing import Out, SealedRound, Sealer
+from thinwire_coordinator.swarm.sealing import PublishedUpdate, SealedRound, Sealer
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.exact.magnitudes import merger_of
@@ -113,7 +113,7 @@ class Rounds:
         events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
         self._announcer.announce_to_all()
 
-    def _tell_sealed(self, current: Round, gathered: Gathered, out: Out, gathered_at: float) -> None:
+    def _tell_sealed(self, current: Round, gathered: Gathered, out: PublishedUpdate, gathered_at: float) -> None:
         accepted = tuple(current.accepted)
         self._registry.events.tell(
             RoundSealed(

@@ -33,7 +33,7 @@ class SealedRound:
 
 
 @dataclass(frozen=True)
-class Out:
+class PublishedUpdate:
     """A sealed update and figures about it.
 
     components: components whose merged vote is not 0. size: encoded bytes. form: votes or signs. merge_s: time to merge
@@ -67,7 +67,7 @@ class Sealer:
         counted: tuple[Counted, ...],
         merger: Merges,
         leases: Callable[[], bytes] | None = None,
-    ) -> Out:
+    ) -> PublishedUpdate:
         """Seal a round's update. Return when it is on disk and published.
 
         merger: has all votes of `counted` queued to it, at least. leases: returns the packed leases; it is called when
@@ -86,7 +86,7 @@ class Sealer:
         self._head = row.hash
         applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
         await self._feed.publish(out)
-        return Out(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
+        return PublishedUpdate(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
         """Apply the update to the replica. Return the seconds that this took."""
