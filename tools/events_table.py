@@ -27,14 +27,14 @@ it. To learn where a daemon listens, wait for its [ready file](operating.md#the-
 
 def page() -> str:
     used = {field for event in (COORDINATOR | NODE).values() for field in event.fields}
-    fields = ["## Fields", "", "| field | what it holds |", "|---|---|"]
+    fields = ["## Fields", "", "| field | content |", "|---|---|"]
     fields += [f"| `{name}` | {meaning} |" for name, meaning in FIELDS.items() if name in used]
     sections = [_section("The coordinator", COORDINATOR), _section("A node", NODE), "\n".join([*fields, ""])]
     return "\n".join([OPENING, *sections])
 
 
 def _section(title: str, events: Mapping[str, Event]) -> str:
-    lines = [f"## {title}", "", "| event | fields | what it means |", "|---|---|---|"]
+    lines = [f"## {title}", "", "| event | fields | meaning |", "|---|---|---|"]
     for name, event in events.items():
         fields = ", ".join(f"`{field}`" for field in event.fields)
         lines.append(f"| `{name}` | {fields} | {event.meaning} |")

@@ -28,7 +28,7 @@ def page() -> str:
 
 
 def _section(title: str, metrics: Definitions) -> str:
-    lines = [f"## {title}", "", "| name | kind | labels | what it is |", "|---|---|---|---|"]
+    lines = [f"## {title}", "", "| name | kind | labels | description |", "|---|---|---|---|"]
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")

@@ -24,7 +24,7 @@ def tables() -> str:
 
 
 def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
-    lines = [f"| `{title}` | variable | default | what it is |", "|---|---|---|---|"]
+    lines = [f"| `{title}` | variable | default | description |", "|---|---|---|---|"]
     for name in names:
         field = options.model_fields[name]
         metavar, usage = metavar_of(field), flag(options, name)

@@ -145,9 +145,9 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     with tempfile.TemporaryDirectory() as scratch:
         make_small_run(Path(scratch))
         state = open_state(Path(scratch))
-        nobody_trains = state.contract.round.nodes_max
+        wait_for = state.contract.round.nodes_max  # so that no round opens
         swarm = assemble(
-            state, replica_at_head(state), workers, nobody_trains, read_update=again, cache_bytes_max=cache_bytes_max
+            state, replica_at_head(state), workers, wait_for, read_update=again, cache_bytes_max=cache_bytes_max
         )
         feed, server = swarm.feed, Server(swarm)
         pipe.send(await server.start("127.0.0.1:0"))

@@ -182,7 +182,7 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     await asyncio.to_thread(make_run, tmp_path, 3)  # make_run starts its own event loop
     state = open_state(tmp_path)
     term = state.ledger.begin_term()
-    state.ledger.record_void(term.number, 3, "nobody came")
+    state.ledger.record_void(term.number, 3, "no contribution came")
     state.ledger.record_loss(2, 4.5)
     state.ledger.record_names({f"{3:032x}": "Ada"})
 
@@ -208,6 +208,6 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     assert history.share(f"{1:032x}").rounds == 2  # one in an earlier term, one in this term
     assert history.names[f"{3:032x}"] == "Ada"
     assert history.loss_first == (2, 4.5)
-    assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(3, 3, "nobody came")]
+    assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(3, 3, "no contribution came")]
     answer = status.series(history, 100)["steps"]
     assert answer["bytes_up"][:3] == [None] * 3  # the ledger does not record them

@@ -1,4 +1,4 @@
-"""A coordinator that is told to stop while it starts ends at once, and the next start goes on from what it left."""
+"""Tests that a coordinator that is stopped while it starts ends at once, and that the next start continues."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def settings(folder: Path) -> Settings:
     return Settings(folder, "127.0.0.1:0", run, wait_for=1, evaluate_every=100)
 
 
-async def told_to_stop_while(folder: Path, text: str) -> bool:
-    """Run a coordinator, and tell it to stop as soon as it says that it does this. Whether nodes could join before."""
+async def ready_when_stopped(folder: Path, text: str) -> bool:
+    """Run a coordinator, and stop it as soon as its state contains `text`. Returns whether nodes could already join."""
     stop, ports = asyncio.Event(), list[int]()
     coordinator = Coordinator(settings(folder), on_listening=ports.append)
     running = asyncio.ensure_future(coordinator.run(stop))
@@ -33,7 +33,7 @@ async def told_to_stop_while(folder: Path, text: str) -> bool:
 
 
 async def serves(folder: Path) -> None:
-    """A start that nobody ends before nodes can join."""
+    """Run a coordinator until nodes can join."""
     stop = asyncio.Event()
 
     def joined(port: int) -> None:
@@ -44,18 +44,18 @@ async def serves(folder: Path) -> None:
     assert stop.is_set()
 
 
-async def test_while_it_creates_a_run(tmp_path: Path) -> None:
-    assert not await told_to_stop_while(tmp_path, "creating the corpus")
+async def test_a_coordinator_stopped_while_it_creates_a_run_leaves_no_state(tmp_path: Path) -> None:
+    assert not await ready_when_stopped(tmp_path, "creating the corpus")
     assert not is_state(tmp_path)
     await serves(tmp_path)
     assert is_state(tmp_path)
 
 
-async def test_while_it_replays(tmp_path: Path) -> None:
+async def test_a_coordinator_stopped_while_it_replays_leaves_the_ledger_unchanged(tmp_path: Path) -> None:
     await asyncio.to_thread(make_run, tmp_path, STEPS)
-    assert not await told_to_stop_while(tmp_path, "replaying")
+    assert not await ready_when_stopped(tmp_path, "replaying")
     state = open_state(tmp_path)
-    assert state.ledger.begin_term().number == 1  # no life of a coordinator was recorded
+    assert state.ledger.begin_term().number == 1  # the stopped coordinator recorded no term
     assert state.ledger.step == STEPS
     state.close()
     await serves(tmp_path)

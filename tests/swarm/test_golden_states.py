@@ -1,6 +1,6 @@
-"""State directories that thinwire 0.1.0 (commit dbf738d) made are opened, verified, exported and continued.
+"""Tests that state directories of thinwire 0.1.0 (commit dbf738d) can be opened, verified, exported and continued.
 
-See tests/golden/README.md. A test works on a copy.
+See tests/golden/README.md. Each test works on a copy.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from thinwire_proto.exact.replica import load_replica
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STEP = 5
-"""An older step, whose state `facts.json` has too."""
+"""An earlier step, whose state is also in `facts.json`."""
 MORE = 3
-"""Steps that the continued runs go on for."""
+"""Number of steps by which the runs are continued."""
 
 
 @pytest.fixture(params=["demo", "local_adamw"])
@@ -48,7 +48,7 @@ def swarm(name: str, tmp_path: Path) -> Iterator[RealSwarm]:
         yield swarm
 
 
-def test_a_coordinators_directory_is_opened_and_holds_what_it_held(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_an_old_coordinators_directory_opens_with_its_state_unchanged(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     state = open_state(swarm.state)
     replica = replica_at_head(state)
     assert state.contract.hash.hex() == facts["contract"]
@@ -62,7 +62,7 @@ def test_a_coordinators_directory_is_opened_and_holds_what_it_held(swarm: RealSw
     state.close()
 
 
-def test_it_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_an_old_run_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     before = (swarm.state / "ledger.sqlite").read_bytes()
     assert f"step {facts['step']}: head {facts['head']}, fingerprint {facts['fingerprint']}" in swarm.verify()
     contract = open_state(swarm.state, read_only=True).contract
@@ -71,11 +71,11 @@ def test_it_is_verified_and_exported_at_the_head_and_before(swarm: RealSwarm, fa
         done = swarm.command("export", *more, "--out", str(out))
         assert done.returncode == 0, done.stderr
         assert load_replica(contract, out).state_hash().hex() == state_hash
-    assert (swarm.state / "ledger.sqlite").read_bytes() == before, "whoever only reads changes nothing"
+    assert (swarm.state / "ledger.sqlite").read_bytes() == before, "reading must not change the ledger"
 
 
-def test_the_run_file_of_the_run_still_fits_it(swarm: RealSwarm, name: str) -> None:
-    """Keys as 0.1.0 had them, and nothing said of the order of samples."""
+def test_the_run_file_of_an_old_run_still_matches_it(swarm: RealSwarm, name: str) -> None:
+    """The run file has the keys of 0.1.0 and does not name the order of samples."""
     document = json.loads((swarm.state / "contract.json").read_text())
     for key in ("parameters", "version"):
         del document[key]
@@ -89,7 +89,7 @@ def test_the_run_file_of_the_run_still_fits_it(swarm: RealSwarm, name: str) -> N
     state.close()
 
 
-def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_an_old_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     folder = swarm.folder / "node-a"
     state = NodeState(folder)
     contract = state.contract()
@@ -113,7 +113,7 @@ def test_a_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, facts
     assert f"step {facts['step']} of 24" in shown.stdout
 
 
-def test_a_run_of_0_1_0_goes_on_with_its_node_and_its_momentum(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_an_old_run_continues_with_its_node_and_its_momentum(swarm: RealSwarm, facts: dict[str, Any]) -> None:
     goal = facts["step"] + MORE
     coordinator, node = swarm.coordinator(), swarm.node("node-a")
     swarm.reached(goal)
@@ -126,7 +126,7 @@ def test_a_run_of_0_1_0_goes_on_with_its_node_and_its_momentum(swarm: RealSwarm,
     assert not node.events("node.momentum_dropped")
     left_at = last_fingerprint(node)
     head = swarm.status(fingerprint=True)
-    if left_at[0] == head.step:  # or it left before the newest update came
+    if left_at[0] == head.step:  # otherwise the node left before the newest update arrived
         assert left_at[1] == head.fingerprint
     coordinator.tell(signal.SIGTERM)
     until(lambda: not coordinator.running, "the coordinator ends", coordinator)
@@ -134,6 +134,6 @@ def test_a_run_of_0_1_0_goes_on_with_its_node_and_its_momentum(swarm: RealSwarm,
     state = open_state(swarm.state)
     rows = list(state.ledger.rows())
     assert len(rows) >= goal
-    assert {row.version for row in rows} == {1}, "old nodes read rows of version 1 alone"
+    assert {row.version for row in rows} == {1}, "old nodes read only rows of version 1"
     assert {row.term for row in rows[facts["step"] :]} == {facts["epochs"] + 1}
     state.close()

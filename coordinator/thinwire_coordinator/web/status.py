@@ -89,9 +89,13 @@ def clock(swarm: SwarmView, now: float) -> Plain:
     came = {"delivered": delivered, "length_s": length_s}
     if current.sealing:
         return came | {"phase": "sealing", "text": f"sealing {_counted(delivered, 'contribution')}"}
-    everybody = delivered + awaited
-    of = f"{awaited} of {everybody} nodes" if delivered else f"all {everybody} nodes" if everybody > 1 else "one node"
-    text = f"waiting for {of}" if swarm.contract.round.pace == "barrier" and awaited else "gathering until time is up"
+    total = delivered + awaited
+    of = f"{awaited} of {total} nodes" if delivered else f"all {total} nodes" if total > 1 else "one node"
+    text = (
+        f"waiting for {of}"
+        if swarm.contract.round.pace == "barrier" and awaited
+        else "collecting contributions until the deadline"
+    )
     return came | {
         "phase": "open",
         "awaited": awaited,

@@ -174,8 +174,8 @@ function showClock(clock, beat) {
     dial.getBoundingClientRect(); // reading the layout restarts the animation
     dial.classList.add("beat");
   }
-  const everybody = (clock.delivered ?? 0) + (clock.awaited ?? 0);
-  fill({ complete: 1, sealing: 1, waiting: 0 }[clock.phase] ?? (run?.pace === "clock" ? null : clock.delivered / Math.max(1, everybody)));
+  const total = (clock.delivered ?? 0) + (clock.awaited ?? 0);
+  fill({ complete: 1, sealing: 1, waiting: 0 }[clock.phase] ?? (run?.pace === "clock" ? null : clock.delivered / Math.max(1, total)));
   tick();
 }
 
