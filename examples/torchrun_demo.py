@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire_node import DeMo
-from thinwire_proto.models import PRESETS, build
+from thinwire_proto.models import PRESETS, build_decoder
 
 TEXT_BYTES_MAX = 4_000_000
 WARMUP = 10  # steps
@@ -32,7 +32,7 @@ def main() -> None:
     device = _join()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     spec = PRESETS[arguments.preset]
-    model = build(spec, device)
+    model = build_decoder(spec, device)
     model.load_state_dict(_first_state(arguments.preset, arguments.seed))  # equal on all ranks
     optimizer = DeMo(
         model.parameters(),
@@ -94,7 +94,7 @@ def _join() -> torch.device:
 
 
 def _first_state(preset: str, seed: int) -> dict[str, Tensor]:
-    model = build(PRESETS[preset])
+    model = build_decoder(PRESETS[preset])
     model.initialise(torch.Generator().manual_seed(seed))
     return model.state_dict()
 

@@ -17,7 +17,7 @@ from bench.convergence.text import Text, Tokens
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.data.corpus import windows
 from thinwire_proto.data.order import sample_at
-from thinwire_proto.models import build, initial_state
+from thinwire_proto.models import build_decoder, initial_state
 
 EVALUATION_BATCH = 32
 """Samples evaluated at once. Bounds the memory; does not change the result."""
@@ -34,7 +34,7 @@ class Problem:
         self._seed = seed
         self._train = windows(text.train, spec.context)
         self._held_out = windows(text.held_out, spec.context)
-        self._model = build(spec, device)
+        self._model = build_decoder(spec, device)
         self.parameters: dict[str, Tensor] = dict(self._model.named_parameters())
         self.put({name: tensor.to(device) for name, tensor in initial_state(spec, seed).items()})
 

@@ -30,7 +30,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.models import PRESETS, build, initial_state, manifest
+from thinwire_proto.models import PRESETS, build_decoder, initial_state, manifest
 from thinwire_proto.task import task_of
 
 CPU = torch.device("cpu")
@@ -121,7 +121,7 @@ def make_contract(corpus: Corpus, swarm: StalenessSetup) -> Contract:
         data=CorpusSpec(
             seed=swarm.seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train)
         ),
-        parameters=manifest(build(model, "meta")),
+        parameters=manifest(build_decoder(model, "meta")),
     )
 
 

@@ -19,7 +19,7 @@ from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.models import build, initial_state, manifest
+from thinwire_proto.models import build_decoder, initial_state, manifest
 from thinwire_proto.task import task_of
 
 NODES = 4
@@ -56,7 +56,7 @@ def _trainer() -> Trainer:
     run = RunSpec()
     data = CorpusSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
-    contract = Contract(**sections, parameters=manifest(build(run.model, "meta")))
+    contract = Contract(**sections, parameters=manifest(build_decoder(run.model, "meta")))
     replica = Replica(contract, initial_state(run.model, 1), 0, b"")
     compute = TorchCompute(task_of(contract.model), torch.device("cpu"))
     return Trainer(contract, CorpusText(corpus, contract), replica, compute)

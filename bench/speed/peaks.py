@@ -17,7 +17,7 @@ from thinwire_coordinator.cli.run_file import read_run
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.models import build, initial_state
+from thinwire_proto.models import build_decoder, initial_state
 from thinwire_proto.wire.codec import decode_votes, encode_votes
 
 NODES = 4
@@ -36,7 +36,7 @@ def status_bytes(name: str, pid: int | str = "self") -> int:
 
 def adamw(run: RunSpec) -> int:
     """Peak of the process with parameters, gradients and both moments in float32, and the batch of a node."""
-    model = build(run.model)
+    model = build_decoder(run.model)
     model.load_state_dict(initial_state(run.model, 1), strict=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batch = torch.randint(0, run.model.vocabulary, (run.round.samples, run.model.context + 1))

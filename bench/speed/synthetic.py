@@ -8,14 +8,14 @@ import numpy.typing as npt
 from thinwire_proto.contract import Contract, CorpusSpec, DemoSpec, ModelSpec, Parameter, RunSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
-from thinwire_proto.models import build, manifest
+from thinwire_proto.models import build_decoder, manifest
 
 MATRIX = (Parameter(name="w", shape=(2560, 4096)),)
 """10.5M parameters, all in tiles of 4,096."""
 
 
 def model_parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
-    return manifest(build(spec, "meta"))
+    return manifest(build_decoder(spec, "meta"))
 
 
 def contract_of(parameters: tuple[Parameter, ...], demo: DemoSpec) -> Contract:

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.wide_area.programs import cpu_s
 from bench.wide_area.workload import MICRO_BATCH, PRESET, SEED, THREADS
-from thinwire_proto.models import PRESETS, build
+from thinwire_proto.models import PRESETS, build_decoder
 
 RESULT = "result "
 PATIENCE = timedelta(minutes=30)
@@ -58,7 +58,7 @@ class LossModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.decoder = build(PRESETS[PRESET])
+        self.decoder = build_decoder(PRESETS[PRESET])
         self.decoder.initialise(torch.Generator().manual_seed(SEED))
 
     def forward(self, tokens: Tensor) -> Tensor:

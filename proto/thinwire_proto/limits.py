@@ -19,7 +19,8 @@ HEARTBEAT_LEAST_S = HEARTBEAT_S / 2
 HEARTBEAT_ANSWER_S = 2.5 * ROUND_TRIP_MAX_S
 """A peer that has not answered a ping for so long is gone."""
 LOST_AFTER_S = HEARTBEAT_S + HEARTBEAT_ANSWER_S
-"""Longest time until the loss of a machine is noticed."""
+"""Longest time until the loss of a machine is noticed. It follows from the two heartbeats that gRPC is given, on both
+ends; changing this sum alone changes nothing."""
 CALL_S = 2 * LOST_AFTER_S
 """Timeout of a call that the coordinator can answer at once, even under load."""
 READ_GRACE_S = ROUND_TRIP_MAX_S / 2
@@ -30,7 +31,7 @@ BACKOFF_MAX_S = HEARTBEAT_S
 RECONNECT_MAX_S = ROUND_TRIP_MAX_S
 """Longest pause between attempts inside gRPC."""
 LEAVE_S = 2.5 * ROUND_TRIP_MAX_S
-"""Longest time that a node takes to leave after it was told to."""
+"""Longest time that a node takes to leave after it was told to: the sum of its bounded waits, not a timer."""
 RECEIPT_WAIT_S = ROUND_TRIP_MAX_S
 """The part of LEAVE_S that a node may spend waiting for an outstanding receipt."""
 SHUTDOWN_GRACE_S = ROUND_TRIP_MAX_S
@@ -43,8 +44,8 @@ LOOK_AGAIN_S = ROUND_TRIP_MAX_S
 """A waiting node checks again after so long, even if nothing was reported."""
 LAST_WORD_S = ROUND_TRIP_MAX_S
 """After its stream has ended, a node may still say for so long that it leaves; after this it is lost."""
-SILENT_AFTER_S = LOST_AFTER_S
-"""A node whose status file is older than this counts as silent."""
+STATUS_OLD_AFTER_S = LOST_AFTER_S
+"""An older status.json says nothing about whether the node is well; a node writes it every 2 s."""
 STATUS_ANSWER_S = 5 * ROUND_TRIP_MAX_S
 """Timeout of `thinwire-coordinator status`."""
 LOCK_WAIT_S = ROUND_TRIP_MAX_S / 8

@@ -16,6 +16,8 @@ from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.web import live
 from thinwire_coordinator.web.page import Page
 from thinwire_coordinator.web.server import Web
+from thinwire_coordinator.web.status import REASONS
+from thinwire_proto.wire.service_pb2 import Receipt
 
 
 async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -28,6 +30,11 @@ async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTP
         return answer, body
 
     return await asyncio.to_thread(ask)
+
+
+def test_every_reason_to_refuse_a_contribution_has_words() -> None:
+    never_refused = {Receipt.REASON_NONE, Receipt.REASON_UNKNOWN}  # unknown: only in the answer to AskReceipt
+    assert set(REASONS) == set(Receipt.Reason.values()) - never_refused
 
 
 async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:

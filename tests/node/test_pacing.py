@@ -102,7 +102,7 @@ def test_one_contribution_is_out_at_a_time() -> None:
     assert kind(spec(), now=9.0, contributed=True) is Train
 
 
-def test_in_a_quorum_everybody_trains_a_share() -> None:
+def test_at_pace_barrier_everybody_trains_a_share() -> None:
     rules = spec("barrier", age=0)
     assert decide(replace(VIEW, samples=6), rules) == Train(2, "towards step 5")
     assert kind(rules, samples=8) is Extract
@@ -111,7 +111,7 @@ def test_in_a_quorum_everybody_trains_a_share() -> None:
     assert kind(overlapped, samples=8) is Extract
 
 
-def test_who_waits_for_a_quorum_goes_on_as_long_as_the_lease_lasts() -> None:
+def test_who_waits_at_a_barrier_trains_on_while_the_lease_lasts() -> None:
     """A packet that is sent again delays one node's contribution; it should not leave all machines idle."""
     share_is_trained = replace(VIEW, samples=8, contributed=True)
     assert decide(share_is_trained, spec("barrier", age=1)) == Train(4, "towards step 6")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,14 +19,16 @@ from thinwire_proto.contract import (
     DemoSpec,
     ExchangeSpec,
     StarSpec,
+    TaggedUnion,
     canonical_json,
     parse_contract,
     parse_run,
     since,
 )
 from thinwire_proto.contract import contract as contract_module
+from thinwire_proto.contract.sections import Section
 from thinwire_proto.errors import ConfigError, ContractError
-from thinwire_proto.version import VERSION
+from thinwire_proto.version import VERSION, is_newer
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -147,6 +150,39 @@ def test_a_run_file_may_say_what_it_needs() -> None:
         parse_run({"requires": "7.0"}, "RUN.toml")
     with pytest.raises(ConfigError, match=f"demo.sparkle: there is no such key; this is thinwire {VERSION}"):
         parse_run({"demo": {"sparkle": 1}}, "RUN.toml")
+
+
+def marks(section: type[Section]) -> Iterator[tuple[str, str]]:
+    """Every field of a section and of those in it, by name, with the version in its `since`; of kinds, ours alone."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.json_schema_extra, dict):
+            yield f"{section.__name__}.{name}", str(field.json_schema_extra["since"])
+        union = next((union for union in field.metadata if isinstance(union, TaggedUnion)), None)
+        if union is not None:
+            for kind in union:
+                if kind.spec.__module__.startswith("thinwire_proto."):
+                    yield f"{union.section}.kind = {kind.name}", kind.since
+                    yield from marks(kind.spec)
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from marks(field.annotation)
+
+
+def too_new(section: type[Section]) -> list[str]:
+    return [name for name, version in marks(section) if is_newer(version, VERSION)]
+
+
+def test_no_field_or_kind_is_newer_than_this_version() -> None:
+    """Or this version would refuse the runs that it makes."""
+    found = dict(marks(Contract))
+    assert found["CorpusSpec.order"] == found["exchange.kind = star"] == "0.2.0"
+    assert too_new(Contract) == []
+
+
+def test_a_field_that_is_newer_than_this_version_is_found() -> None:
+    sparkle = Annotated[int, Field(json_schema_extra=since("9.0.0"))]
+    later_demo = create_model("DemoSpec", __base__=DemoSpec, sparkle=(sparkle, 0))
+    later = create_model("Contract", __base__=Contract, demo=(later_demo, later_demo()))
+    assert too_new(later) == ["DemoSpec.sparkle"]
 
 
 def test_a_kind_is_one_registration_from_outside() -> None:

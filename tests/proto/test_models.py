@@ -10,7 +10,7 @@ import torch
 from support.small import small_contract
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.models import PRESETS, build, initial_state, manifest
+from thinwire_proto.models import PRESETS, build_decoder, initial_state, manifest
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,14 @@ from thinwire_proto.models import PRESETS, build, initial_state, manifest
     [("byte-1m", 0.9), ("byte-10m", 10.7), ("byte-30m", 29), ("byte-125m", 127), ("byte-350m", 355), ("byte-1b", 1013)],
 )
 def test_presets_have_the_named_sizes(name: str, millions: float) -> None:
-    layout = TileLayout(manifest(build(PRESETS[name], "meta")))
+    layout = TileLayout(manifest(build_decoder(PRESETS[name], "meta")))
     assert layout.parameters == pytest.approx(millions * 1e6, rel=0.02)
     assert layout.components == layout.parameters  # no tile is padded
 
 
 def test_a_token_does_not_see_later_tokens() -> None:
     spec = small_contract().model
-    model = build(spec)
+    model = build_decoder(spec)
     model.initialise(torch.Generator().manual_seed(1))
     tokens = torch.randint(0, 256, (2, 20), generator=torch.Generator().manual_seed(2))
     changed = tokens.clone()
@@ -36,7 +36,7 @@ def test_a_token_does_not_see_later_tokens() -> None:
 
 
 def test_positions_matter() -> None:
-    model = build(small_contract().model)
+    model = build_decoder(small_contract().model)
     model.initialise(torch.Generator().manual_seed(1))
     a = model(torch.tensor([[1, 2, 3]]))[0, -1]
     b = model(torch.tensor([[2, 1, 3]]))[0, -1]
@@ -46,7 +46,7 @@ def test_positions_matter() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_first_loss_is_that_of_a_guess_and_tied_tensors_are_listed_once(tied: bool) -> None:
     spec = small_contract(model={"width": 64, "heads": 2, "layers": 2, "hidden": 64, "context": 32, "tied": tied}).model
-    model = build(spec)
+    model = build_decoder(spec)
     model.initialise(torch.Generator().manual_seed(1))
     tokens = torch.randint(0, 256, (8, 33), generator=torch.Generator().manual_seed(2))
     assert model.loss(tokens).item() == pytest.approx(math.log(256), abs=0.3)

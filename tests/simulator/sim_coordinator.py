@@ -24,7 +24,7 @@ from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.models import build, initial_state, manifest
+from thinwire_proto.models import build_decoder, initial_state, manifest
 from thinwire_proto.wire.rows import genesis
 
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
     run = RunSpec.model_validate({"model": MODEL, "data": data} | spec | {"demo": demo})
     sections = run.model_dump() | {"parameters": (Parameter(name="x", shape=(1,)),)}
     contract = Contract.model_validate(sections)
-    contract = contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})
+    contract = contract.model_copy(update={"parameters": manifest(build_decoder(contract.model, "meta"))})
     replica = Replica(contract, initial_state(contract.model, seed), 0, b"\0" * 32)
     replica.head = genesis(contract.hash, replica.state_hash())
     (folder / "snapshots").mkdir(parents=True)

@@ -17,7 +17,7 @@ from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.votes import Votes
-from thinwire_proto.models import build, manifest
+from thinwire_proto.models import build_decoder, manifest
 from thinwire_proto.task import task_of
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def small_contract(**sections: Any) -> Contract:
     contract = Contract.model_validate(
         {"model": MODEL, "data": data, "parameters": (Parameter(name="x", shape=(1,)),)} | sections
     )
-    return contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})
+    return contract.model_copy(update={"parameters": manifest(build_decoder(contract.model, "meta"))})
 
 
 def small_trainer(contract: Contract, replica: Replica, device: torch.device = CPU) -> Trainer:

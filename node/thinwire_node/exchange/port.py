@@ -160,8 +160,8 @@ class Reason(Enum):
 class Outcome:
     """The outcome of one contribution.
 
-    text: shown to people. step: the update that contains the contribution. arrived: a time of the exchange; None if the
-    contribution did not arrive completely or its arrival is unknown."""
+    text: shown to people. step: the update that contains the contribution. arrived: when the contribution had arrived
+    completely, or was refused before that, as a time of the exchange; None if that is unknown."""
 
     reason: Reason
     text: str = ""

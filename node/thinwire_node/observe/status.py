@@ -59,8 +59,8 @@ def condition(report: Report, running: bool | None, now_s: float) -> str:
     age_s = max(0.0, now_s - report.at_s)
     ago = human_seconds(age_s)
     if running is None:
-        running = age_s < limits.SILENT_AFTER_S
-    if running and age_s < limits.SILENT_AFTER_S:
+        running = age_s < limits.STATUS_OLD_AFTER_S
+    if running and age_s < limits.STATUS_OLD_AFTER_S:
         return "the node is running"
     if running:
         return f"the node is running, but has not reported for {ago}: it is stopped or too busy"

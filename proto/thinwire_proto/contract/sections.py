@@ -24,7 +24,10 @@ class Section(BaseModel):
 
 
 def since(version: str) -> dict[str, Any]:
-    """Mark a field with the first thinwire version that knows it: `Field(0, json_schema_extra=since("0.3.0"))`.
+    """Mark a field with the first thinwire version that knows it: `Field(0, json_schema_extra=since("0.2.0"))`.
+
+    The version is that of `thinwire_proto.version` while that one is unreleased. It is never a newer one, or this
+    thinwire would refuse the runs that it creates.
 
     Every field added to a section needs this mark, and a default that keeps the meaning of contracts without the field.
     A contract's `requires` is computed from these marks.

@@ -8,7 +8,8 @@ Each kind is one file, which defines a spec (a pydantic model) and registers it:
 
 There is no central list of kinds. When a union is asked for an unknown kind, it imports every module of its home
 package. An installed package adds kinds through the entry-point group `thinwire.kinds`; each entry names a module that
-registers its kinds on import. Spec files must not import torch, because some programs only read contracts.
+registers its kinds on import. Spec files must not import torch, which takes seconds, so that
+commands which only read contracts start at once.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from thinwire_proto.models.decoder import Decoder
 from thinwire_proto.models.trained import manifest
 from thinwire_proto.task import task_of
 
-__all__ = ["PRESETS", "build", "check_manifest", "initial_state", "manifest"]
+__all__ = ["PRESETS", "build_decoder", "check_manifest", "initial_state", "manifest"]
 
 PRESETS: dict[str, DecoderSpec] = {
     "byte-1m": DecoderSpec(width=128, layers=4, heads=4, hidden=384, context=256),
@@ -23,10 +23,11 @@ PRESETS: dict[str, DecoderSpec] = {
 """Model sizes by name, from about 1M to 1B parameters. Widths are multiples of 64, so that tiles need no padding."""
 
 
-def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
-    """The model of `spec` with uninitialised parameters on `device` ("meta" allocates nothing)."""
+def build_decoder(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
+    """The decoder of `spec`, with uninitialised parameters on `device` ("meta" allocates nothing). For benchmarks and
+    tests; `task_of(spec).model(device)` builds a model of any kind. Raises ContractError if the kind is another."""
     if not isinstance(spec, DecoderSpec):
-        raise ContractError(f"model.kind: this version cannot build {spec.kind!r}")
+        raise ContractError(f"model.kind: {spec.kind!r} is not a decoder")
     with torch.device(device):
         return Decoder(spec)
 

@@ -478,7 +478,7 @@ class Receipt(_message.Message):
         REASON_REPLICA_DIFFERS: Receipt._Reason.ValueType  # 3
         """The fingerprint of the base differs from the coordinator's, so the node's parameters differ. The node resyncs."""
         REASON_BASE_AGE: Receipt._Reason.ValueType  # 4
-        """The base, or the replica at the cut, is older than the contract allows, or newer than the round."""
+        """The base, or the replica at the extraction, is older than the contract allows, or newer than the round."""
         REASON_MALFORMED: Receipt._Reason.ValueType  # 5
         """The payload does not follow this contract."""
         REASON_OVER_LEASE: Receipt._Reason.ValueType  # 6
@@ -504,7 +504,7 @@ class Receipt(_message.Message):
     REASON_REPLICA_DIFFERS: Receipt.Reason.ValueType  # 3
     """The fingerprint of the base differs from the coordinator's, so the node's parameters differ. The node resyncs."""
     REASON_BASE_AGE: Receipt.Reason.ValueType  # 4
-    """The base, or the replica at the cut, is older than the contract allows, or newer than the round."""
+    """The base, or the replica at the extraction, is older than the contract allows, or newer than the round."""
     REASON_MALFORMED: Receipt.Reason.ValueType  # 5
     """The payload does not follow this contract."""
     REASON_OVER_LEASE: Receipt.Reason.ValueType  # 6
@@ -531,7 +531,9 @@ class Receipt(_message.Message):
     step: _builtins.int
     """Of the update that holds the votes."""
     arrived_us: _builtins.int
-    """When the whole contribution had arrived, by the coordinator's clock. 0: it had not, or that was in another term."""
+    """By the coordinator's clock: when the whole contribution had arrived; if it was refused before that, when it was
+    refused. 0: not known, because the node joined anew while it sent, or because the round ended before the node asked.
+    """
     def __init__(
         self,
         *,

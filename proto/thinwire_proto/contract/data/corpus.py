@@ -1,4 +1,4 @@
-"""The spec of a corpus: named text files that the coordinator serves. `thinwire_proto.data.corpus` reads it."""
+"""The spec of a corpus: named text files that the coordinator serves. `thinwire_proto.data.text` reads it."""
 
 from __future__ import annotations
 
