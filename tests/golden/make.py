@@ -1,8 +1,8 @@
-"""Make golden state directories with the code of commit dbf738d. Usage: make.py BASE OUT; see README.md.
+"""Creates golden state directories with the code of commit dbf738d. Usage: make.py BASE OUT; see README.md.
 
-BASE: a checkout of that commit, whose packages are on PYTHONPATH and whose commands are installed. OUT: a folder.
+BASE: a checkout of that commit, with its packages on PYTHONPATH and its commands installed. OUT: a folder.
 """
-# ruff: noqa: PLC0415 - what is imported is the code of BASE
+# ruff: noqa: PLC0415 - imports the code of BASE
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(base: Path, out: Path) -> None:
 
 
 def make_state(folder: Path, sections: dict) -> None:
-    """A coordinator's state directory with a first state and nothing sealed."""
+    """Create a coordinator's state directory with an initial state and no sealed update."""
     from thinwire_proto.corpus import Corpus, CorpusFile
     from thinwire_proto.replica import Replica
     from thinwire_proto.rows import genesis
@@ -72,7 +72,7 @@ def make_state(folder: Path, sections: dict) -> None:
 
 
 def run(folder: Path) -> None:
-    """Two nodes and two lives of the coordinator, by real processes."""
+    """Run two nodes and two lives of the coordinator as real processes."""
     from support.real import real_swarm, until
 
     with real_swarm(folder) as swarm:

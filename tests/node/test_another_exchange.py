@@ -1,4 +1,4 @@
-"""A new kind of exchange is one file: it registers itself, and a real node takes part in a run through it."""
+"""One file adds a kind of exchange, and a real node takes part in a run through it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class OwnClock:
 
 
 class Alone:
-    """What the node contributes is the update."""
+    """An exchange that makes each contribution the next update."""
 
     def __init__(self, swarm: SwarmOfOne, clocks: Clocks) -> None:
         self.clock = OwnClock()
@@ -136,7 +136,7 @@ class Alone:
 
 
 class SwarmOfOne:
-    """`loses_connection`: before the next contribution arrives."""
+    """The state of the run. `loses_connection`: the connection breaks before the next contribution arrives."""
 
     def __init__(self) -> None:
         self.round = 0
@@ -168,7 +168,7 @@ class SwarmOfOne:
 
 
 SWARMS: dict[str, SwarmOfOne] = {}
-"""By the address at which nodes find them."""
+"""Swarms by address."""
 
 
 def open_alone(surroundings: Surroundings) -> Alone:
@@ -183,18 +183,18 @@ def settings(folder: Path, address: str) -> Settings:
     return Settings(address, folder / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
 
 
-async def test_a_node_takes_part_in_a_run_through_a_kind_of_exchange_that_the_test_defines(tmp_path: Path) -> None:
-    told = settings(tmp_path, "alone:1")
+async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_path: Path) -> None:
+    settings_ = settings(tmp_path, "alone:1")
     swarm = SWARMS["alone:1"]
     swarm.loses_connection = True
-    kept = NodeState(told.state_dir)
+    kept = NodeState(settings_.state_dir)
     kept.write("contract.json", CONTRACT.written)
     kept.close()
-    node = Node(told)
+    node = Node(settings_)
     await node.run(asyncio.Event())
     record = node.record
     assert (record.counted, record.sessions, record.sessions_lost) == (STEPS, 2, 1)
-    # the pulled cable took a contribution along, whose gradient went back into the momentum; its lease was used up
+    # the lost contribution's gradient went back into the momentum; its lease was used up
     assert {name: count for name, count in record.outcomes.items() if count} == {
         "counted": STEPS,
         "unknown": 1,
@@ -208,10 +208,10 @@ async def test_a_node_takes_part_in_a_run_through_a_kind_of_exchange_that_the_te
 
 
 class Introduced(RealMachine):
-    """Whatever kind is asked for, the other end is the same: it names the contract to a node that knows nothing yet."""
+    """A machine that opens the same exchange for every kind. It sends the contract to a node that has none."""
 
-    def __init__(self, told: Settings) -> None:
-        super().__init__(told.address, told.state_dir, told.device)
+    def __init__(self, settings_: Settings) -> None:
+        super().__init__(settings_.address, settings_.state_dir, settings_.device)
         self.kinds: list[str] = []
 
     def connect(self, kind: str, traffic: Traffic) -> Exchange:
@@ -219,16 +219,16 @@ class Introduced(RealMachine):
         return super().connect("alone", traffic)
 
 
-async def test_a_node_that_knows_nothing_learns_the_kind_and_connects_again(tmp_path: Path) -> None:
-    told = settings(tmp_path, "alone:2")
-    machine = Introduced(told)
-    node = Node(told, machine)
+async def test_a_node_without_a_contract_learns_the_kind_and_connects_again(tmp_path: Path) -> None:
+    settings_ = settings(tmp_path, "alone:2")
+    machine = Introduced(settings_)
+    node = Node(settings_, machine)
     await node.run(asyncio.Event())
     assert machine.kinds == ["star", "alone"]
     assert node.record.counted == STEPS
 
 
-def test_a_kind_that_this_version_lacks_is_named(tmp_path: Path) -> None:
+def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
     machine = RealMachine("nowhere:1", tmp_path, "cpu")
     with pytest.raises(ConfigError, match=r"exchange\.kind: .* star, not 'pigeons'; install a newer version"):
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
@@ -252,7 +252,7 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [damage, Path.unlink])
-async def test_a_momentum_is_dropped_if_nobody_knows_what_was_sent_since(
+async def test_a_momentum_is_dropped_if_the_list_of_sent_contributions_is_unknown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lose: Callable[[Path], None]
 ) -> None:
     """Otherwise votes that are in an update already could be sent again."""
@@ -264,7 +264,7 @@ async def test_a_momentum_is_dropped_if_nobody_knows_what_was_sent_since(
     assert "node.momentum_taken_up" not in events
 
 
-async def test_a_momentum_is_taken_up_if_what_was_sent_since_is_known(
+async def test_a_momentum_is_kept_if_the_list_of_sent_contributions_is_known(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = settings(tmp_path, "alone:4")

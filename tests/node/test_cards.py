@@ -1,4 +1,4 @@
-"""Nodes of one machine spread over its cards; and a device computes in bfloat16 only where that is fast."""
+"""Nodes on one machine use different cards, and a device uses bfloat16 only where that is fast."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
         ({"GPU-of-another-user": 5}, 0, False),
     ],
 )
-def test_a_node_takes_the_card_that_the_fewest_hold(nodes: dict[str, int], number: int, is_shared: bool) -> None:
+def test_a_node_takes_the_card_with_the_fewest_nodes(nodes: dict[str, int], number: int, is_shared: bool) -> None:
     card, warning = choose_card(CARDS, nodes)
     assert card.number == number
     assert ("shared" in warning) == is_shared
@@ -79,5 +79,5 @@ def test_processes_take_different_cards_and_a_dead_one_frees_its_own(
         ("mps", True, torch.float32),
     ],
 )
-def test_bfloat16_is_for_cards_that_have_it(device: str, has_bfloat16: bool, dtype: torch.dtype) -> None:
+def test_only_cards_with_native_support_use_bfloat16(device: str, has_bfloat16: bool, dtype: torch.dtype) -> None:
     assert choose_dtype(device, has_bfloat16=has_bfloat16) == dtype

@@ -1,4 +1,4 @@
-"""The coordinator's clock, seen from a node: never more wrong than it says."""
+"""A node's estimate of the coordinator's clock is never more wrong than its error bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thinwire_proto.limits import CLOCK_DRIFT_MAX
 
 
 def probe(offset: float, there_s: float, back_s: float, sent: float = 100.0, busy_s: float = 0.001) -> Probe:
-    """What a probe reads where the coordinator's clock is `offset` ahead."""
+    """A probe of a coordinator whose clock is `offset` ahead."""
     received = sent + there_s
     answered = received + busy_s
     return Probe(sent, received + offset, answered + offset, answered + back_s)
@@ -34,7 +34,7 @@ def test_the_best_of_the_last_probes_is_used() -> None:
     assert clock.here(110.0, 100.1) == pytest.approx(105.0, abs=0.006)
 
 
-def test_an_old_probe_says_less_and_less() -> None:
+def test_the_error_bound_of_a_probe_grows_with_its_age() -> None:
     clock = CoordinatorClock()
     clock.add(probe(5.0, 0.001, 0.001), 1)
     assert clock.error(100.0 + 1000) == pytest.approx(0.001 + 1000 * CLOCK_DRIFT_MAX, rel=0.01)
@@ -42,7 +42,7 @@ def test_an_old_probe_says_less_and_less() -> None:
     assert clock.error(1100.2) == pytest.approx(0.05, rel=0.01)
 
 
-def test_a_new_epoch_forgets_the_old_clock() -> None:
+def test_a_new_term_discards_the_old_probes() -> None:
     clock = CoordinatorClock()
     clock.add(probe(5.0, 0.001, 0.001), 1)
     assert clock.add(probe(-900.0, 0.02, 0.02, sent=101.0), 2) is None
@@ -50,7 +50,7 @@ def test_a_new_epoch_forgets_the_old_clock() -> None:
 
 
 @pytest.mark.parametrize("jump", [-7200.0, -0.5, 0.5, 7200.0])
-def test_a_clock_that_jumps_is_noticed_and_the_old_probes_are_forgotten(jump: float) -> None:
+def test_a_clock_jump_is_detected_and_discards_the_old_probes(jump: float) -> None:
     clock = CoordinatorClock()
     clock.add(probe(5.0, 0.01, 0.01), 1)
     odd = clock.add(probe(5.0 + jump, 0.02, 0.02, sent=101.0), 1)
@@ -59,7 +59,7 @@ def test_a_clock_that_jumps_is_noticed_and_the_old_probes_are_forgotten(jump: fl
     assert clock.offset(101.1) == pytest.approx(5.0 + jump, abs=0.03)
 
 
-def test_a_probe_during_which_a_clock_ran_backwards_is_thrown_away() -> None:
+def test_a_probe_is_discarded_if_a_clock_ran_backwards_during_it() -> None:
     clock = CoordinatorClock()
     clock.add(probe(5.0, 0.01, 0.01), 1)
     assert "backwards" in (clock.add(Probe(100.0, 105.0, 105.1, 99.0), 1) or "")
@@ -68,7 +68,7 @@ def test_a_probe_during_which_a_clock_ran_backwards_is_thrown_away() -> None:
     assert not clock
 
 
-def test_with_drift_within_the_bound_the_truth_is_always_within_the_error() -> None:
+def test_the_true_offset_stays_within_the_error_bound_under_drift() -> None:
     rng = random.Random(1)
     for ppm in (-190, 0, 190):
         clock, now = CoordinatorClock(), 0.0

@@ -1,4 +1,4 @@
-"""What a node compares when it joins, before it trains on anything."""
+"""The checks of a node when it joins."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ContractError
 
 OTHER_MODEL = shapes_contract()
-"""A contract of this version, of a model that this version would build with other tensors."""
+"""A contract whose tensors differ from those that this version builds for its model."""
 
 
 class Agrees:
-    """Takes any node in, into the run of one contract."""
+    """An exchange that admits every node to one run."""
 
     async def join(self, applicant: Applicant) -> Admission:
         return Admission(OTHER_MODEL, step=0)
 
 
 @pytest.mark.parametrize("kept", [None, OTHER_MODEL], ids=["new", "kept"])
-async def test_a_model_that_this_version_builds_otherwise_is_refused(tmp_path: Path, kept: Contract | None) -> None:
-    """A node that kept its contract from before an upgrade learns it too, and not from a KeyError."""
+async def test_a_node_refuses_a_contract_whose_model_it_builds_differently(
+    tmp_path: Path, kept: Contract | None
+) -> None:
+    """A node with a contract from before an upgrade gets this error too, not a KeyError."""
     state = NodeState(tmp_path / "node")
     with pytest.raises(ContractError, match=r"parameters\.t0: shape none here, \(64, 128\) in the contract"):
         await join(cast(Exchange, Agrees()), state, Applicant(state.node_id, "a", kept))

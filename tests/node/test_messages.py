@@ -1,4 +1,4 @@
-"""Between protobuf and the port: nothing of a message is lost on the way."""
+"""The conversion between protobuf messages and the port's types keeps every field."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from thinwire_node.exchange.port import AnnouncedRound, Claim, Reason, RunComple
 from thinwire_proto.wire import service_pb2 as pb
 
 
-def test_each_reason_of_the_wire_has_one_of_the_node() -> None:
+def test_each_wire_reason_maps_to_one_reason_of_the_port() -> None:
     named = {number: name.removeprefix("REASON_").lower() for name, number in pb.Receipt.Reason.items() if number}
     assert {number: reason.value for number, reason in messages.REASONS.items()} == named
     assert {reason.value for reason in Reason} == {"counted", *named.values()}
 
 
-def test_an_outcome() -> None:
+def test_a_receipt_converts_to_an_outcome() -> None:
     counted = messages.outcome(pb.Receipt(outcome=pb.Receipt.OUTCOME_COUNTED, step=7, arrived_us=1_500_000))
     assert (counted.reason, counted.counted, counted.step, counted.arrived) == (Reason.COUNTED, True, 7, 1.5)
     late = messages.outcome(
@@ -22,14 +22,14 @@ def test_an_outcome() -> None:
     assert (late.reason, late.counted, late.text, late.arrived) == (Reason.LATE, False, "too late", None)
 
 
-def test_a_reason_that_only_a_newer_coordinator_knows() -> None:
+def test_an_unknown_wire_reason_becomes_unknown() -> None:
     receipt = pb.Receipt.FromString(
         pb.Receipt(outcome=pb.Receipt.OUTCOME_NOT_COUNTED).SerializeToString() + b"\x10\x63"
     )
     assert messages.outcome(receipt).reason is Reason.UNKNOWN
 
 
-def test_announcements() -> None:
+def test_announcements_convert_to_the_types_of_the_port() -> None:
     lease = [pb.SampleRange(start=4, count=2), pb.SampleRange(start=9, count=1)]
     opened = pb.Announcement(
         state=pb.Announcement.STATE_ROUND,
@@ -48,11 +48,11 @@ def test_announcements() -> None:
     assert messages.announcement(pb.Announcement(state=pb.Announcement.STATE_COMPLETE, step=9)) == RunComplete(9)
 
 
-def test_a_claim_keeps_the_difference_between_position_0_and_none() -> None:
+def test_a_claim_distinguishes_position_0_from_none() -> None:
     claim = Claim(1, 2, 3, 2, 0, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
     header = messages.header(claim)
-    told = (header.term, header.round, header.step, header.base_step, header.dropped, header.samples)
-    assert told == (1, 2, 3, 2, 1, 4)
+    fields = (header.term, header.round, header.step, header.base_step, header.dropped, header.samples)
+    assert fields == (1, 2, 3, 2, 1, 4)
     assert (header.fingerprint, header.loss, header.compute_ms) == (2**63, 2.5, 70)
     assert header.HasField("trained_through")
     assert not messages.header(Claim(1, 2, 3, 3, None)).HasField("trained_through")

@@ -1,4 +1,4 @@
-"""Train, extract or wait: every rule, under synthetic time."""
+"""Tests every rule of `pacing` with synthetic times."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def kind(rules: RoundSpec, **changes: Any) -> type:
     return type(decide(replace(VIEW, **changes), rules))
 
 
-def test_the_cut_leaves_time_for_all_that_comes_after_it() -> None:
+def test_the_extraction_leaves_time_for_encoding_and_upload() -> None:
     assert extract_at(VIEW, ROUND, spec()) == pytest.approx(T - 0.1 - 1.0 - 0.25)
     assert kind(spec(), now=8.6) is Train
     assert kind(spec(), now=8.65) is Extract
-    assert kind(spec(), now=T) is Extract  # at the very deadline it may still be counted
-    assert kind(spec(), now=T + 0.01) is Train  # now it cannot, so it is for the next round
+    assert kind(spec(), now=T) is Extract  # exactly at the deadline, the contribution may still count
+    assert kind(spec(), now=T + 0.01) is Train  # after the deadline, training is for the next round
 
 
-def test_a_micro_batch_that_would_not_end_in_time_is_begun_after_the_cut() -> None:
+def test_a_micro_batch_that_would_end_too_late_starts_after_the_extraction() -> None:
     assert kind(spec(), now=6.0, sample_s=3.0) is Extract
     assert kind(spec(), now=6.0, sample_s=3.0, samples=0, base_step=None) is Train
 
@@ -70,39 +70,39 @@ def test_a_micro_batch_that_would_not_end_in_time_is_begun_after_the_cut() -> No
     ("age", "replica_step", "contributed", "expected"),
     [
         (0, 5, False, Train),
-        (0, 5, True, Wait),  # for the update
+        (0, 5, True, Wait),  # waits for the update
         (0, 4, False, Wait),
-        (1, 5, True, Train),  # towards the next round, on parameters that are a step old there
+        (1, 5, True, Train),  # for the next round, on parameters that are one step old then
         (1, 4, False, Train),
         (1, 4, True, Wait),
         (2, 4, True, Train),
         (1, 3, False, Wait),
     ],
 )
-def test_computing_goes_on_as_long_as_a_round_can_take_it(
+def test_training_continues_while_a_round_can_accept_the_base(
     age: int, replica_step: int, contributed: bool, expected: type
 ) -> None:
     changes = {"replica_step": replica_step, "contributed": contributed, "samples": 0, "base_step": None}
     assert kind(spec(age=age), **changes) is expected
 
 
-def test_gradient_that_no_round_takes_any_more_is_dropped() -> None:
+def test_a_gradient_too_old_for_any_round_is_dropped() -> None:
     assert kind(spec(), base_step=4) is Train
     assert kind(spec(), base_step=3) is Drop
     assert kind(spec(age=0), base_step=4) is Drop
-    assert kind(spec(), base_step=5, replica_step=7) is Drop  # the next round will stand on step 7
+    assert kind(spec(), base_step=5, replica_step=7) is Drop  # the next round is based on step 7
 
 
-def test_a_replica_that_is_ahead_of_the_round_does_not_contribute_to_it() -> None:
+def test_a_replica_ahead_of_the_round_does_not_contribute() -> None:
     assert kind(spec(), replica_step=6, now=9.0) is Train
 
 
-def test_one_contribution_is_out_at_a_time() -> None:
+def test_only_one_contribution_is_in_flight() -> None:
     assert kind(spec(), now=9.0, out=True) is Train
     assert kind(spec(), now=9.0, contributed=True) is Train
 
 
-def test_at_pace_barrier_everybody_trains_a_share() -> None:
+def test_at_pace_barrier_each_node_trains_its_share() -> None:
     rules = spec("barrier", age=0)
     assert decide(replace(VIEW, samples=6), rules) == Train(2, "towards step 5")
     assert kind(rules, samples=8) is Extract
@@ -111,25 +111,25 @@ def test_at_pace_barrier_everybody_trains_a_share() -> None:
     assert kind(overlapped, samples=8) is Extract
 
 
-def test_who_waits_at_a_barrier_trains_on_while_the_lease_lasts() -> None:
-    """A packet that is sent again delays one node's contribution; it should not leave all machines idle."""
+def test_at_pace_barrier_a_waiting_node_trains_until_its_lease_is_used_up() -> None:
+    """A retransmitted packet delays one node's contribution. It should not leave all machines idle."""
     share_is_trained = replace(VIEW, samples=8, contributed=True)
     assert decide(share_is_trained, spec("barrier", age=1)) == Train(4, "towards step 6")
     assert isinstance(decide(replace(share_is_trained, leased=0), spec("barrier", age=1)), Wait)
     assert isinstance(decide(share_is_trained, spec("barrier", age=0)), Wait)
 
 
-def test_a_lease_that_is_used_up_is_said() -> None:
+def test_a_used_up_lease_leads_to_an_extraction_or_an_empty_claim() -> None:
     assert kind(spec(), leased=0) is Extract
     assert kind(spec(), leased=0, samples=0, base_step=None) is SayNothing
     assert kind(spec(), leased=0, samples=0, base_step=None, contributed=True) is Wait
 
 
-def test_whom_a_round_has_passed_speaks_up_early_in_the_next() -> None:
+def test_a_node_that_missed_a_round_contributes_early_in_the_next() -> None:
     assert kind(spec("barrier", age=0), hurry=True, samples=1) is Extract
 
 
-def test_without_a_round_there_is_nothing_to_do() -> None:
+def test_without_a_round_the_node_waits() -> None:
     assert kind(spec(), round=None) is Wait
 
 
@@ -139,11 +139,11 @@ def test_without_a_round_there_is_nothing_to_do() -> None:
         ({"sample_s": 0.0}, 4),
         ({"leased": 3}, 3),
         ({"sample_s": 1.0}, 2),  # a quarter of a round
-        ({"sample_s": 30.0}, 1),  # and one, however slow the machine is
-        ({"now": 8.0, "sample_s": 0.2}, 3),  # what is left before the extraction
+        ({"sample_s": 30.0}, 1),  # at least one, however slow the machine is
+        ({"now": 8.0, "sample_s": 0.2}, 3),  # the time left before the extraction
     ],
 )
-def test_micro_batches_are_no_larger_than_fits(changes: dict[str, Any], samples: int) -> None:
+def test_micro_batches_fit_into_the_time_left(changes: dict[str, Any], samples: int) -> None:
     decision = decide(replace(VIEW, **({"samples": 0, "base_step": None} | changes)), spec(samples=64))
     assert isinstance(decision, Train)
     assert decision.samples == samples
@@ -163,7 +163,7 @@ def test_the_tail_is_the_slowest_of_the_last_eight() -> None:
     assert tail.seconds(T) == pytest.approx(0.7)
 
 
-def test_speed_is_the_mean_of_the_last_ones() -> None:
+def test_speed_is_the_mean_of_the_last_micro_batches() -> None:
     speed = Speed()
     assert speed.sample_s == 0.0
     speed.trained(4, 2.0)
@@ -171,18 +171,18 @@ def test_speed_is_the_mean_of_the_last_ones() -> None:
     assert speed.sample_s == pytest.approx(0.3)
 
 
-def test_a_lease_goes_on_behind_what_was_trained() -> None:
+def test_a_renewed_lease_continues_after_the_trained_positions() -> None:
     lease = Lease()
     lease.renew([range(4), range(10, 20)])
     assert [lease.take(3), lease.take(3), lease.take(1)] == [[0, 1, 2], [3, 10, 11], [12]]
-    lease.renew([range(2, 4), range(10, 20), range(30, 32)])  # told before the last two were heard of
+    lease.renew([range(2, 4), range(10, 20), range(30, 32)])  # announced before the swarm learned of the last two
     assert lease.left == 9
     assert lease.take(7) == list(range(13, 20))
     lease.renew([range(30, 32), range(50, 60)])
     assert (lease.take(2), lease.trained_through) == ([30, 31], 31)
 
 
-def test_a_mark_from_an_earlier_life_counts() -> None:
+def test_a_lease_continues_after_the_positions_of_an_earlier_process() -> None:
     lease = Lease(trained_through=11)
     lease.renew([range(10, 20)])
     assert lease.take(1) == [12]

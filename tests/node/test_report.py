@@ -1,4 +1,4 @@
-"""The parts of watching: bytes, names, words, and the HTTP port, each by itself."""
+"""Unit tests of observation: byte counts, metrics, the view and the status command."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, i
             received += len(other.recv(65536))
         other.sendall(b"y" * 1000)
         client.recv(1000)
-        (count,) = wire_counts(server.getsockname()[1], End.THEIRS).values()  # the server's own end is not among them
+        (count,) = wire_counts(server.getsockname()[1], End.THEIRS).values()  # without the server's own end
         headers = ip_bytes + 20 + 12
         assert (count.sent - 100_000) % headers == 0
         assert 100_000 + 2 * headers < count.sent < 110_000
@@ -68,29 +68,29 @@ def test_the_kernel_counts_segments_with_their_headers(family: int, host: str, i
         seen = traffic.wire
         assert seen is not None
         assert seen.sent >= count.sent
-    traffic.look()  # what is closed still counts
+    traffic.look()  # a closed connection still counts
     assert traffic.wire == seen
 
 
-def test_an_old_kernel_tells_nothing_and_so_do_we() -> None:
+def test_tcp_info_gives_wire_bytes_unless_the_kernel_is_too_old() -> None:
     assert parse_tcp_info(bytes(192), 20) is None
-    told = bytearray(232)
-    told[128:136] = (500).to_bytes(8, sys.byteorder)
-    told[136:144] = (3).to_bytes(4, sys.byteorder) + (2).to_bytes(4, sys.byteorder)
-    told[200:208] = (900).to_bytes(8, sys.byteorder)
-    assert parse_tcp_info(bytes(told), 20) == WireCount(900 + 3 * 40, 500 + 2 * 40)
-    told[5] = 1
-    assert parse_tcp_info(bytes(told), 20) == WireCount(900 + 3 * 52, 500 + 2 * 52)
+    tcp_info = bytearray(232)
+    tcp_info[128:136] = (500).to_bytes(8, sys.byteorder)
+    tcp_info[136:144] = (3).to_bytes(4, sys.byteorder) + (2).to_bytes(4, sys.byteorder)
+    tcp_info[200:208] = (900).to_bytes(8, sys.byteorder)
+    assert parse_tcp_info(bytes(tcp_info), 20) == WireCount(900 + 3 * 40, 500 + 2 * 40)
+    tcp_info[5] = 1
+    assert parse_tcp_info(bytes(tcp_info), 20) == WireCount(900 + 3 * 52, 500 + 2 * 52)
 
 
-def test_the_metrics_are_those_of_the_table() -> None:
+def test_each_metric_has_values_with_its_labels() -> None:
     found = samples(REPORT, 0.5)
     assert found.keys() == {metric for metric in METRICS if metric.kind != "histogram"}
     assert all(len(labels) == len(metric.labels) for metric, values in found.items() for labels in values)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install -y prometheus")
-def test_promtool_finds_nothing_to_say() -> None:
+def test_promtool_accepts_the_metrics() -> None:
     class Always(Reporter):
         def report(self) -> Report:
             return REPORT
@@ -101,7 +101,7 @@ def test_promtool_finds_nothing_to_say() -> None:
     assert (said.returncode, said.stdout + said.stderr) == (0, b"")
 
 
-def test_durations_fall_on_the_side_of_their_bound() -> None:
+def test_a_duration_equal_to_a_bound_counts_below_it() -> None:
     durations = Durations()
     for seconds in (0.0, 0.001, 0.0011, 1000.0):
         durations.add(seconds)
@@ -109,7 +109,7 @@ def test_durations_fall_on_the_side_of_their_bound() -> None:
     assert durations.sum_s == pytest.approx(1000.0021)
 
 
-def test_words_and_figures() -> None:
+def test_the_view_shows_every_figure() -> None:
     assert [human_bytes(count) for count in (0, 999, 1000, 1.7e6, 2e13)] == [
         "0 B",
         "999 B",
@@ -131,16 +131,16 @@ def test_words_and_figures() -> None:
     bytes_told = "\n".join(line.plain for line in byte_lines(REPORT))
     assert "payload             1,701,000       4,500,000" in bytes_told
     troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, micro_batches_dropped=3, gradients_dropped=4))
-    told = _plain(lines(troubled, 100))
-    assert "not counted  1, most recently: the round is over" in told
-    assert [line.split()[0] for line in told.splitlines()[-3:]] == ["dropped", "too", "resyncs"]
+    text = _plain(lines(troubled, 100))
+    assert "not counted  1, most recently: the round is over" in text
+    assert [line.split()[0] for line in text.splitlines()[-3:]] == ["dropped", "too", "resyncs"]
 
 
 def _plain(found: list[Text]) -> str:
     return "\n".join(line.plain for line in found)
 
 
-def test_a_node_that_knows_nothing_yet_has_a_view_too() -> None:
+def test_a_node_that_has_not_joined_has_a_view() -> None:
     early = replace(
         REPORT,
         words="connecting",
@@ -164,11 +164,11 @@ def test_a_node_that_knows_nothing_yet_has_a_view_too() -> None:
         ("training", None, 60, "the node is not running; it ended without leaving 60 s ago"),
     ],
 )
-def test_whether_it_runs(state: str, running: bool | None, age_s: float, words: str) -> None:
+def test_the_condition_says_whether_the_node_runs(state: str, running: bool | None, age_s: float, words: str) -> None:
     assert status.condition(replace(REPORT, state=state), running, REPORT.at_s + age_s) == words
 
 
-def test_a_report_can_be_read_again_and_the_lock_tells_who_runs(tmp_path: Path) -> None:
+def test_a_report_can_be_read_again_and_the_lock_shows_whether_the_node_runs(tmp_path: Path) -> None:
     status.write(tmp_path, REPORT)
     assert status.read(tmp_path) == REPORT
     assert status.runs(tmp_path) is False
@@ -181,7 +181,7 @@ def test_a_report_can_be_read_again_and_the_lock_tells_who_runs(tmp_path: Path) 
         status.read(tmp_path)
 
 
-def test_the_command_says_whether_a_node_runs(
+def test_the_status_command_says_whether_a_node_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ask_status(folder: Path, *more: str) -> str:

@@ -1,4 +1,4 @@
-"""Both local rules keep the same promises: what was learned is sent, or stays, or comes back; nothing else moves."""
+"""Both local rules lose nothing: what was learned is sent, stays in the momentum or is put back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from thinwire_proto.exact.votes import Votes
 
 CPU = torch.device("cpu")
 NUMBERED = torch.device("cpu:0")
-"""Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""
+"""The CPU by another name than its tensors report, so that the trainer makes copies as it does for a real device."""
 LOCAL: dict[str, Any] = {"rule": {"kind": "local_adamw"}, "demo": {"beta": 0.9}}
 SECTIONS: dict[str, dict[str, Any]] = {
     "demo": {"demo": {"alpha": 0.7, "beta": 0.9}},
@@ -54,24 +54,24 @@ def trained(rule: Rule, *seeds: int) -> None:
 
 
 def dense(layout: TileLayout, sent: Sent) -> torch.Tensor:
-    """What was sent, as a flat buffer in tile space."""
+    """The sent components as a flat buffer in tile space."""
     flat = torch.zeros(layout.components)
     flat[sent.components] = sent.values
     return flat
 
 
 def transformed(layout: TileLayout, flat: torch.Tensor) -> torch.Tensor:
-    """Coefficients of a flat buffer in tile space, as another."""
+    """The coefficients of a flat buffer in tile space, as another such buffer."""
     parts = (forward(layout.matrices(flat), "dct"), forward(layout.vectors(flat), "dct"))
     return torch.cat([part.flatten() for part in parts])
 
 
-def test_what_stays_and_what_was_sent_make_up_what_was_learned(contract: Contract) -> None:
+def test_kept_and_sent_components_add_up_to_what_was_learned(contract: Contract) -> None:
     rule, twin = rule_of(contract), rule_of(contract)
     for one in (rule, twin):
         trained(one, 1, 2)
     sent = rule.extract(16, RATE)
-    everything = twin.extract(1, RATE)  # a twin's cut of another size has another part of the same whole
+    everything = twin.extract(1, RATE)  # a larger extraction from a twin rule: another part of the same sum
     layout = layout_of(contract.parameters)
     alpha = contract.demo.alpha
     whole = rule.momentum.buffer + alpha * dense(layout, sent)
@@ -80,7 +80,7 @@ def test_what_stays_and_what_was_sent_make_up_what_was_learned(contract: Contrac
     assert len(everything.components) < len(sent.components)
 
 
-def test_what_was_not_counted_comes_back(contract: Contract) -> None:
+def test_a_contribution_that_was_not_counted_is_put_back(contract: Contract) -> None:
     rule = rule_of(contract)
     trained(rule, 1)
     sent = rule.extract(16, RATE)
@@ -91,7 +91,7 @@ def test_what_was_not_counted_comes_back(contract: Contract) -> None:
     )
 
 
-def test_a_rule_goes_on_from_its_state_as_if_nothing_had_been(contract: Contract) -> None:
+def test_a_rule_resumes_exactly_from_its_state(contract: Contract) -> None:
     rule, again = rule_of(contract), rule_of(contract)
     trained(rule, 1, 2)
     rule.extract(16, RATE)
@@ -120,7 +120,7 @@ def test_the_state_is_a_copy(contract: Contract) -> None:
     assert not torch.equal(rule.state()["coefficients"], before["coefficients"])
 
 
-def test_what_is_cleared_is_not_sent(contract: Contract) -> None:
+def test_a_cleared_gradient_is_not_sent(contract: Contract) -> None:
     rule = rule_of(contract)
     trained(rule, 1)
     rule.clear()
@@ -129,7 +129,7 @@ def test_what_is_cleared_is_not_sent(contract: Contract) -> None:
     assert len(rule.extract(16, RATE).components) == 0
 
 
-def test_what_is_forgotten_is_as_if_it_had_never_been(contract: Contract) -> None:
+def test_a_rule_that_forgot_equals_a_new_one(contract: Contract) -> None:
     rule = rule_of(contract)
     trained(rule, 1)
     rule.extract(4, RATE)
@@ -145,7 +145,7 @@ def test_what_is_forgotten_is_as_if_it_had_never_been(contract: Contract) -> Non
     assert torch.equal(sent[0].values, sent[1].values)
 
 
-def test_with_magnitudes_each_value_is_what_its_tiles_code_stands_for() -> None:
+def test_with_magnitudes_each_value_equals_its_tiles_code() -> None:
     contract = shapes_contract(**LOCAL)
     layout = layout_of(contract.parameters)
     rule = rule_of(contract)
@@ -162,8 +162,8 @@ def test_with_magnitudes_each_value_is_what_its_tiles_code_stands_for() -> None:
 # local_adamw alone
 
 
-def test_its_inner_steps_are_those_of_adamw() -> None:
-    """Against torch.optim.AdamW, across rounds: moments stay, and each round begins at the base."""
+def test_inner_steps_equal_torch_adamw() -> None:
+    """Compares with torch.optim.AdamW across rounds: moments are kept, and each round starts at the base."""
     contract = shapes_contract(rule={"kind": "local_adamw", "beta2": 0.99, "weight_decay": 0.1})
     rule = rule_of(contract)
     theta = {name: torch.nn.Parameter(tensor) for name, tensor in tensors_of(7).items()}
@@ -187,7 +187,7 @@ def test_its_inner_steps_are_those_of_adamw() -> None:
         rule.extract(4, RATE)
 
 
-def test_the_difference_feeds_the_error_feedback() -> None:
+def test_the_offset_is_added_to_the_error_feedback() -> None:
     contract = shapes_contract(**LOCAL)
     layout = layout_of(contract.parameters)
     rule = rule_of(contract)
@@ -211,7 +211,7 @@ def trainer_of(device: torch.device = CPU, **sections: Any) -> Trainer:
 
 
 def moved(trainer: Trainer, *votes: Votes) -> Replica:
-    """The trainer's replica, after the update that the coordinator would make of these votes; applied to it as well."""
+    """Apply the update that the coordinator would merge from these votes to the trainer's replica, and return it."""
     replica = trainer.replica
     merger = merger_of(replica.contract, replica.layout, replica.step)
     for one in votes:
@@ -226,7 +226,7 @@ def model_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("device", [CPU, NUMBERED], ids=["one device", "two devices"])
-def test_a_micro_batch_moves_the_nodes_own_copy_and_never_the_replica(device: torch.device) -> None:
+def test_a_micro_batch_changes_the_nodes_copy_and_not_the_replica(device: torch.device) -> None:
     trainer = trainer_of(device)
     before = trainer.replica.state_hash()
     trainer.micro_batch(range(4))
@@ -243,7 +243,7 @@ def test_a_micro_batch_moves_the_nodes_own_copy_and_never_the_replica(device: to
     assert trainer.replica.state_hash() == before
 
 
-def test_an_update_between_two_micro_batches_keeps_the_difference() -> None:
+def test_an_update_between_two_micro_batches_keeps_the_offset() -> None:
     trainer = trainer_of()
     theirs = random_votes(trainer.replica.layout, 8, 1)
     sizes = torch.full((trainer.replica.layout.tiles,), 150, dtype=torch.uint8).numpy()
@@ -262,7 +262,7 @@ def test_an_update_between_two_micro_batches_keeps_the_difference() -> None:
     assert any(not torch.equal(now[name], offset[name]) for name in offset)
 
 
-def test_a_gradient_that_is_dropped_leaves_the_model_at_the_base() -> None:
+def test_dropping_the_gradient_returns_the_model_to_the_base() -> None:
     trainer = trainer_of()
     trainer.micro_batch(range(4))
     trainer.clear()
@@ -271,7 +271,7 @@ def test_a_gradient_that_is_dropped_leaves_the_model_at_the_base() -> None:
 
 
 @pytest.mark.parametrize("sections", [{}, {"rule": {"kind": "local_adamw", "outer_rate": 0.7}}], ids=["1", "0.7"])
-def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(sections: dict[str, Any]) -> None:
+def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(sections: dict[str, Any]) -> None:
     trainer = trainer_of(**sections)
     trainer.micro_batch(range(4))
     sent, _, _ = trainer.extract(32)

@@ -1,4 +1,4 @@
-"""A snapshot that broke off on its way is gone on with where it broke off: a real link, and a server that drops it."""
+"""The download of a snapshot resumes where it broke off: a real link, and a server that drops the connection."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ CONTRACT = small_contract()
 
 @dataclass
 class Store(SwarmServicer):
-    """Serves one snapshot as the coordinator does, in parts small enough that a small one has several. breaks: how
-    often a stream ends after a few parts. refusal: why nothing is served, if nothing is."""
+    """Serves one snapshot as the coordinator does, but in small parts.
+
+    breaks: how many streams end after a few parts. refusal: the reason to serve nothing, if any."""
 
     step: int
     data: bytes
@@ -80,7 +81,7 @@ async def served(store: Store) -> AsyncIterator[Star]:
 
 
 def snapshot(folder: Path, step: int) -> tuple[bytes, bytes]:
-    """A snapshot's bytes, and the hash of the parameters in it."""
+    """The bytes of a snapshot and the hash of its parameters."""
     replica = random_replica(CONTRACT, seed=step, step=step)
     replica.save(folder / "made")
     return (folder / "made").read_bytes(), replica.state_hash()
@@ -91,9 +92,7 @@ def state(tmp_path: Path) -> NodeState:
     return NodeState(tmp_path / "node")
 
 
-async def test_one_that_broke_off_twice_is_gone_on_with_and_is_the_same_bit_for_bit(
-    tmp_path: Path, state: NodeState
-) -> None:
+async def test_a_download_that_broke_off_twice_resumes_and_is_identical(tmp_path: Path, state: NodeState) -> None:
     data, state_hash = snapshot(tmp_path, 7)
     store = holding(7, data, breaks=2)
     async with served(store) as link:
@@ -104,7 +103,7 @@ async def test_one_that_broke_off_twice_is_gone_on_with_and_is_the_same_bit_for_
             assert state.partial_snapshot() == (state.path("snapshot-7.part"), 7, here)
             assert state.path("snapshot-7.part").read_bytes() == data[:here]
             state.close()
-            state = NodeState(tmp_path / "node")  # a node that is started anew goes on with it, too
+            state = NodeState(tmp_path / "node")  # a restarted node resumes too
         replica = await fetch_snapshot(link, state, CONTRACT)
     step = PARTS_BEFORE_A_BREAK * store.part_bytes
     assert store.asked == [(0, 0), (7, step), (7, 2 * step)]
@@ -113,7 +112,7 @@ async def test_one_that_broke_off_twice_is_gone_on_with_and_is_the_same_bit_for_
     assert state.partial_snapshot() is None
 
 
-async def test_a_newer_snapshot_is_fetched_from_its_beginning(tmp_path: Path, state: NodeState) -> None:
+async def test_a_newer_snapshot_is_fetched_from_the_beginning(tmp_path: Path, state: NodeState) -> None:
     old, _ = snapshot(tmp_path, 7)
     new, state_hash = snapshot(tmp_path, 9)
     state.path("snapshot-7.part").write_bytes(old[: len(old) // 2])
@@ -128,10 +127,10 @@ async def test_a_newer_snapshot_is_fetched_from_its_beginning(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("more", [b"", b"and more"])
-async def test_one_that_is_there_whole_or_longer_than_whole_does_not_stop_the_node(
+async def test_a_complete_or_overlong_partial_file_does_not_stop_the_node(
     tmp_path: Path, state: NodeState, more: bytes
 ) -> None:
-    """A node may die between the last byte and the file's own name; a file that is too long is fetched anew."""
+    """A node may die after the last byte, before it renames the file. A file that is too long is fetched again."""
     data, state_hash = snapshot(tmp_path, 7)
     state.path("snapshot-7.part").write_bytes(data + more)
     store = holding(7, data)
@@ -141,8 +140,10 @@ async def test_one_that_is_there_whole_or_longer_than_whole_does_not_stop_the_no
     assert replica.state_hash() == state_hash
 
 
-async def test_what_came_stays_if_the_coordinator_refuses_for_another_reason(tmp_path: Path, state: NodeState) -> None:
-    """It may be gigabytes, and what is wrong with the coordinator may be mended."""
+async def test_a_partial_file_is_kept_if_the_coordinator_refuses_for_another_reason(
+    tmp_path: Path, state: NodeState
+) -> None:
+    """The file may have gigabytes, and the coordinator may recover."""
     data, state_hash = snapshot(tmp_path, 7)
     here = data[: len(data) // 2]
     state.path("snapshot-7.part").write_bytes(here)

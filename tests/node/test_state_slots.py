@@ -1,4 +1,4 @@
-"""Nodes that share a folder: each has a slot of its own, and finds it again."""
+"""Nodes that share a folder each get their own slot and find it again."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ with free_state_slot(Path(sys.argv[1])) as slot:
 RACERS = 6
 
 
-def test_nodes_that_start_together_get_places_of_their_own_and_a_dead_ones_is_free_again(tmp_path: Path) -> None:
+def test_nodes_that_start_together_get_different_slots_and_a_killed_node_frees_its_slot(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TAKER, str(tmp_path)]
     racers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(RACERS)
     ]
     try:
-        by_place = {int(racer.stdout.readline()): racer for racer in racers if racer.stdout}
-        assert sorted(by_place) == list(range(RACERS))
-        by_place[2].kill()
-        by_place[2].wait()
+        by_slot = {int(racer.stdout.readline()): racer for racer in racers if racer.stdout}
+        assert sorted(by_slot) == list(range(RACERS))
+        by_slot[2].kill()
+        by_slot[2].wait()
         with free_state_slot(tmp_path) as slot:
             assert slot.number == 2
     finally:
@@ -41,7 +41,7 @@ def test_nodes_that_start_together_get_places_of_their_own_and_a_dead_ones_is_fr
             racer.communicate()
 
 
-def test_a_place_serves_as_a_state_directory_and_is_found_again(tmp_path: Path) -> None:
+def test_a_slot_serves_as_a_state_directory_and_is_found_again(tmp_path: Path) -> None:
     ids = []
     for _ in range(2):
         with free_state_slot(tmp_path) as slot:
@@ -51,7 +51,7 @@ def test_a_place_serves_as_a_state_directory_and_is_found_again(tmp_path: Path) 
     assert ids[0] == ids[1]
 
 
-def test_a_folder_that_a_node_was_given_by_name_is_skipped(tmp_path: Path) -> None:
+def test_a_slot_in_use_as_a_state_dir_is_skipped(tmp_path: Path) -> None:
     state = NodeState(tmp_path / "0")
     with free_state_slot(tmp_path) as slot:
         assert slot.number == 1
@@ -60,13 +60,13 @@ def test_a_folder_that_a_node_was_given_by_name_is_skipped(tmp_path: Path) -> No
         assert slot.number == 0
 
 
-def test_that_all_are_taken_is_said(tmp_path: Path) -> None:
+def test_an_error_says_that_all_slots_are_taken(tmp_path: Path) -> None:
     first, second, third = (free_state_slot(tmp_path, slots_max=2) for _ in range(3))
     with first, second, pytest.raises(ConfigError, match="running nodes hold all 2 slots"), third:
         pass
 
 
-def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_an_error_names_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used for state slots"), free_state_slot(tmp_path / "file"):
         pass

@@ -1,4 +1,4 @@
-"""The example script, really run by torchrun: two ranks with gloo."""
+"""Runs the example script under torchrun: two ranks with gloo."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 RANKS = 2
 
 
-def test_the_example_under_torchrun_keeps_ranks_equal_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """Four steps; then again from the checkpoint in the middle, to the same fingerprint."""
+def test_the_example_keeps_ranks_equal_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """Runs four steps, then resumes from the checkpoint in the middle and compares the fingerprints."""
     whole = example(tmp_path, "--save-every", "2")
     assert "of all 2 ranks are equal bit for bit" in whole
     for path in (tmp_path / "step-00000004").iterdir():

@@ -1,4 +1,4 @@
-"""A kind of model and a kind of data that one file adds: a swarm of real processes trains and verifies them."""
+"""One file adds a kind of model and a kind of data, and a swarm of real processes trains and verifies them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ weight_max = 4
 TOY = str(Path(__file__).parents[1] / "support" / "toy_kinds.py")
 
 
-def test_a_swarm_trains_a_toy_model_on_toy_data(tmp_path: Path) -> None:
+def test_a_swarm_trains_and_verifies_a_toy_model_on_toy_data(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
         swarm.coordinator(RUN, "--wait-for", "2", "--evaluate-every", "10", through=("toy_kinds.py", "coordinator"))
         nodes = [swarm.node(name, through=("toy_kinds.py", "node")) for name in ("a", "b")]
@@ -47,7 +47,7 @@ def test_a_swarm_trains_a_toy_model_on_toy_data(tmp_path: Path) -> None:
         assert losses[-1] < losses[0] / 4
 
 
-def test_a_thinwire_without_the_kind_refuses_the_run(tmp_path: Path) -> None:
+def test_a_coordinator_without_the_kind_refuses_the_run(tmp_path: Path) -> None:
     (tmp_path / "RUN.toml").write_text(RUN)
     command = [sys.executable, "-m", "thinwire_coordinator", "serve", "--listen", "127.0.0.1:0"]
     command += ["--state-dir", str(tmp_path / "state"), "--run", str(tmp_path / "RUN.toml")]

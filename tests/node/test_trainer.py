@@ -1,4 +1,4 @@
-"""From samples to a mean gradient; what is not finite is dropped and counted, and touches nothing."""
+"""The trainer averages gradients, drops micro-batches that are not finite, and looks ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, merge
 
 NUMBERED = torch.device("cpu:0")
-"""Not equal to "cpu", which is what its tensors say: so a trainer on it copies, as where devices really differ."""
+"""The CPU by another name than its tensors report, so that the trainer makes copies as it does for a real device."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def momentum_after(trainer: Trainer, batches: list[range]) -> torch.Tensor:
     return trainer.rule.momentum.buffer.clone()
 
 
-def test_micro_batches_make_up_the_mean_gradient_of_all_samples() -> None:
+def test_micro_batches_add_up_to_the_mean_gradient_of_all_samples() -> None:
     contract = small_contract()
     momenta = []
     for batches in ([range(6)], [range(2), range(2, 3), range(3, 6)]):
@@ -41,7 +41,7 @@ def test_micro_batches_make_up_the_mean_gradient_of_all_samples() -> None:
     assert momenta[0].abs().max() > 0
 
 
-def test_a_cut_tells_samples_and_loss_and_begins_anew(trainer: Trainer) -> None:
+def test_an_extraction_returns_samples_and_loss_and_resets_them(trainer: Trainer) -> None:
     trainer.micro_batch(range(4))
     trainer.micro_batch(range(4, 6))
     _, samples, loss = trainer.extract(32)
@@ -50,7 +50,7 @@ def test_a_cut_tells_samples_and_loss_and_begins_anew(trainer: Trainer) -> None:
     assert trainer.samples == 0
 
 
-def test_training_leaves_the_replica_alone(trainer: Trainer) -> None:
+def test_training_does_not_change_the_replica(trainer: Trainer) -> None:
     before = trainer.replica.state_hash()
     trainer.micro_batch(range(4))
     trainer.extract(32)
@@ -87,7 +87,9 @@ def test_an_update_reaches_the_model(trainer: Trainer) -> None:
     trainer.refresh()
     trainer.micro_batch(range(2))
     _, _, loss = trainer.extract(1)
-    assert loss == pytest.approx(5.545, abs=1e-3)  # no embedding, no opinion: ln 256
+    assert loss == pytest.approx(
+        5.545, abs=1e-3
+    )  # without an embedding the model predicts a uniform distribution: ln 256
 
 
 def test_an_interrupted_micro_batch_keeps_nothing(trainer: Trainer) -> None:
@@ -112,21 +114,22 @@ def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch
 
 
 def update_of(replica: Replica, *votes: Votes, share: float = 1.0) -> Update:
-    """The update that the coordinator would make of these votes, with a share of its step."""
+    """The update that the coordinator would merge from these votes, with its step scaled by `share`."""
     schedule, step = replica.contract.schedule, replica.step
     merged = merge([(one, 1) for one in votes], replica.layout.components)
     return Update(step, to_float32(share * learning_rate(schedule, step)), decay(schedule, step), merged)
 
 
 def stands_on(trainer: Trainer, replica: Replica) -> bool:
-    """Whether the model's parameters are this replica's, bit for bit."""
+    """Whether the model's parameters equal this replica's bit for bit."""
     model = trainer._compute.parameters
     return all(torch.equal(model[name], tensor) for name, tensor in replica.tensors.items())
 
 
 def looks_ahead(trainer: Trainer, sent: Sent, share: float = 1.0) -> bool:
-    """Whether the model stands on what an update of these votes alone would make of the replica, to a twentieth of the
-    step: but for the few parameters on which the votes are silent, where an update's sign is by place."""
+    """Whether the model's parameters equal the replica after an update of these votes alone, to 1/20 of the step.
+
+    Ignores the few parameters without votes, where the sign of an update depends on the position."""
     expected = trainer.replica.clone()
     close = learning_rate(expected.contract.schedule, expected.step) / 20
     expected.apply(update_of(expected, sent.votes(), share=share), b"")
@@ -140,7 +143,7 @@ def looks_ahead(trainer: Trainer, sent: Sent, share: float = 1.0) -> bool:
     ids=["signs, tensors shared", "tensors shared", "tensors copied"],
 )
 def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
-    """A trainer in mid-run, with weight decay, and the contribution that it has under way."""
+    """A trainer with weight decay in the middle of a run, and its contribution in flight."""
     magnitude, device = request.param
     schedule = {"learning_rate": 0.01, "weight_decay": 0.1, "steps": 100}
     contract = small_contract(schedule=schedule, demo={"magnitude": magnitude})
@@ -151,9 +154,7 @@ def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
-def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(
-    looking: tuple[Trainer, Sent], share: float
-) -> None:
+def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(looking: tuple[Trainer, Sent], share: float) -> None:
     trainer, sent = looking
     assert not looks_ahead(trainer, sent, share)
     trainer.look_ahead(sent, share)
@@ -161,7 +162,7 @@ def test_looking_ahead_is_the_update_with_the_nodes_own_votes_alone(
     assert not looks_ahead(trainer, sent, 1.5 - share)
 
 
-def test_looking_ahead_never_touches_the_replica(looking: tuple[Trainer, Sent]) -> None:
+def test_looking_ahead_does_not_change_the_replica(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     before, step, head = trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head
     for start in (4, 8):
@@ -186,7 +187,7 @@ def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> 
         assert stands_on(trainer, expected)
 
 
-def test_with_a_contribution_still_out_a_refresh_looks_ahead_from_the_new_parameters(
+def test_a_refresh_with_a_contribution_in_flight_looks_ahead_from_the_new_parameters(
     looking: tuple[Trainer, Sent],
 ) -> None:
     trainer, sent = looking
@@ -197,22 +198,22 @@ def test_with_a_contribution_still_out_a_refresh_looks_ahead_from_the_new_parame
     assert looks_ahead(trainer, sent)
 
 
-def test_looking_ahead_takes_one_set_of_tensors_and_giving_it_up_shares_the_replicas_again() -> None:
+def test_looking_ahead_allocates_one_set_of_tensors_and_a_refresh_shares_the_replicas_again() -> None:
     contract = small_contract()
     trainer = small_trainer(contract, random_replica(contract))
     trainer.micro_batch(range(2))
     sent, _, _ = trainer.extract(8)
     name = "embedding.weight"
-    places = []
+    pointers = []
     for _ in range(2):
         assert trainer._compute.parameters[name].data_ptr() == trainer.replica.tensors[name].data_ptr()
         trainer.look_ahead(sent)
-        places.append(trainer._compute.parameters[name].data_ptr())
+        pointers.append(trainer._compute.parameters[name].data_ptr())
         trainer.refresh()
-    assert places[0] == places[1] != trainer._compute.parameters[name].data_ptr()
+    assert pointers[0] == pointers[1] != trainer._compute.parameters[name].data_ptr()
 
 
-def test_a_replica_that_is_adopted_ends_looking_ahead(looking: tuple[Trainer, Sent]) -> None:
+def test_adopting_a_replica_ends_looking_ahead(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     trainer.look_ahead(sent)
     other = random_replica(trainer.replica.contract, seed=1)
@@ -222,12 +223,12 @@ def test_a_replica_that_is_adopted_ends_looking_ahead(looking: tuple[Trainer, Se
     assert looks_ahead(trainer, sent)
 
 
-def test_the_base_is_the_oldest_step_that_a_gradient_since_the_cut_stands_on(looking: tuple[Trainer, Sent]) -> None:
+def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     bases = [trainer.base_step]
     trainer.look_ahead(sent)
     bases.append(trainer.base_step)
-    trainer.micro_batch(range(4, 6))  # ahead of step 20, which counts as step 20
+    trainer.micro_batch(range(4, 6))  # looking ahead from step 20 counts as step 20
     trainer.replica.apply(update_of(trainer.replica, sent.votes()), b"")
     trainer.refresh()
     trainer.micro_batch(range(6, 8))
@@ -241,7 +242,7 @@ def test_the_base_is_the_oldest_step_that_a_gradient_since_the_cut_stands_on(loo
     assert bases == [None, None, 20, None, 21, None]
 
 
-def test_a_micro_batch_that_is_dropped_has_no_base(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_micro_batch_has_no_base(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "_finite", lambda loss, gradients: False)
     trainer.micro_batch(range(2))
     assert (trainer.dropped, trainer.base_step) == (1, None)

@@ -1,2 +1,1 @@
-"""A whole swarm under virtual time: the real node and the real coordinator above a synthetic network, disk and
-clock."""
+"""Simulates a whole swarm in virtual time: the real node and coordinator on a synthetic network, disk and clock."""

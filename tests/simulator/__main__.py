@@ -1,6 +1,6 @@
-"""`make simulate`: a long life of a large swarm under virtual time; `--scenario FILE` runs one scenario instead.
+"""`make simulate`: simulates a large swarm for a long virtual time. `--scenario FILE` runs one scenario instead.
 
-Everything follows from the seed: what fails once fails again with the same one.
+The seed determines everything, so a failure repeats with the same seed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ expect different = 0
 def main() -> None:
     parser = argparse.ArgumentParser("python -m simulator", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--hours", type=float, default=24.0, help="of virtual time")
+    parser.add_argument("--hours", type=float, default=24.0, help="hours of virtual time")
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--churn", default="5%", help="of the nodes, in a round")
+    parser.add_argument("--churn", default="5%", help="share of the nodes that is replaced in each round")
     parser.add_argument("--scenario", type=Path, metavar="FILE")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="error")
     given = parser.parse_args()
@@ -52,23 +52,23 @@ def main() -> None:
 
 async def _run(scenario: Scenario, seed: int) -> None:
     began = time.monotonic()
-    telling = asyncio.ensure_future(_tell(scenario, began))
+    reporting = asyncio.ensure_future(_report(scenario, began))
     try:
         world = await scenario.run()
         print(f"{_figures(world)}; {time.monotonic() - began:.0f} s of real time, seed {seed}")
         print(f"every promise holds; history {await world.check()}")
     finally:
-        telling.cancel()
+        reporting.cancel()
         scenario.world.close()
 
 
-async def _tell(scenario: Scenario, began: float) -> None:
-    """A line every so often of real time."""
-    told = began
+async def _report(scenario: Scenario, began: float) -> None:
+    """Print a line every REPORT_S seconds of real time."""
+    reported = began
     while True:
         await asyncio.sleep(1.0)
-        if time.monotonic() - told > REPORT_S and scenario.world.sim_coordinator is not None:
-            told = time.monotonic()
+        if time.monotonic() - reported > REPORT_S and scenario.world.sim_coordinator is not None:
+            reported = time.monotonic()
             print(_figures(scenario.world), flush=True)
 
 

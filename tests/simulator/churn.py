@@ -1,4 +1,4 @@
-"""Nodes that come and go by chance: so many of them a round."""
+"""Churn: random nodes leave and return in each round."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LEAVES_IN_ORDER = 0.3
 
 
 async def churn(world: World, share: str, nodes: str, rounds: str) -> None:
-    """Each round a share of the nodes goes, one way or another, and as many of those that are away come back."""
+    """In each round, a share of the nodes leaves or dies, and the same number of absent nodes returns."""
     count, last = int(nodes), world.round + int(rounds)
     rng = world.random
-    for place in range(count - len(world.volunteers)):
+    for index in range(count - len(world.volunteers)):
         hardware = Hardware(samples_s=rng.uniform(0.3, 2), micro_batch=rng.randint(4, 16))
-        world.start(world.add(f"n{place}", hardware, rng.uniform(-100e-6, 100e-6)))
+        world.start(world.add(f"n{index}", hardware, rng.uniform(-100e-6, 100e-6)))
     while world.round < last:
         current = world.round
         await world.until(lambda current=current: world.round > current, "the next round")  # type: ignore[misc]

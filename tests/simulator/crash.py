@@ -1,5 +1,5 @@
-"""The coordinator dies at a named point of sealing an update: just before, or just after, each thing that it does; or
-while what it has sent is on its way."""
+"""Kills the coordinator at a named point while it seals an update: just before or just after an action, or while its
+messages are in flight."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ POINTS = {
 
 
 def arm(world: World, when: str) -> None:
-    """The next time that this comes to pass is the coordinator's last moment."""
+    """Kill the coordinator the next time that it reaches this point."""
     if when not in POINTS:
-        raise AssertionError(f"there is no point {when!r}; there are {', '.join(POINTS)}")
-    where, name, edge = POINTS[when]
+        raise AssertionError(f"unknown point {when!r}; known points: {', '.join(POINTS)}")
+    owner, name, edge = POINTS[when]
     sim_coordinator = world.living_coordinator()
-    places = {
+    owners = {
         "bodies": sim_coordinator.state.bodies,
         "ledger": sim_coordinator.state.ledger,
         "feed": sim_coordinator.swarm.feed,
         "intake": sim_coordinator.swarm.intake,
     }
-    target: Any = places[where]
+    target: Any = owners[owner]
     real: Callable[..., Any] = getattr(target, name)
 
     def dies(*arguments: Any, **named: Any) -> Any:
@@ -55,9 +55,10 @@ def arm(world: World, when: str) -> None:
 
 
 def _die_soon(world: World, real_result: Any) -> Any:
-    """As long from now as a packet may take, so that some nodes have what was sent, and some never will. What was to
-    come behind an awaited call does not happen any more."""
-    lag_s = world.network.travel_s("")  # of no node in particular: the line that was named last
+    """Kill the coordinator after the travel time of a packet, so that some nodes get the message and some never do.
+
+    The code behind an awaited call does not run."""
+    lag_s = world.network.travel_s("")  # no particular node, so the line named last
     if not inspect.isawaitable(real_result):
         asyncio.get_running_loop().call_later(lag_s, world.kill_coordinator)
         return real_result

@@ -1,5 +1,5 @@
-"""A simulated machine: see `thinwire_node.machine.Machine`. Its clock drifts and jumps, its speed is given, and it
-can be killed at any moment."""
+"""A simulated `thinwire_node.machine.Machine` with a given speed and a clock that drifts and jumps. It can be killed at
+any moment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from thinwire_proto.wire.service_pb2 import ContributionHeader
 
 
 class DriftingClock:
-    """Seconds, which pass a little faster or slower than they should, from an arbitrary beginning."""
+    """A clock that runs slightly too fast or too slow and starts at an arbitrary time, in seconds."""
 
     def __init__(self, begin: float, drift: float) -> None:
         self._begin = begin
@@ -46,14 +46,16 @@ class DriftingClock:
         self._jumped += seconds
 
     def sleep(self, seconds: float) -> None:
-        """A suspend: this clock stands still meanwhile, and another one of the machine tells how long it was."""
+        """Suspend the machine. This clock stops meanwhile; `asleep_s` reports the time."""
         self._jumped -= seconds
         self.slept_s += seconds
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """samples_s: trained in a second. encode_s: for an extraction and its payload. replay_s: for one update."""
+    """The speed of a machine.
+
+    samples_s: samples trained per second. encode_s: time of an extraction. replay_s: time to apply one update."""
 
     samples_s: float = 8.0
     micro_batch: int = 8
@@ -62,7 +64,7 @@ class Hardware:
 
 
 class SimulatedMachine:
-    """One life of a process on it."""
+    """A simulated machine during one life of the node's process."""
 
     device = "synthetic"
 
@@ -112,8 +114,8 @@ class SimulatedMachine:
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
         self.trainer = SyntheticTrainer(self.place(replica), self._random)
-        nothing = VirtualThread(lambda job, arguments: 0.0)
-        self._threads = Threads(VirtualThread(self._cost_s), VirtualThread(lambda job, arguments: 0.05), nothing)
+        journal = VirtualThread(lambda job, arguments: 0.0)
+        self._threads = Threads(VirtualThread(self._cost_s), VirtualThread(lambda job, arguments: 0.05), journal)
         return Work(contract, state, self.trainer, self._threads, self.clocks.now, kept)
 
     def place(self, replica: Replica) -> Replica:
@@ -130,7 +132,7 @@ class SimulatedMachine:
         return stalled_s
 
     def kill(self) -> None:
-        """kill -9: nothing that runs here comes to anything any more."""
+        """Act as kill -9: no job that is running here has any effect."""
         self._state.frozen = True
         if self._threads is not None:
             for thread in (self._threads.compute, self._threads.saver, self._threads.journal):

@@ -1,8 +1,7 @@
-"""The network between nodes and coordinator: delay, jitter, loss, rate and partition, all by one seed.
+"""The simulated network between nodes and coordinator: delay, jitter, loss, rate and partition, all from one seed.
 
-What it carries are TCP connections, so a lost packet is not a lost message: it comes later, and everything behind
-it, too. A connection dies when an end of it dies, or when no heartbeat got through for as long as the table of
-limits says.
+The network carries TCP connections. So a lost packet does not lose a message: the message and everything behind it
+arrive later. A connection dies when one of its ends dies, or when no heartbeat gets through for LOST_AFTER_S.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from thinwire_proto.limits import LOST_AFTER_S
 
 PACKET_BYTES = 1400
 RETRANSMIT_LEAST_S = 0.2
-"""TCP's least pause before it sends again (RFC 6298 allows 1 s; Linux waits 0.2 s)."""
+"""TCP's minimum retransmission timeout: 0.2 s on Linux (RFC 6298 recommends 1 s)."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One node's access. rate_bytes_s: 0 for no limit; loss: share of packets, each way."""
+    """One node's access line. rate_bytes_s: 0 for no limit. loss: share of packets lost in each direction."""
 
     delay_s: float = 0.02
     jitter_s: float = 0.0
@@ -33,8 +32,10 @@ class Line:
 
 
 class Network:
-    """Lines by node name. `blocked`: nodes that are cut off; `uploads_fail`: whose contributions do not get through;
-    `rounds_ahead`: whose contributions claim to be for a later round than they are."""
+    """All lines and connections, by node name.
+
+    blocked: nodes without a connection. uploads_fail: nodes whose contributions fail. rounds_ahead: nodes whose
+    contributions claim a later round, and by how many rounds."""
 
     def __init__(self, randomness: random.Random, line: Line) -> None:
         self._random = randomness
@@ -53,7 +54,7 @@ class Network:
         return self.lines.get(node, self.default)
 
     def cut_off(self, node: str) -> None:
-        """Nothing gets through, either way. The heartbeat notices."""
+        """Block both directions of a node's line. The heartbeat detects it after LOST_AFTER_S."""
         self.blocked.add(node)
         if (connection := self.connections.get(node)) is not None:
             asyncio.get_running_loop().call_later(LOST_AFTER_S, self._notice, node, connection)
@@ -72,7 +73,7 @@ class Network:
         return connection
 
     def travel_s(self, node: str) -> float:
-        """Time on the way of one packet, retransmissions included."""
+        """The travel time of one packet, including retransmissions."""
         line = self.line(node)
         travel_s = line.delay_s
         if line.jitter_s:
@@ -85,7 +86,7 @@ class Network:
 
 
 class Connection:
-    """One node's connection: messages arrive in the order in which they were sent, each way."""
+    """One node's connection. In each direction, messages arrive in the order in which they were sent."""
 
     def __init__(self, network: Network, node: str) -> None:
         self.node = node
@@ -93,7 +94,7 @@ class Connection:
         self._network = network
         self._free_at = {"up": 0.0, "down": 0.0}
         self._arrived_at = {"up": 0.0, "down": 0.0}
-        # timers that are due at the same moment fire in any order, so each takes the message that has waited longest
+        # timers of the same moment fire in any order, so each one takes the message that has waited longest
         self._under_way: dict[str, deque[tuple[Callable[[], None], int]]] = {"up": deque(), "down": deque()}
         self._held: list[tuple[Callable[[], None], str, int]] = []
         self._ends: dict[Callable[[str], None], None] = {}
@@ -116,11 +117,11 @@ class Connection:
                 end(why)
 
     def backlog_s(self, way: str) -> float:
-        """How long what was given to the line already will take to get onto it."""
+        """The time that the line needs to send the data queued for it."""
         return max(0.0, self._free_at[way] - asyncio.get_running_loop().time())
 
     def send(self, way: str, size: int, deliver: Callable[[], None]) -> None:
-        """Call `deliver` when a message of `size` bytes has arrived, if it ever does."""
+        """Send a message of `size` bytes. Calls `deliver` when it arrives, if it arrives."""
         if self.dead is not None:
             return
         if self.node in self._network.blocked:

@@ -1,8 +1,7 @@
-"""Replicas of a simulated swarm: a thousand nodes that hold the same bits share them, so that each update is decoded
-once.
+"""Shared replicas: a thousand nodes that hold the same bits share them, so each update is applied once.
 
-What is shared is only the result of the real `Replica.apply`, found again by (what it was applied to, row). A
-replica that was made to differ has bits of its own from then on, and the real code finds it out.
+Only results of the real `Replica.apply` are shared, by (state before, row). After `differ`, a replica has its own bits,
+which the real code then has to detect.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ STATES_KEPT = 200
 
 
 class Shared:
-    """States by what led to them: (state before, row), and fingerprints by (state, nonce)."""
+    """States by (state before, row), and fingerprints by (state, nonce)."""
 
     def __init__(self) -> None:
         self.after: dict[tuple[bytes, bytes], tuple[bytes, Parameters]] = {}

@@ -1,12 +1,12 @@
-"""Scenarios as text: one command a line, done in order, under virtual time. `VERBS` at the end is the whole language.
+"""Runs scenarios: text files with one command per line, in virtual time. `VERBS` at the end is the whole language.
 
 # what it shows                                   a comment; the first one is the scenario's title
-contract pace=clock length=10s samples=64         sections of the contract, before anything else
-line delay=50ms loss=1% rate=10Mbit               of nodes that are named from here on
-nodes a b c speed=4 micro_batch=2                 name machines; samples a second, samples at a time
+contract pace=clock length=10s samples=64         sections of the contract; must come first
+line delay=50ms loss=1% rate=10Mbit               the line of the nodes that are named below
+nodes a b c speed=4 micro_batch=2                 add machines; samples per second, samples per micro-batch
 start coordinator / start a b
 until step 5                                      let time pass
-expect counted of a >= 4                          or the scenario fails here
+expect counted of a >= 4                          the scenario fails if this does not hold
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def options(words: list[str]) -> dict[str, str]:
 
 class Scenario:
     def __init__(self, text: str, seed: int) -> None:
-        self._lines = [(place, line.split("#")[0].strip()) for place, line in enumerate(text.splitlines(), 1)]
+        self._lines = [(index, line.split("#")[0].strip()) for index, line in enumerate(text.splitlines(), 1)]
         self._seed = seed
         self._line = Line()
         self._wait_for = 1
@@ -42,15 +42,15 @@ class Scenario:
         self._spec: dict[str, Any] = {}
 
     async def run(self) -> World:
-        """Do all of it, then check what holds whatever happens; the world, for whoever wants to look. Raises Broken or
-        BadScenario, with the line."""
-        for place, line in self._lines:
+        """Run all commands, then check the invariants. Returns the world. Raises Broken or BadScenario with the
+        line."""
+        for index, line in self._lines:
             if not line:
                 continue
             try:
                 await self._do(line)
             except (Broken, BadScenario) as error:
-                raise type(error)(f"line {place}, {line!r}: {error}") from error
+                raise type(error)(f"line {index}, {line!r}: {error}") from error
         await self.world.check()
         return self.world
 
@@ -67,7 +67,7 @@ class Scenario:
                 if done is not None:
                     await done
                 return
-        raise BadScenario("this is no command")
+        raise BadScenario("unknown command")
 
     def who(self, names: str) -> list[Volunteer]:
         everybody = self.world.volunteers
@@ -76,11 +76,11 @@ class Scenario:
         except KeyError as error:
             raise BadScenario(f"there is no node {error}") from None
 
-    # the world before anything happens
+    # setting up the world
 
     def contract(self, words: str) -> None:
         if self._world is not None:
-            raise BadScenario("the contract comes first")
+            raise BadScenario("the contract must come first")
         given = options(words.split())
         self._wait_for = int(given.pop("wait_for", "1"))
         steps = int(given.pop("steps", "100000"))
@@ -110,7 +110,7 @@ class Scenario:
             self.world.add(name, hardware, drift)
             self.world.network.lines[name] = self._line
 
-    # what happens
+    # commands
 
     def start(self, names: str) -> None:
         for volunteer in self.who(names):
@@ -140,8 +140,8 @@ class Scenario:
 
     async def until_node(self, name: str, what: str, compare: str, value: str) -> None:
         (volunteer,) = self.who(name)
-        told = f"{what} of {name}"
-        await self.world.until(lambda: COMPARE[compare](figure(self.world, volunteer, what), number(value)), told)
+        label = f"{what} of {name}"
+        await self.world.until(lambda: COMPARE[compare](figure(self.world, volunteer, what), number(value)), label)
 
     async def until_coordinator(self, state: str) -> None:
         await self.world.until_any(
@@ -195,7 +195,7 @@ def figure(world: World, volunteer: Volunteer | None, what: str) -> float:
 
 
 def _of_node(world: World, volunteer: Volunteer, what: str) -> float:
-    """Also any number of its record, and how many receipts said a certain reason."""
+    """A figure of a node: one of these, a field of its record, or the number of its receipts with a reason."""
     record = volunteer.node.record if volunteer.node else None
     work = volunteer.node.work if volunteer.node else None
     figures: dict[str, Callable[[], float]] = {

@@ -1,4 +1,4 @@
-"""Numbers with units, as scenarios write them."""
+"""Parses numbers with units in scenarios."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ UNITS = {
 
 
 class BadScenario(Exception):
-    """The text is not in the language. Says where, and what is wrong."""
+    """The text is not a valid scenario. The message names the line and the problem."""
 
 
 def number(text: str) -> float:
     found = re.fullmatch(r"(-?[\d.]+)([A-Za-z%]*)", text)
     if found is None or found[2] not in UNITS:
-        raise BadScenario(f"{text!r} is no number, or has no unit out of {', '.join(UNITS)}")
+        raise BadScenario(f"{text!r} is not a number with one of the units {', '.join(UNITS)}")
     return float(found[1]) * UNITS[found[2]]

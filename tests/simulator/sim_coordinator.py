@@ -1,5 +1,5 @@
-"""The simulated coordinator: the real state directory, ledger, swarm and service, with workers that take virtual
-time and stop dead when the process is killed."""
+"""The simulated coordinator: the real state directory, ledger, swarm and service. Its workers take virtual time and
+stop at once when the process is killed."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from thinwire_proto.wire.rows import genesis
 Result = TypeVar("Result")
 
 DISK_S = 0.004
-"""A synced write, or a search in the ledger."""
+"""Virtual seconds of a synced write or a query of the ledger."""
 COST_S = dict.fromkeys([*JOBS["seal"], *JOBS["query"], *JOBS["snapshot"]], DISK_S)
 COST_S |= dict.fromkeys([Job.READ_UPDATE, *JOBS["replica"]], 0.001)
-"""What a job takes, in virtual seconds. All others take none: their payloads are tiny."""
+"""Virtual seconds of each kind of job. Other jobs take no time, because their payloads are tiny."""
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
-"""The smallest that there is: what is simulated is not the model."""
+"""The smallest possible model. The simulation does not depend on the model."""
 DEMO = {"k": VOTES, "k_policy": "fixed", "magnitude": "sign"}
-"""synthetic votes know of no other k; and a golden history does not hang on what is the default."""
+"""Synthetic votes need this k. The other fields are explicit, so that golden histories do not depend on defaults."""
 
 
 NEVER = 1 << 30
-"""Steps from one measurement of the held-out loss to the next."""
+"""Steps between measurements of the held-out loss: more than any run has."""
 
 
 def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
-    """A state directory with a first state and nothing sealed."""
+    """Create a state directory with an initial state and no sealed update."""
     text = np.random.default_rng(seed).integers(97, 123, 20_000, dtype=np.uint8).tobytes()
     corpus = Corpus([CorpusFile("a.txt", text, False), CorpusFile("b.txt", text[:2000], True)])
     data = CorpusSpec(
@@ -65,7 +65,7 @@ def make_state(folder: Path, spec: dict[str, Any], seed: int) -> None:
 
 
 class VirtualWorker:
-    """Work is done when its virtual time is up, unless the process was killed before."""
+    """Runs each job when its virtual time has passed, unless the process was killed before."""
 
     def __init__(self) -> None:
         self._free_at = 0.0
@@ -86,7 +86,7 @@ class VirtualWorker:
             return
         try:
             future.set_result(work(*arguments))
-        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+        except Exception as error:  # noqa: BLE001 - the awaiting task gets the error, as from a thread
             future.set_exception(error)
 
 
@@ -106,7 +106,7 @@ class VirtualWorkers(Workers):
 
 
 class SimCoordinator:
-    """One life of the coordinator's process. keep: see `retention`; None: nothing is deleted, and no snapshot made."""
+    """One life of the coordinator's process. keep: see `retention`; None: deletes nothing and makes no snapshot."""
 
     def __init__(
         self, folder: Path, shared: Shared, randomness: random.Random, wait_for: int, keep: int | None = None
@@ -115,7 +115,7 @@ class SimCoordinator:
         self.state: State = open_state(folder)
         replica = SharedReplica(shared, replica_at_head(self.state))
         time = asyncio.get_running_loop().time
-        born = time()  # its machine was started anew, and a monotonic clock begins then
+        born = time()  # its machine has just booted, so its monotonic clock starts now
         self.swarm = assemble(
             self.state,
             replica,
@@ -123,7 +123,9 @@ class SimCoordinator:
             wait_for,
             now=lambda: time() - born,
             randomness=randomness,
-            cache_bytes_max=CACHE_BYTES_MAX if keep is None else 0,  # or nobody would ever read what is deleted
+            cache_bytes_max=CACHE_BYTES_MAX
+            if keep is None
+            else 0,  # without a cache, nodes also ask for deleted updates
         )
         self.service: Service | None = Service(self.swarm)
         if keep is not None:
@@ -131,7 +133,7 @@ class SimCoordinator:
             self.swarm.tasks.keep(upkeep.run())
 
     def kill(self) -> None:
-        """kill -9: nothing more is written, and nothing more is decided."""
+        """Act as kill -9: the process writes and decides nothing any more."""
         self.workers.close()
         self.service = None
         self.swarm.stop()

@@ -1,5 +1,5 @@
-"""gRPC's part, synthetic: the stub that a `Link` calls on one side, the real `Service` on the other, and between them a
-`Connection` of the simulated network."""
+"""Replaces gRPC: a stub for the node's `Link` that calls the real `Service` over a `Connection` of the simulated
+network."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simulator.network import Connection, error_of, lost
 from thinwire_proto.wire.service_pb2 import ContributionHeader, Receipt, UpdatePart
 
 ENVELOPE_BYTES = 120
-"""HTTP/2, TCP and IP headers of a small message."""
+"""Size of the HTTP/2, TCP and IP headers of a small message."""
 
 
 BACKLOG_S = 0.5
-"""A stream gives the line no more than it can carry in this time."""
+"""A stream queues at most as much data as the line can carry in this time."""
 
 
 class Aborted(Exception):
@@ -28,15 +28,17 @@ class Aborted(Exception):
 
 
 class Context:
-    """What a handler of the service is given."""
+    """The context that gRPC passes to a handler of the service."""
 
     async def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
         raise Aborted(code, text)
 
 
 class Calls:
-    """The stub. `service`: finds the coordinator's, or None while there is none. `on_upload` is given
-    the header of every contribution that leaves, may change it, and says whether it gets through."""
+    """The stub of one connection.
+
+    service: returns the coordinator's service, or None while no coordinator runs. on_upload: gets the header of every
+    contribution, may change it, and returns whether the upload succeeds."""
 
     def __init__(
         self, connection: Connection, service: Callable[[], Any | None], on_upload: Callable[[ContributionHeader], bool]
@@ -90,7 +92,7 @@ class Calls:
 
 
 class _Call:
-    """A call that is under way: dies with its connection, on both sides."""
+    """A call in progress. It ends on both sides when its connection dies."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -120,13 +122,13 @@ class _Call:
     def end(self) -> None:
         self._connection.forget(self._died)
         if self.answer.done() and not self.answer.cancelled():
-            self.answer.exception()  # whoever waited for it may have been cancelled
+            self.answer.exception()  # the waiting task may have been cancelled
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
 
 class Stream:
-    """A call that is answered by many messages."""
+    """A call whose reply is a stream of messages."""
 
     def __init__(self, connection: Connection, service: Callable[[], Any | None], name: str, request: Any) -> None:
         self._connection = connection

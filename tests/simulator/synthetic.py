@@ -1,9 +1,8 @@
-"""What stands in for a graphics card and a disk: a trainer whose votes are synthetic, threads on which work takes
-virtual
-time, and a state directory in memory. Everything above them is the node's own code.
+"""Replaces a node's hardware: a trainer with synthetic votes, threads in virtual time and a state directory in memory.
 
-The synthetic momentum holds positions instead of floats: those that a node has trained on and that are in no counted
-contribution. So it can be checked that every sample is counted once or put back, never both, never neither.
+All code above them is the node's own. The synthetic momentum holds sample positions instead of floats: the positions
+that a node has trained on and that are in no counted contribution. The checks can then prove that every sample is
+either counted once or put back, never both and never neither.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ Result = TypeVar("Result")
 
 
 def scratch_folder() -> str | None:
-    """Where the files of a simulation lie: in memory where the system offers that, since syncing a real disk would take
-    most of the time."""
+    """The folder for the files of a simulation: in memory if possible, since syncing a real disk would dominate the
+    run time."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 VOTES = 40
-"""Of a synthetic contribution."""
-CUTS = itertools.count(1)
-"""Numbers of synthetic cuts, of all nodes in all of their lives."""
+"""Votes in a synthetic contribution, before duplicates are removed."""
+EXTRACTION_NUMBERS = itertools.count(1)
+"""Numbers of the synthetic extractions of all nodes."""
 ENCODE_S = 0.02
 REPLAY_S = 0.01
 
 
 class SyntheticSent(Sent):
-    """What a cut took out: synthetic votes that stand for positions. The magnitude of the values is the cut's number,
-    so
-    that a part of it tells which cut it is of."""
+    """The votes of a synthetic extraction, which stand for sample positions.
+
+    The magnitude of the values is the number of the extraction, so any part of it names its extraction."""
 
     positions: frozenset[int]
 
@@ -68,41 +67,46 @@ def number_of(sent: Sent) -> int:
 
 
 class SyntheticMomentum:
-    """A momentum: which positions' gradients are in it. `dropped`: what was in it when it was forgotten. cuts: the
-    numbers of those that were made of it. left_out: (number of the cut, components) that were put back in part, each
-    time that this was done."""
+    """A momentum that holds sample positions.
+
+    dropped: positions that it held when it was forgotten. extractions: numbers of the extractions from it. left_out:
+    (extraction number, components) for each time that part of an extraction was put back."""
 
     def __init__(self) -> None:
         self.positions: set[int] = set()
         self.dropped: set[int] = set()
-        self.cuts: set[int] = set()
+        self.extractions: set[int] = set()
         self.left_out: list[tuple[int, frozenset[int]]] = []
 
     def put_back(self, sent: Sent) -> None:
         if isinstance(sent, SyntheticSent):
             self.positions |= sent.positions
-            self.cuts.discard(sent.number)  # whole, so nothing of it is out any more
+            self.extractions.discard(sent.number)  # all of it is back
         else:
             self.left_out.append((number_of(sent), frozenset(sent.components.tolist())))
 
     def state(self) -> dict[str, Any]:
-        return {"momentum": set(self.positions), "cuts": set(self.cuts), "left_out": list(self.left_out)}
+        return {
+            "momentum": set(self.positions),
+            "extractions": set(self.extractions),
+            "left_out": list(self.left_out),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.positions, self.cuts = set(state["momentum"]), set(state["cuts"])
+        self.positions, self.extractions = set(state["momentum"]), set(state["extractions"])
         self.left_out = list(state["left_out"])
 
     def forget(self) -> None:
         self.dropped |= self.positions
         self.positions.clear()
-        self.cuts.clear()
+        self.extractions.clear()
         self.left_out.clear()
 
 
 class SyntheticTrainer:
-    """See `thinwire_node.training.work.Computes`. `finite`: whether a micro-batch comes to something. `raises`: the
-    next one
-    does not even end."""
+    """A synthetic `thinwire_node.training.work.Computes`.
+
+    finite: False makes every micro-batch not finite. raises: True makes the next micro-batch raise."""
 
     def __init__(self, replica: Replica, randomness: random.Random) -> None:
         self.replica = replica
@@ -147,10 +151,10 @@ class SyntheticTrainer:
         samples = self.samples
         matrix_components = self.replica.layout.matrix_components
         components = np.array(sorted(set(self._rng.integers(0, matrix_components, VOTES).tolist())))
-        number = np.float32(next(CUTS))
+        number = np.float32(next(EXTRACTION_NUMBERS))
         values = np.where(self._rng.random(len(components)) < 0.5, number, -number)
         sent = SyntheticSent(torch.from_numpy(components), torch.from_numpy(values), 0)
-        self.synthetic.cuts.add(sent.number)
+        self.synthetic.extractions.add(sent.number)
         object.__setattr__(sent, "positions", frozenset(self.synthetic.positions | self._gradient))
         self.synthetic.positions.clear()
         self._gradient.clear()
@@ -165,16 +169,16 @@ class SyntheticTrainer:
         self.base_step = None
 
     def lost(self) -> set[int]:
-        """Positions that were dropped by rule."""
+        """Positions whose gradient was dropped, as the rules demand."""
         return self._too_old | self.synthetic.dropped
 
     def holds(self) -> set[int]:
-        """Positions whose gradient is here."""
+        """Positions in the momentum or in the gradient that is not extracted yet."""
         return self.synthetic.positions | self._gradient
 
 
 class VirtualThread:
-    """Jobs take virtual time, one after the other; `cost_s` says how much."""
+    """Runs jobs in virtual time, one after another. `cost_s`: returns the time of a job."""
 
     def __init__(self, cost_s: Callable[[Job, tuple[Any, ...]], float]) -> None:
         self._cost_s = cost_s
@@ -197,11 +201,11 @@ class VirtualThread:
         if self.dead:
             if not future.done():
                 future.set_exception(Killed())
-                future.exception()  # nobody may be left to look at it
+                future.exception()  # marks it as retrieved: perhaps no task waits for it
             return
         try:
             result = work(*arguments)
-        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+        except Exception as error:  # noqa: BLE001 - the awaiting task gets the error, as from a thread
             if not future.cancelled():
                 future.set_exception(error)
             return
@@ -213,7 +217,7 @@ class VirtualThread:
 
 
 class MemoryState(NodeState):
-    """A node's disk. It outlives processes, until `lose`; a killed process writes no more to it."""
+    """A node's disk in memory. It outlives the node's processes. While `frozen`, writes raise Killed."""
 
     def __init__(self, node_id: str, contract: Contract, data: DataSource) -> None:
         self.node_id = node_id

@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps: where nothing is to be done now, it is the time of the next timer at once.
+"""An event loop in virtual time. When no task can run, its clock jumps to the next timer.
 
-So a day of a swarm takes minutes, and two runs with the same seed do the same things in the same order. What would
-run on a thread runs here and now.
+A day of a swarm thus takes minutes, and two runs with the same seed do the same things in the same order. Jobs for
+other threads run at once on this one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Result = TypeVar("Result")
 
 
 class Deadlock(Exception):
-    """Everybody waits, and nothing will ever happen."""
+    """Every task waits and no timer is set."""
 
 
 class _NoSelector(selectors.SelectSelector):
-    """Nothing ever comes from outside; to wait is to move the clock."""
+    """A selector without files. Waiting moves the clock."""
 
     def __init__(self, advance: Callable[[float], None]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _NoSelector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Deadlock("everybody waits, and no timer is set")
+            raise Deadlock("every task waits and no timer is set")
         self._advance(max(0.0, timeout))
         return []
 
@@ -52,29 +52,29 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[Result] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it, as from a thread
+        except Exception as error:  # noqa: BLE001 - the awaiting task gets the error, as from a thread
             future.set_exception(error)
         return future
 
 
 class ProcessDied(Exception):
-    """What a process was about to do does not happen any more."""
+    """The coordinator's process was killed before its next action."""
 
 
 class Killed(BaseException):
-    """A node's process is gone in the middle of what it did; nothing may come of it any more."""
+    """The node's process was killed. Its code must have no further effect."""
 
 
 def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What a killed process has left behind is nobody's to look at; anything else is told."""
+    """Report an unhandled error, unless it comes from a killed process."""
     if not isinstance(context.get("exception"), (ProcessDied, Killed)):
         loop.default_exception_handler(context)
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end under virtual time; whatever else still runs is cancelled then."""
-    gc.set_threshold(300_000, 20, 100)  # a thousand nodes are many objects, which the collector would walk all the time
-    torch.set_num_threads(1)  # the tensors are tiny, and threads would only wait for each other
+    """Run a coroutine to its end in virtual time, then cancel all remaining tasks."""
+    gc.set_threshold(300_000, 20, 100)  # a thousand nodes have many objects, which slow the collector down
+    torch.set_num_threads(1)  # the tensors are too small for several threads
     loop = VirtualTimeLoop()
     loop.set_exception_handler(_handle)
     asyncio.set_event_loop(loop)

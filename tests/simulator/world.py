@@ -1,6 +1,6 @@
-"""A simulated swarm: a coordinator, nodes by name, a network, and the checks that hold whatever happens.
+"""A simulated swarm: a coordinator, named nodes, a network and the checks of the invariants.
 
-Everything that is decided here by chance is decided by one seed.
+One seed determines all random choices.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from thinwire_proto.wire.rows import Row
 from thinwire_proto.wire.sign_form import signs_of
 
 PATIENCE_S = 100_000.0
-"""Virtual seconds after which something that does not come to hold never will."""
+"""Virtual seconds to wait for a condition before the simulation fails."""
 
 
 class Broken(AssertionError):
-    """A promise does not hold. The text says which, and when."""
+    """An invariant or an expectation does not hold. The message says which one."""
 
 
 @dataclass
 class Volunteer:
-    """A machine by name, through all lives of the process on it."""
+    """A named machine, through all lives of its node process."""
 
     name: str
     number: int
@@ -57,7 +57,7 @@ class Volunteer:
     stop: asyncio.Event | None = None
     failures: int = 0
     sent: set[int] = field(default_factory=set)
-    """Positions that contributions of it stood for, whatever became of them."""
+    """Sample positions in all its contributions, counted or not."""
     error: BaseException | None = None
 
     @property
@@ -73,10 +73,11 @@ class World:
         self.volunteers: dict[str, Volunteer] = {}
         self.sim_coordinator: SimCoordinator | None = None
         self.sent: dict[bytes, frozenset[int]] = {}
-        """What each contribution stands for, by its hash."""
-        self.cuts: dict[bytes, SyntheticSent] = {}
+        """The sample positions of each contribution, by its hash."""
+        self.extractions: dict[bytes, SyntheticSent] = {}
+        """The votes of each contribution, by its hash."""
         self.put_back_in_part = 0
-        """How often, as `check` has found it last."""
+        """How often part of an extraction was put back. `check` updates it."""
         self._wait_for = wait_for
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"
@@ -95,7 +96,8 @@ class World:
     # the coordinator
 
     def start_coordinator(self, keep: int | None = None) -> None:
-        """keep: how many snapshots, and the updates since the oldest of them; None: no snapshot, and every update."""
+        """Start the coordinator. keep: the number of snapshots to keep, with the updates since the oldest of them;
+        None: keep every update and no snapshot."""
         self.sim_coordinator = SimCoordinator(self.folder, self.shared, self.random, self._wait_for, keep)
 
     def kill_coordinator(self) -> None:
@@ -109,7 +111,7 @@ class World:
         if self.sim_coordinator is None:
             raise Broken("no coordinator runs")
         if self.sim_coordinator.swarm.failed.done():
-            raise Broken(f"the coordinator cannot go on: {self.sim_coordinator.swarm.failed.exception()!r}")
+            raise Broken(f"the coordinator failed: {self.sim_coordinator.swarm.failed.exception()!r}")
         return self.sim_coordinator
 
     @property
@@ -168,7 +170,7 @@ class World:
             volunteer.task.cancel()
 
     async def leave(self, volunteer: Volunteer) -> None:
-        """Ctrl-C, and wait until it has left."""
+        """Press Ctrl-C and wait until the node has left."""
         if volunteer.stop is not None and volunteer.task is not None:
             volunteer.stop.set()
             with suppress(asyncio.CancelledError):
@@ -179,7 +181,7 @@ class World:
         volunteer.state = self._disk()
 
     def mistake(self, volunteer: Volunteer) -> None:
-        """Its disk holds the contract of another run, of a model with other shapes."""
+        """Put the contract of another run on its disk, of a model with other shapes."""
         contract = self.living_coordinator().state.contract
         first, *rest = contract.parameters
         wider = first.model_copy(update={"shape": (first.shape[0], 2 * first.shape[1])})
@@ -194,16 +196,16 @@ class World:
         replica.differ()
 
     def claim(self, volunteer: Volunteer, ahead: int) -> None:
-        """Its contributions say that they are for a later round than the one that is open."""
+        """Make its contributions claim a later round than the open one."""
         self.network.rounds_ahead[volunteer.name] = ahead
 
     def suspend(self, volunteer: Volunteer, seconds: float) -> None:
-        """The lid is closed: nothing gets through and nothing runs, and its clock stands still."""
+        """Close the lid: the machine sends and runs nothing, and its clock stops."""
         self.stall(volunteer, seconds)
         volunteer.clock.sleep(seconds)
 
     def stall(self, volunteer: Volunteer, seconds: float) -> None:
-        """SIGSTOP: the machine's connection stays open, and nobody answers on it."""
+        """Act as SIGSTOP: the machine's connection stays open, but the node does not answer."""
         assert volunteer.machine is not None
         volunteer.machine.slow_until = self.now + seconds
         self.network.cut_off(volunteer.name)
@@ -213,7 +215,7 @@ class World:
         self.trainer(volunteer).finite = False
 
     def fail(self, volunteer: Volunteer) -> None:
-        """Its next micro-batch raises."""
+        """Make its next micro-batch raise."""
         self.trainer(volunteer).raises = True
 
     def trainer(self, volunteer: Volunteer) -> SyntheticTrainer:
@@ -224,7 +226,7 @@ class World:
     # waiting
 
     async def until_any(self, holds: Callable[[], bool], what: str) -> None:
-        """The same, where no coordinator need be there."""
+        """Like `until`, but does not need a coordinator."""
         end = self.now + PATIENCE_S
         while not holds():
             if self.now > end:
@@ -232,7 +234,7 @@ class World:
             await asyncio.sleep(0.1)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Let time pass until something holds, looking at every tenth of a second."""
+        """Let time pass until a condition holds. Checks it every tenth of a second."""
         end = self.now + PATIENCE_S
         while not holds():
             if self.now > end:
@@ -244,20 +246,20 @@ class World:
         pending = work.pending if work else None
         if pending is not None and isinstance(pending.sent, SyntheticSent):
             self.sent[pending.hash] = pending.sent.positions
-            self.cuts[pending.hash] = pending.sent
+            self.extractions[pending.hash] = pending.sent
             volunteer.sent |= pending.sent.positions
 
-    # what holds whatever happens
+    # invariants
 
     async def check(self) -> str:
-        """Everything that must hold at any time; returns a name for all that happened: equal names, equal histories."""
+        """Check all invariants. Returns a hash of the history: equal hashes mean equal histories."""
         sim_coordinator = self.living_coordinator()
         self._check_counted_once(sim_coordinator)
         self._check_merged(sim_coordinator)
         self._check_left_out(sim_coordinator)
         self._check_leases(sim_coordinator)
         await self._check_replicas(sim_coordinator)
-        verify(self.folder, lambda said: None)
+        verify(self.folder, lambda line: None)
         digest = hashlib.sha256()
         for row in sim_coordinator.state.ledger.rows():
             digest.update(row.hash)
@@ -277,14 +279,14 @@ class World:
             if not volunteer.running or trainer is None:
                 continue
             if both := trainer.holds() & settled:
-                raise Broken(f"{volunteer.name} still has in its momentum what was counted: {sorted(both)[:5]}")
+                raise Broken(f"{volunteer.name} still has counted positions in its momentum: {sorted(both)[:5]}")
             work = volunteer.node.work if volunteer.node else None
             out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
             if neither := trainer.trained - trainer.holds() - trainer.lost() - settled - out:
-                raise Broken(f"{volunteer.name} has trained on what is nowhere: {sorted(neither)[:5]}")
+                raise Broken(f"{volunteer.name} has lost positions that it trained on: {sorted(neither)[:5]}")
 
     def nowhere(self, volunteer: Volunteer) -> set[int]:
-        """Positions that it has sent and that are in no update, nor with it any more."""
+        """Positions that it has sent, but that are neither in an update nor in its momentum."""
         settled = {at for row in self.living_coordinator().state.ledger.rows() for at in self._stands_for(row)}
         work = volunteer.node.work if volunteer.node else None
         out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
@@ -294,12 +296,12 @@ class World:
         return [position for entry in row.counted for position in self.sent.get(entry.contribution, ())]
 
     def _check_merged(self, sim_coordinator: SimCoordinator) -> None:
-        """Without update_topk: each update is the merge of what its row names, all of it and nothing else."""
+        """Without update_topk: each update is exactly the merge of the contributions in its row."""
         demo, layout = sim_coordinator.state.contract.demo, sim_coordinator.swarm.view.layout
         if demo.update_topk:
             return
         for row in _with_bodies(sim_coordinator):
-            named = [(self.cuts[entry.contribution].votes(), entry.weight) for entry in row.counted]
+            named = [(self.extractions[entry.contribution].votes(), entry.weight) for entry in row.counted]
             found, due = sim_coordinator.state.update(row).merged, merge(named, layout.components)
             if isinstance(found, Merged):
                 pairs: list[tuple[Any, Any]] = [(found.components, due.components), (found.values, due.values)]
@@ -307,20 +309,21 @@ class World:
                 signs = signs_of(due, layout, demo.transform, row.step)
                 pairs = [(found.stepped, signs.stepped), (found.positive, signs.positive)]
             if not all(np.array_equal(one, other) for one, other in pairs):
-                raise Broken(f"the update of step {row.step} is not the merge of what it names")
+                raise Broken(f"the update of step {row.step} is not the merge of its row's contributions")
 
     def _check_left_out(self, sim_coordinator: SimCoordinator) -> None:
-        """With update_topk: who went on with its momentum put back what updates left out, once, and nothing else."""
+        """With update_topk: each node that kept its momentum has put back exactly the components that updates left out,
+        once."""
         contract, layout = sim_coordinator.state.contract, sim_coordinator.swarm.view.layout
         if not contract.demo.update_topk:
             return
         expected: dict[int, tuple[int, frozenset[int]]] = {}
         for row in _with_bodies(sim_coordinator):
             merged = sim_coordinator.state.update(row).merged
-            assert isinstance(merged, Merged)  # with update_topk they are votes
-            for cut in (self.cuts[name] for name in row.contributions):
-                missing = dropped_by_update(cut.components.numpy(), merged, layout, contract.demo.update_topk)
-                expected[cut.number] = (row.step, frozenset(cut.components[torch.from_numpy(missing)].tolist()))
+            assert isinstance(merged, Merged)  # with update_topk, updates hold votes
+            for sent in (self.extractions[name] for name in row.contributions):
+                missing = dropped_by_update(sent.components.numpy(), merged, layout, contract.demo.update_topk)
+                expected[sent.number] = (row.step, frozenset(sent.components[torch.from_numpy(missing)].tolist()))
         self.put_back_in_part = 0
         for volunteer in self.volunteers.values():
             trainer = volunteer.machine.trainer if volunteer.machine else None
@@ -328,9 +331,13 @@ class World:
             if not volunteer.running or trainer is None or work is None or work.replica is None:
                 continue
             step, synthetic = work.replica.step, trainer.synthetic
-            due = {cut: missing for cut, (at, missing) in expected.items() if at < step and cut in synthetic.cuts}
-            if sorted(synthetic.left_out) != sorted((cut, missing) for cut, missing in due.items() if missing):
-                raise Broken(f"{volunteer.name} put something else back than what updates left out")
+            due = {
+                number: missing
+                for number, (at, missing) in expected.items()
+                if at < step and number in synthetic.extractions
+            }
+            if sorted(synthetic.left_out) != sorted((number, missing) for number, missing in due.items() if missing):
+                raise Broken(f"{volunteer.name} did not put back exactly the components that updates left out")
             self.put_back_in_part += len(synthetic.left_out)
 
     def _check_leases(self, sim_coordinator: SimCoordinator) -> None:
@@ -340,7 +347,7 @@ class World:
             for start, count in runs:
                 positions = set(range(start, start + count))
                 if positions & seen or start + count > cursor:
-                    raise Broken(f"positions {start} to {start + count} are granted twice, or not at all")
+                    raise Broken(f"positions {start} to {start + count} are granted twice or beyond the cursor")
                 seen |= positions
 
     async def _check_replicas(self, sim_coordinator: SimCoordinator) -> None:
@@ -357,5 +364,5 @@ class World:
 
 
 def _with_bodies(sim_coordinator: SimCoordinator) -> Iterator[Row]:
-    """The rows whose updates are kept."""
+    """The rows whose updates are stored."""
     return sim_coordinator.state.ledger.rows(sim_coordinator.state.snapshot_steps()[0])

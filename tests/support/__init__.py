@@ -1,1 +1,1 @@
-"""What several tests need: a small contract, synthetic votes, and real processes."""
+"""Shared test code: a small contract, synthetic votes and real processes."""

@@ -1,4 +1,4 @@
-"""Disks that are small, full or read-only: mounted for one test, which needs root."""
+"""Small, full and read-only disks, mounted for one test. Needs root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILLER = "filler"
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """An empty disk of that size at `folder`."""
+    """Mount an empty disk of this size at `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _mount("-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder))
     try:
@@ -27,7 +27,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """What is opened by its path under `folder` from now on cannot be written; what is open already can."""
+    """Make `folder` read-only by its path. Files that are already open stay writable."""
     _mount("--bind", str(folder), str(folder))
     try:
         _mount("-o", "remount,bind,ro", str(folder))
@@ -37,7 +37,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def fill(disk: Path) -> None:
-    """Leave no room on a disk, until `make_room`."""
+    """Fill a disk until `make_room`."""
     with (disk / FILLER).open("wb", buffering=0) as file:
         try:
             while True:

@@ -1,9 +1,9 @@
-"""A coordinator that dies, by kill -9 from within, at a named point of sealing its n-th update.
+"""A coordinator that kills itself (kill -9) at a named point while it seals its n-th update.
 
 python dying_coordinator.py POINT N serve …
 
-What is sent is on its way when gRPC says so, not when it is given to gRPC: that is when the last two points are. So the
-first node has it then, and the others perhaps.
+The last two points come when gRPC reports a message as sent, not when gRPC accepts it. So the first node has the
+message at that moment, and the others may have it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thinwire_coordinator.swarm.intake import Intake
 
 BROADCAST, RECEIPTS = "first broadcast", "receipts"
 POINTS: dict[str, tuple[Any, str, bool]] = {
-    "body written": (files, "rename_synced", False),  # under its passing name, and not synced
+    "body written": (files, "rename_synced", False),  # under its temporary name, not synced
     "body renamed": (files, "rename_synced", True),
     "row in": (Ledger, "append", True),
     BROADCAST: (Feed, "publish", True),
@@ -39,8 +39,8 @@ def die() -> None:
 
 
 def arm(point: str, number: int) -> None:
-    place, name, behind = POINTS[point]
-    real: Callable[..., Any] = getattr(place, name)
+    owner, name, behind = POINTS[point]
+    real: Callable[..., Any] = getattr(owner, name)
     calls = 0
     once_out = SENT[point]() if point in SENT else die
 
@@ -64,13 +64,13 @@ def arm(point: str, number: int) -> None:
         await real(*arguments)
         if now:
             once_out()
-            await asyncio.Event().wait()  # no receipt goes out meanwhile
+            await asyncio.Event().wait()  # sends no receipt before it dies
 
-    setattr(place, name, dies_later if point == BROADCAST else dies)
+    setattr(owner, name, dies_later if point == BROADCAST else dies)
 
 
 def when_an_update_is_out() -> Callable[[], None]:
-    """From the call of what this returns on: die when the next update has been sent to a node."""
+    """Return a function that arms the death: the process dies once the next update has been sent to a node."""
     real = Events.tell
     due = asyncio.Event()
 
@@ -84,7 +84,7 @@ def when_an_update_is_out() -> Callable[[], None]:
 
 
 def when_a_receipt_is_out() -> Callable[[], None]:
-    """The same for a receipt: a call is done when gRPC has sent what answers it."""
+    """The same for a receipt. gRPC ends a call once it has sent the reply."""
     real: Callable[..., Any] = Service.Contribute
     due = asyncio.Event()
 

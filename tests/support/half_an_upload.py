@@ -1,4 +1,4 @@
-"""A node that dies, by kill -9, when half of its contribution is out.
+"""A node that kills itself (kill -9) after sending half of its contribution.
 
 python half_an_upload.py start HOST:PORT …
 """

@@ -1,4 +1,4 @@
-"""The environment in which a program that lives beside the tests runs as a process of its own."""
+"""The environment for a program in the tests' folder that runs as a separate process."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def beside_the_tests() -> dict[str, str]:
-    """For `python -m simulator` and `python -m chaos`, with the repository's root as the working directory."""
+    """The environment for `python -m simulator` and `python -m chaos`, started in the repository's root."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}

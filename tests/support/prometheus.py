@@ -1,4 +1,4 @@
-"""Prometheus's text format and its HTTP API, as far as tests ask."""
+"""Reads Prometheus's text format and queries its HTTP API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(url: str) -> str:
 
 
 def parsed(exposition: str) -> dict[Series, float]:
-    """Every sample of what `/metrics` answers, by name and labels."""
+    """The samples in the body of `/metrics`, by name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for found in text_string_to_metric_families(exposition)
@@ -34,7 +34,7 @@ def value(samples: dict[Series, float], name: str, **labels: str) -> float:
 
 
 class Prometheus:
-    """`url`: of one that runs."""
+    """A client of a running Prometheus. `url`: its address."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -43,15 +43,15 @@ class Prometheus:
         try:
             return json.loads(read(f"{self._url}/api/v1/{path}?{urlencode(query)}"))["data"]
         except OSError:
-            return None  # it does not listen yet
+            return None  # Prometheus does not listen yet
 
     def targets(self) -> dict[str, str]:
-        """The health of each target, by its address."""
+        """The health of each target, by address."""
         found = self._ask("targets")
         return {target["labels"]["instance"]: target["health"] for target in found["activeTargets"]} if found else {}
 
     def value(self, expression: str) -> float:
-        """The only value of an expression; not a number if there is none."""
+        """The single value of an expression; NaN if there is none."""
         found = self._ask("query", query=expression)
         return float(found["result"][0]["value"][1]) if found and found["result"] else math.nan
 

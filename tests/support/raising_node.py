@@ -1,4 +1,4 @@
-"""A node whose graphics card, say, fails in the middle of a micro-batch, once it has trained for a while.
+"""A node whose device fails during a micro-batch, after BATCHES micro-batches.
 
 python raising_node.py start HOST:PORT …
 """

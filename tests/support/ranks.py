@@ -1,4 +1,4 @@
-"""Two real ranks with gloo: what they do for the tests of the optimizer, and what they find."""
+"""Runs the optimizer on two real ranks with gloo, and returns the results to the tests."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def give(parameters: list[nn.Parameter], gradients: list[Tensor]) -> None:
 
 
 def numbers(parameters: list[nn.Parameter]) -> list[Any]:
-    """What can be sent to the test without sharing memory with it."""
+    """Copies of the parameters, which can be sent to the test without shared memory."""
     return [parameter.detach().numpy().copy() for parameter in parameters]
 
 
 def votes(rank: int) -> Any:
-    """Awkward shapes, gradients of each rank's own: parameters at the end, and bytes of the last step."""
+    """Steps on irregular shapes with different gradients per rank. Returns the final parameters and the bytes of the
+    last step."""
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters, precondition="adam", magnitude="clipped", **VOTE)
     for step in range(STEPS):
@@ -64,7 +65,7 @@ def votes(rank: int) -> Any:
 
 
 def leaving_out(rank: int) -> Any:
-    """Steps that keep fewer components than the ranks send: parameters at the end."""
+    """Steps that keep fewer components than the ranks send. Returns the final parameters."""
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters, update_topk=UPDATE_TOPK, magnitude="clipped", **VOTE)
     for step in range(STEPS):
@@ -74,8 +75,9 @@ def leaving_out(rank: int) -> Any:
 
 
 def unequal(rank: int) -> Any:
-    """All in which ranks may differ: missing gradients, one that is not finite, rates by a few ulps. Two groups, a
-    scheduler, a frozen parameter. Fingerprints by step, how often each was dropped, and the frozen one."""
+    """Steps in which the ranks differ in every allowed way: missing gradients, a gradient that is not finite, rates
+    that differ by a few ulps. Uses two groups, a scheduler and a frozen parameter. Returns the fingerprint of each
+    step, the counts of dropped gradients and the frozen parameter."""
     shapes = (*SHAPES, (8, 3, 3, 3), ())
     parameters = parameters_of(shapes)
     parameters[1].requires_grad_(False)
@@ -106,7 +108,7 @@ def unequal(rank: int) -> Any:
 
 
 def floats(rank: int) -> Any:
-    """The published arithmetic: parameters at the end, and what momentum is left."""
+    """Steps with the published arithmetic. Returns the final parameters and the momentum."""
     parameters = parameters_of(FLOAT_SHAPES)
     optimizer = DeMo(parameters, values="float", **FLOAT)
     for step in range(STEPS):
@@ -117,7 +119,7 @@ def floats(rank: int) -> Any:
 
 
 def at_odds(rank: int) -> Any:
-    """What is said where the ranks' settings, shapes, steps, rates or parameters differ."""
+    """The errors when the ranks' settings, shapes, steps, rates or parameters differ."""
     alone = [dist.new_group([number]) for number in range(RANKS)][rank]
     return [
         refusal([(64, 64)], {"compression_topk": 32 - rank, "alpha": 1 - rank / 2}),
@@ -131,7 +133,7 @@ def at_odds(rank: int) -> Any:
 def refusal(
     shapes: list[tuple[int, ...]], settings: dict[str, Any], seed: int = 0, before: dist.ProcessGroup | None = None
 ) -> str:
-    """Of the first step together, by a rank that has made one `before`, among others."""
+    """The error of the first common step. A rank with a group `before` has made one step in it."""
     parameters = parameters_of(tuple(shapes), seed)
     optimizer = DeMo(parameters, **settings)
     if before is not None:
@@ -146,7 +148,8 @@ def refusal(
 
 
 def sizes(rank: int) -> Any:
-    """Bytes of sizes that vary wildly come through whole; steady ones cost little more than themselves."""
+    """Gathers messages of very different sizes, then of one size. Returns the number of wrong results and the bytes
+    sent for messages of equal size."""
     exchange, device, wrong = AllGather(), torch.device("cpu"), 0
     for size in (0, 5000, 1, 100_000, 100_001, 0, 0, 3000, 90_000):
         sent = [bytes([number + 1]) * (size * (number + 1)) for number in range(RANKS)]
@@ -161,7 +164,7 @@ SCENARIOS: tuple[Callable[[int], Any], ...] = (votes, leaving_out, unequal, floa
 
 
 def run_ranks(store: str) -> dict[str, list[Any]]:
-    """What each rank has found, by scenario. store: a file that is not there yet."""
+    """Run all scenarios. Returns each rank's results, by scenario. store: the path of a new file."""
     context = mp.get_context("spawn")
     queue: Queue[Any] = context.Queue()
     workers = [context.Process(target=_work, args=(rank, store, queue), daemon=True) for rank in range(RANKS)]
@@ -182,5 +185,5 @@ def _work(rank: int, store: str, queue: Queue[Any]) -> None:
         queue.put((rank, {scenario.__name__: scenario(rank) for scenario in SCENARIOS}))
         dist.barrier()
         dist.destroy_process_group()
-    except Exception:  # noqa: BLE001 - the test is told
+    except Exception:  # noqa: BLE001 - passed on to the test
         queue.put((rank, traceback.format_exc()))

@@ -42,7 +42,7 @@ length_ms = 5000
 
 
 class RealSwarm:
-    """Everything that one test starts; all of it is killed at the end."""
+    """The processes of one test. All of them are killed at its end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class RealSwarm:
         self.processes: list[Process] = []
         self.address = "127.0.0.1:0"
         self.ready: dict[str, Any] = {}
-        """What the newest coordinator says in its ready file."""
+        """The contents of the newest coordinator's ready file."""
 
     def start(self, name: str, *command: str) -> Process:
         process = Process(name, list(command), self.folder / f"{name}.{len(self.processes)}.log")
@@ -58,8 +58,9 @@ class RealSwarm:
         return process
 
     def coordinator(self, run: str | None = None, *more: str, through: tuple[str, ...] = ()) -> Process:
-        """Start it, wait until it listens, and keep its address (also its port, for the next start). through: a program
-        of this folder that does so in a way of its own, and its arguments."""
+        """Start the coordinator and wait until it listens. Keeps its address and port for the next start.
+
+        through: a program in this folder that starts the coordinator instead, and its arguments."""
         if run is not None:
             (self.folder / "RUN.toml").write_text(run)
             more = ("--run", str(self.folder / "RUN.toml"), *more)
@@ -76,7 +77,7 @@ class RealSwarm:
         return self.start(name, *command, *more)
 
     def counted(self, name: str) -> int:
-        """How often a node was counted, in this life of the coordinator."""
+        """How often a node was counted since the coordinator started."""
         return next((node.counted for node in self.status().nodes if node.name == name), 0)
 
     def active(self) -> list[str]:
@@ -120,7 +121,7 @@ def real_swarm(folder: Path) -> Iterator[RealSwarm]:
 
 
 def until(holds: Callable[[], object], what: str, *processes: Process) -> None:
-    """Look every so often until something holds; fail with the logs if it does not come to hold."""
+    """Wait until a condition holds. Fails with the logs after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         logs = "\n".join(f"--- {process.name}\n{process.tail(30)}" for process in processes)
@@ -129,16 +130,18 @@ def until(holds: Callable[[], object], what: str, *processes: Process) -> None:
 
 
 def ended(process: Process) -> int:
-    """Wait for the end of a process; its exit status."""
+    """Wait for the end of a process. Returns its exit status."""
     until(lambda: not process.running, f"{process.name} ends", process)
     return process.popen.returncode
 
 
 def ends_in_s(process: Process, number: signal.Signals) -> float:
-    """Tell a process to end; how many seconds it needs for that. Not counted is the time in which its thread that is
-    worst off could have run and had no core, as far as the system tells: a loaded machine is not a slow program."""
+    """Send a signal to a process and return the seconds until it ends.
+
+    Subtracts the longest time in which one of its threads waited for a core, as far as the system reports it, since a
+    loaded machine does not mean a slow program."""
     newest: dict[str, float] = {}
-    before, told = _without_a_core_s(process), time.monotonic()
+    before, began = _without_a_core_s(process), time.monotonic()
     process.tell(number)
 
     def has_ended() -> bool:
@@ -147,27 +150,27 @@ def ends_in_s(process: Process, number: signal.Signals) -> float:
 
     until(has_ended, f"{process.name} ends", process)
     without = max((seconds - before.get(thread, 0.0) for thread, seconds in newest.items()), default=0.0)
-    return time.monotonic() - told - without
+    return time.monotonic() - began - without
 
 
 def _without_a_core_s(process: Process) -> dict[str, float]:
-    """By thread: the seconds since its start in which it was ready to run and waited for a core (Linux)."""
+    """Seconds that each thread has waited for a core since its start (Linux)."""
     found = {}
     for path in Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the thread has ended
             if fields := path.read_text().split():
                 found[path.parent.name] = int(fields[1]) / 1e9
     return found
 
 
 def totals(process: Process) -> tuple[int, int]:
-    """How many contributions of a node that has left were counted, and how many were not."""
+    """The numbers of counted and not counted contributions of a node that has left."""
     (found,) = process.events("node.totals")
     return found["counted"], found["not_counted"]
 
 
 def last_fingerprint(process: Process) -> tuple[int, int]:
-    """(step, fingerprint) that a node reported when it left."""
+    """The (step, fingerprint) that a node reported when it left."""
     found = left_with(process)
     assert found, process.text()
     return found

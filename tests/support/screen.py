@@ -1,4 +1,4 @@
-"""A terminal as a person sees it: a pty, and an emulator that shows what is written there."""
+"""A terminal as a person sees it: a pty and an emulator that draws its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_ITS_TERMINAL = (
 
 
 class Screen:
-    """Whoever writes to `end`, an open file, writes on the screen."""
+    """A terminal. Output to the open file `end` appears on it."""
 
     def __init__(self, columns: int = 80, rows: int = 24) -> None:
         self._ours, self.end = pty.openpty()
@@ -36,7 +36,7 @@ class Screen:
         fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
-        """Run a program whose terminal this is: Ctrl-C reaches it."""
+        """Run a program on this terminal. Ctrl-C reaches it."""
         return subprocess.Popen(
             [sys.executable, "-c", ON_ITS_TERMINAL, *command],
             stdin=self.end,
@@ -50,7 +50,7 @@ class Screen:
         os.write(self._ours, text)
 
     def lines(self) -> list[str]:
-        """What stands there now, without the empty rest."""
+        """The current lines, without trailing empty ones."""
         while select.select([self._ours], [], [], 0)[0]:
             found = os.read(self._ours, 65536)
             self.written += found
@@ -58,7 +58,7 @@ class Screen:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip().split("\n")
 
     def shows(self, holds: Callable[[list[str]], object]) -> list[str]:
-        """Look until something holds of the lines that stand there; they are returned."""
+        """Wait until a condition on the lines holds. Returns the lines."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds(found := self.lines()):
             assert time.monotonic() < deadline, "\n".join(found)

@@ -1,4 +1,4 @@
-"""A short run without sockets: synthetic votes, sealed by the coordinator's own code."""
+"""Creates a short run without sockets: the coordinator's own code seals synthetic votes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def make_state(folder: Path, contract: Contract | None = None) -> State:
-    """A state directory with a first state and nothing sealed."""
+    """Create a state directory with an initial state and no sealed update."""
     contract, corpus = contract or small_contract(), small_corpus()
     (folder / "corpus.zst").write_bytes(corpus.pack())
     (folder / "snapshots").mkdir()
@@ -51,7 +51,7 @@ async def _seal(state: State, steps: int) -> None:
     leases = Leases()
 
     async def read(step: int) -> EncodedUpdate:
-        raise AssertionError("nobody follows")
+        raise AssertionError("no node follows this run")
 
     sealer = Sealer(state, replica, Feed(read, 0), workers, time.monotonic)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""A contract small enough that a test takes milliseconds, and synthetic votes for it."""
+"""A contract so small that a test takes milliseconds, and synthetic votes for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def small_corpus() -> Corpus:
 
 
 def small_contract(**sections: Any) -> Contract:
-    """The contract of a tiny model on `small_corpus`; sections such as demo={"k": 8} override."""
+    """The contract of a tiny model on `small_corpus`. Sections such as demo={"k": 8} override its defaults."""
     corpus = small_corpus()
     data = CorpusSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     contract = Contract.model_validate(
@@ -47,7 +47,7 @@ def small_trainer(contract: Contract, replica: Replica, device: torch.device = C
 
 
 def shapes_contract(**sections: Any) -> Contract:
-    """A contract over tensors of awkward shapes, which belong to no model."""
+    """A contract over tensors of irregular shapes that belong to no model."""
     parameters = tuple(Parameter(name=f"t{number}", shape=shape) for number, shape in enumerate(SHAPES))
     return small_contract(**sections).model_copy(update={"parameters": parameters})
 
@@ -59,7 +59,7 @@ def random_replica(contract: Contract, seed: int = 0, step: int = 0) -> Replica:
 
 
 def random_votes(layout: TileLayout, k: int, seed: int) -> Votes:
-    """Up to k votes a tile, some tiles without any."""
+    """Up to k votes per tile; some tiles have none."""
     rng = np.random.default_rng(seed)
     parts = []
     for first, tiles, size in (
@@ -74,7 +74,7 @@ def random_votes(layout: TileLayout, k: int, seed: int) -> Votes:
 
 
 def random_sized_votes(layout: TileLayout, k: int, seed: int) -> Votes:
-    """The same, with a code for each tile that has votes."""
+    """Like `random_votes`, with a magnitude code for each tile that has votes."""
     votes = random_votes(layout, k, seed)
     tiles, _ = tiles_with(votes.components, layout)
     codes = np.random.default_rng(seed + 1).integers(0, 256, len(tiles)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""A swarm on a fresh state directory and on threads of its own, without sockets in between."""
+"""A coordinator's swarm on a new state directory, with its own threads and without sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 10
 
 
 class Bench:
-    """A swarm on a fresh state directory, and a replica such as each node has."""
+    """A swarm on a new state directory, and a replica equal to that of each node."""
 
     def __init__(self, folder: Path, demo: DemoSpec | None = None, **rounds: Any) -> None:
         rounds = {"length_ms": 2000, "samples": 8, **rounds}
@@ -42,7 +42,7 @@ class Bench:
         return member
 
     async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
-        """The stream of a node that attends; its first announcement is read, so that it counts as active."""
+        """Open the stream of a node and read its first announcement, so that the node counts as active."""
         stream = self.swarm.attend(member)
         self._streams.append(stream)
         await anext(stream)
@@ -53,7 +53,7 @@ class Bench:
 
     @property
     def current(self) -> OpenRound:
-        """The round that is open."""
+        """The open round."""
         current = self.swarm.intake.current
         assert current is not None
         return current
@@ -90,7 +90,7 @@ class Bench:
 
 
 async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[ContributionPart]:
-    """A payload in two parts; the second one waits for the gate."""
+    """A payload in two parts. The second part waits for the gate."""
     middle = len(payload) // 2
     yield ContributionPart(data=payload[:middle])
     if gate is not None:
@@ -99,7 +99,7 @@ async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIt
 
 
 class Busy:
-    """While this is open, the worker that does this job does nothing else."""
+    """Blocks the worker of a job inside a with block."""
 
     def __init__(self, bench: Bench, job: Job) -> None:
         self._over = threading.Event()

@@ -1,5 +1,6 @@
-"""What is done to files, in order: real calls on real files, noted on their way. A power cut may undo, or do in another
-order, whatever no later sync covers."""
+"""Records renames, removals and syncs of files in order. The calls are real.
+
+A power cut may undo or reorder every operation that no later sync covers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 _logs: list[list[str]] = []
-"""Those that are open now. An audit hook cannot be taken away again, so there is one for all of them."""
+"""The open logs. One audit hook serves all of them, because an audit hook cannot be removed."""
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -30,7 +31,8 @@ sys.addaudithook(_note)
 
 @contextmanager
 def sync_log(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Gives a list that grows: "rename NEW-NAME", "remove NAME", "sync NAME"; a folder's name has a slash behind it."""
+    """Yield a list that grows with "rename NEW-NAME", "remove NAME" and "sync NAME". A folder's name ends with a
+    slash."""
     log: list[str] = []
     fsync = os.fsync
 

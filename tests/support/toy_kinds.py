@@ -1,4 +1,4 @@
-"""A toy model and toy data in a file of their own, and the programs that know them.
+"""Defines a toy model and toy data in one file, and runs the programs with them.
 
 python toy_kinds.py {coordinator,node} ARGUMENTS…
 """

@@ -89,7 +89,7 @@ class Work:
         self._moved = asyncio.Condition()
         self._trained_through_at_extraction: int | None = None
         self._fingerprinted = (-1, 0, 0)  # step, nonce, fingerprint
-        self._told_s = 0.0
+        self._reported_s = 0.0
         self.apply_s = 0.0
         """Seconds that the newest update took on the compute thread."""
         self.jobs = 0
@@ -224,8 +224,8 @@ class Work:
 
     def _compute_ms(self) -> int:
         """Milliseconds spent on forward and backward passes since the last call."""
-        told, self._told_s = self._told_s, self.trainer.compute_s
-        return round((self._told_s - told) * 1000)
+        reported_s, self._reported_s = self._reported_s, self.trainer.compute_s
+        return round((self._reported_s - reported_s) * 1000)
 
     async def settle(self, counted: bool) -> None:
         """Handle the outcome. Counted votes stay out of the momentum; others are put back into it."""

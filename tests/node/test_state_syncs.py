@@ -1,4 +1,4 @@
-"""What a node's state directory keeps through a power cut."""
+"""A node's state directory stays consistent through a power cut."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def state(tmp_path: Path) -> NodeState:
     return NodeState(tmp_path / "node")
 
 
-def test_what_was_sent_is_on_disk_before_it_leaves(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_sent_contributions_is_synced(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
     with sync_log(monkeypatch) as log:
         state.save_sent([b"\1" * 32])
     assert log == ["sync sent.json.part", "rename sent.json", "sync node/"]
 
 
-def test_a_momentum_that_is_dropped_is_gone_before_what_was_sent_is_forgotten(
+def test_dropping_removes_the_momentum_before_the_list_of_sent_contributions(
     state: NodeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut in between would otherwise leave a momentum that says that nothing was sent since."""
+    """Otherwise a power cut in between could leave a momentum without its list of sent contributions."""
     state.save_momentum(KeptMomentum({"momentum": torch.zeros(2)}, None, None))
     state.save_sent([b"\1" * 32])
     with sync_log(monkeypatch) as log:
@@ -37,8 +37,8 @@ def test_a_momentum_that_is_dropped_is_gone_before_what_was_sent_is_forgotten(
     assert log == ["remove momentum.safetensors", "sync node/", "sync sent.json.part", "rename sent.json", "sync node/"]
 
 
-def test_a_save_is_there_for_good(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of what was sent since grows shorter next, which must not come first."""
+def test_a_save_is_synced(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of sent contributions is shortened after the save, so the save must be on disk first."""
     with sync_log(monkeypatch) as log:
         state.save_momentum(KeptMomentum({"momentum": torch.zeros(2)}, None, None))
         state.save_replica(random_replica(small_contract()))
@@ -51,7 +51,7 @@ def test_a_save_is_there_for_good(state: NodeState, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_head_costs_one_sync(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is saved with each update; an older one after a power cut does no harm."""
+    """A head is saved with each update. An older head after a power cut does no harm."""
     with sync_log(monkeypatch) as log:
         state.save_head(Head(1, b"\1" * 32))
     assert log == ["sync head.json.part", "rename head.json"]
