@@ -46,7 +46,7 @@ class Upkeep:
 
     async def run(self) -> None:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
-        recorded = await self._workers.submit(Job.READ_STATUS, self._state.reading_ledger.recorded)
+        recorded = await self._workers.submit(Job.READ_STATUS, self._state.watch_ledger.recorded)
         measured = recorded.newest_loss[0] if recorded.newest_loss else None
         newest = self._state.snapshot_steps()[-1]
         while True:

@@ -32,6 +32,11 @@ def run_file(folder: Path, text: str) -> Path:
     return path
 
 
+def test_a_preset_may_stand_beside_the_old_name_of_the_kind(tmp_path: Path) -> None:
+    run = read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\nfamily = "decoder"\n'))
+    assert run == read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\n'))
+
+
 def test_other_keys_override_a_preset(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
     assert isinstance(run.model, DecoderSpec)

@@ -16,7 +16,8 @@ from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.state_directory import State, create_state, lock_state, open_state, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.contract import RunSpec, parse_run
-from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.errors import ConfigError, Damaged, LedgerError
+from thinwire_proto.wire.rows import Counted
 
 STEPS = 4
 
@@ -241,3 +242,23 @@ def test_catching_up_takes_the_smaller_download(folder: Path) -> None:
     assert not state.snapshot_is_lighter(0)  # four small updates are smaller than a snapshot
     assert not state.snapshot_is_lighter(3)
     state.close()
+
+
+def test_a_damaged_row_that_the_page_reads_does_not_hide_later_rows_from_receipts(tmp_path: Path) -> None:
+    """A read that fails halfway must not keep its cursor: SQLite would show that connection the ledger of that moment
+    from then on, and a contribution that is sealed would be called unknown."""
+    make_run(tmp_path, 3)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    row = ledger.row(2)
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as database:
+        database.execute("UPDATE rows SET counted = x'c1' WHERE step = 1")
+    database.close()
+    reader = ledger.sibling()
+    with pytest.raises(Damaged, match="step 1: the row cannot be read") as kept:
+        reader.counted_at(0, 3)
+    name = b"n" * 32
+    ledger.append(replace(row, step=3, previous=row.hash, counted=(Counted("a" * 32, name, 8, 8),)))
+    assert reader.step_of_contribution(name) == 3
+    assert kept.value.step == 1
+    reader.close()
+    ledger.close()

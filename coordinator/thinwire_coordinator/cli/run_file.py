@@ -43,4 +43,4 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
     name = model.pop("preset")
     if name not in PRESETS:
         raise ConfigError(f"{source}: model.preset: {name!r} does not exist; choose one of {', '.join(PRESETS)}")
-    document["model"] = PRESETS[name].model_dump() | model
+    document["model"] = PRESETS[name].model_dump(exclude={"kind"}) | model

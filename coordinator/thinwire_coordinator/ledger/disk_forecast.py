@@ -93,7 +93,7 @@ class Need:
 
 def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
     """Return the forecast of a run and what each of its local disks needs."""
-    ledger, steps = state.reading_ledger, state.snapshot_steps()
+    ledger, steps = state.watch_ledger, state.snapshot_steps()
     snapshot_bytes = state.snapshot_path(steps[-1]).stat().st_size
     bound = update_bytes_max(TileLayout(state.contract.parameters), state.contract.demo.magnitude)
     sealed = ledger.step

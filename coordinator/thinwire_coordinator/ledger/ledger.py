@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,10 +201,12 @@ class Ledger:
         This is for display. It checks no hashes, so that it stays cheap.
         """
         query = "SELECT step, body_bytes, counted FROM rows WHERE step >= ? AND step < ? ORDER BY step"
-        return [
-            (step, body_bytes, [(node, samples) for node, _, _, samples in msgpack.unpackb(packed, raw=False)])
-            for step, body_bytes, packed in self._execute(query, (start, stop))
-        ]
+        # all at once: a cursor that stays open would hold its connection to the ledger as it is now
+        try:
+            found = self._execute(query, (start, stop)).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise _failure(f"cannot read {self._path}", error) from None
+        return [(step, body_bytes, _samples_by_node(step, packed)) for step, body_bytes, packed in found]
 
     def counted_of(self, contributions: Iterable[bytes]) -> int:
         """How many of these contributions are in an update."""
@@ -229,11 +231,15 @@ class Ledger:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         """Rows in order, each checked against its own hash. The caller checks the chain between them."""
         query = f"SELECT {', '.join(COLUMNS)} FROM rows WHERE step >= ? AND step < ? ORDER BY step"
+        cursor = self._execute(query, (start, stop if stop is not None else 1 << 62))
         try:
-            for fields in self._execute(query, (start, stop if stop is not None else 1 << 62)):
+            for fields in cursor:
                 yield _row(dict(zip(COLUMNS, fields, strict=True)))
         except sqlite3.DatabaseError as error:
             raise _failure(f"cannot read {self._path}", error) from None
+        finally:
+            with suppress(sqlite3.ProgrammingError):  # the ledger may be closed already
+                cursor.close()  # an open one would hold its connection to the ledger as it is now
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -243,7 +249,8 @@ class Ledger:
             try:
                 yield
             except BaseException:
-                self._execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite may have rolled back by itself, as on a full disk
+                    self._execute("ROLLBACK")
                 raise
             self._execute("COMMIT")
 
@@ -253,6 +260,14 @@ def _failure(what: str, error: sqlite3.Error) -> LedgerError:
     if type(error) is sqlite3.DatabaseError:
         return Damaged(f"{what}: {error}", restore="it")
     return LedgerError(f"{what}: {error}")
+
+
+def _samples_by_node(step: int, packed: bytes) -> list[tuple[str, int]]:
+    """The nodes of a row's `counted` column, with their samples. Raises LedgerError."""
+    try:
+        return [(node, samples) for node, _, _, samples in msgpack.unpackb(packed, raw=False)]
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise Damaged(f"step {step}: the row cannot be read: {error}", step) from None
 
 
 def _row(columns: dict[str, Any]) -> Row:

@@ -61,9 +61,13 @@ class State:
     data: DataSource
     ledger: Ledger
     reading_ledger: Ledger
-    """A second connection to the ledger, for the thread that answers queries."""
+    """A connection of its own, for the thread that answers joining and waiting nodes."""
+    fetch_ledger: Ledger
+    """The same for the thread that reads updates for nodes that catch up."""
+    watch_ledger: Ledger
+    """The same for the thread that reads for status, page and metrics."""
     upkeep_ledger: Ledger
-    """A third connection, for the thread that writes snapshots and deletes old files."""
+    """The same for the thread that writes snapshots and deletes old files."""
     bodies: Bodies
 
     def snapshot_path(self, step: int) -> Path:
@@ -118,6 +122,8 @@ class State:
     def close(self) -> None:
         self.ledger.close()
         self.reading_ledger.close()
+        self.fetch_ledger.close()
+        self.watch_ledger.close()
         self.upkeep_ledger.close()
 
 
@@ -194,7 +200,8 @@ def open_state(folder: Path, *, read_only: bool = False) -> State:
     if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
         raise Damaged(f"{path} is missing", restore="it")
     ledger = Ledger(path, read_only=read_only)
-    return State(folder, contract, data, ledger, ledger.sibling(), ledger.sibling(), Bodies(url))
+    reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
+    return State(folder, contract, data, ledger, reading, fetch, watch, upkeep, Bodies(url))
 
 
 def _read_contract(path: Path) -> Contract:

@@ -172,7 +172,8 @@ WATCHER_FAILURES = METRICS.counter(
 # the machine
 QUEUE_DEPTH = METRICS.gauge(
     "queue_depth",
-    "Jobs that are queued or running on a worker thread. queue: seal, query, snapshot, replica, merge, evaluation.",
+    "Jobs that are queued or running on a worker thread. queue: seal, query, fetch, watch, snapshot, "
+    "replica, merge, evaluation.",
     "queue",
 )
 DISK_FREE_BYTES = METRICS.gauge(

@@ -164,7 +164,7 @@ class Service(SwarmServicer):
         swarm, view = self._swarm, self._swarm.view
         counts = view.counts
         step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (view.step, None)
-        recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.reading_ledger.recorded)
+        recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.watch_ledger.recorded)
         first, newest = recorded.first_loss, recorded.newest_loss
         reply = pb.StatusReply(
             state=view.condition,

@@ -60,8 +60,10 @@ class Announcer:
         written = self._workers.submit(Job.WRITE_LEASES, self._ledger.record_leases, self._registry.leases.packed())
         self._tasks.must_succeed(written)
 
-        def done(_: asyncio.Future[None]) -> None:
+        def done(written: asyncio.Future[None]) -> None:
             self._writing = False
+            if written.cancelled() or written.exception() is not None:
+                return  # what is not on disk is not announced; `must_succeed` ends the run
             self._announce(announced)
             if self._granted:
                 self._write_leases()

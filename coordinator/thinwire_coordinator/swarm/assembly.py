@@ -85,7 +85,7 @@ def assemble(
 
 def read_encoded(state: State, step: int) -> EncodedUpdate:
     """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
-    row = state.reading_ledger.row(step)
+    row = state.fetch_ledger.row(step)
     try:
         return encoded_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
     except LedgerError:

@@ -53,11 +53,9 @@ JOBS: dict[str, tuple[Job, ...]] = {
         Job.COMPARE_CATCH_UP,
         Job.FIND_RECEIPT,
         Job.READ_ROW,
-        Job.READ_UPDATE,
-        Job.READ_STATUS,
-        Job.READ_HISTORY,
-        Job.MEASURE_DISKS,
     ),
+    "fetch": (Job.READ_UPDATE,),
+    "watch": (Job.READ_STATUS, Job.READ_HISTORY, Job.MEASURE_DISKS),
     "snapshot": (Job.WEIGH_SNAPSHOT, Job.WRITE_SNAPSHOT, Job.DELETE_OLD, Job.WRITE_LOSS, Job.WRITE_NAMES),
     "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.COPY_REPLICA),
     "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE),
@@ -66,16 +64,18 @@ JOBS: dict[str, tuple[Job, ...]] = {
 """The jobs of each worker.
 
 seal: writes that a round cannot end without; once the swarm exists, this worker does nothing else.
-query: reads that a caller asked for.
+query: reads that a joining or waiting node needs an answer from; none is long.
+fetch: updates for nodes that catch up; they may come from a remote store.
+watch: reads for status, page and metrics, which may be long.
 snapshot: writes beside the run, and deletions.
 replica: all access to the parameters.
 merge: payloads.
 evaluation: held-out loss and samples.
-seal, query and snapshot each have their own connection to the ledger (`ledger.state_directory`).
+seal, query, fetch, watch and snapshot each have their own connection to the ledger (`ledger.state_directory`).
 """
 
 WORKER_OF = {job: name for name, jobs in JOBS.items() for job in jobs}
-CLOSE_ORDER = ("query", "replica", "merge", "evaluation", "snapshot", "seal")
+CLOSE_ORDER = ("watch", "fetch", "query", "replica", "merge", "evaluation", "snapshot", "seal")
 
 
 class Workers:

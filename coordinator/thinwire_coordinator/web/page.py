@@ -100,7 +100,7 @@ class Page:
         view, submit = swarm.view, partial(swarm.workers.submit, Job.READ_HISTORY)
         try:
             past = await read_past(
-                swarm.state.reading_ledger, view.term.number, history.since_step, view.contract.model.context, submit
+                swarm.state.watch_ledger, view.term.number, history.since_step, view.contract.model.context, submit
             )
         except LedgerError as error:
             log.warning("the page cannot show the history before step %d: %s", history.since_step, error)
