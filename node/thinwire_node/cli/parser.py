@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from thinwire_common.options import add_option, add_options, add_version, read_options
-from thinwire_node.cli.options import StartOptions, StateOptions
+from thinwire_node.cli.options import StartOptions, StatusOptions
 from thinwire_proto.errors import ConfigError
 
 
@@ -23,7 +24,8 @@ def parser() -> argparse.ArgumentParser:
     start.set_defaults(command=_start)
     status = commands.add_parser("status", help="show the status of a node on this machine")
     status.add_argument("--json", action="store_true", help="print the whole report as JSON")
-    add_options(status, StateOptions)
+    asked = status.add_mutually_exclusive_group()
+    add_options(asked, StatusOptions, "state_dir", "state_slots")
     status.set_defaults(command=_status)
     return parser
 
@@ -42,7 +44,7 @@ def start_options(arguments: argparse.Namespace) -> StartOptions:
     return options.model_copy(update={"state_slots": _state_slots(options, arguments)})
 
 
-def _state_slots(options: StartOptions, arguments: argparse.Namespace) -> object:
+def _state_slots(options: StartOptions | StatusOptions, arguments: argparse.Namespace) -> Path | None:
     """The folder with state slots, or None to use the state directory. The command line overrides the environment.
     Raises ConfigError if the environment sets both."""
     if "state_slots" in arguments or options.state_slots is None or "state_dir" not in options.model_fields_set:
@@ -53,8 +55,12 @@ def _state_slots(options: StartOptions, arguments: argparse.Namespace) -> object
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    options = read_options(StateOptions, arguments)
+    options = read_options(StatusOptions, arguments)
+    slots = _state_slots(options, arguments)
 
-    from thinwire_node.cli.status import print_status  # noqa: PLC0415
+    from thinwire_node.cli.status import print_slots, print_status  # noqa: PLC0415
 
-    print_status(options.state_dir, as_json=arguments.json)
+    if slots is None:
+        print_status(options.state_dir, as_json=arguments.json)
+    else:
+        print_slots(slots, as_json=arguments.json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -9,6 +10,28 @@ from rich.console import Console
 
 from thinwire_node.observe import status
 from thinwire_node.observe.view import byte_lines, lines
+from thinwire_proto.errors import ConfigError
+
+
+def print_slots(shared: Path, *, as_json: bool) -> None:
+    """Print the newest report of each state slot of a folder. Raises ConfigError if no node has run there."""
+    slots = sorted(
+        (file.parent for file in shared.glob(f"*/{status.FILE}") if file.parent.name.isdecimal()), key=_number
+    )
+    if not slots:
+        raise ConfigError(f"{shared}: no node has run here; give the nodes' --state-slots")
+    if as_json:
+        reports = {slot.name: status.REPORT.dump_python(status.read(slot), mode="json") for slot in slots}
+        print(json.dumps(reports, indent=2))
+        return
+    for slot in slots:
+        print(f"{slot}:")
+        print_status(slot, as_json=False)
+        print()
+
+
+def _number(slot: Path) -> int:
+    return int(slot.name)
 
 
 def print_status(folder: Path, *, as_json: bool) -> None:
