@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.rows import Counted
 from thinwire_proto.wire.service_pb2 import Receipt
 
@@ -208,10 +209,11 @@ class Events:
         work.add_done_callback(partial(self._look, what))
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Count a failure, and log it with its traceback the first time."""
+        """Count a failure and log it. A bug is logged with its traceback the first time; a disk that fails is no bug."""
         self.failures += 1
         kind = (what, type(error))
-        log.error("a watcher failed: %s: %r", what, error, exc_info=None if kind in self._logged else error)
+        explained = isinstance(error, ThinwireError | OSError) or kind in self._logged
+        log.error("a watcher failed: %s: %r", what, error, exc_info=None if explained else error)
         self._logged.add(kind)
 
     def _look(self, what: str, done: asyncio.Future[None]) -> None:
