@@ -57,7 +57,7 @@ class Saver:
 
     def begin(self, copies: Copies | None) -> None:
         """Save in the background, unless a save is under way. Raises OSError if the last one failed."""
-        if self._saving is not None and self._saving.done():
+        if self._saving is not None and self._saving.done() and not self._saving.cancelled():
             self._saving.result()
         if copies is not None and (self._saving is None or self._saving.done()):
             self._saving = asyncio.ensure_future(self.save(copies))
@@ -74,9 +74,9 @@ class Saver:
         await self._write_sent()
 
     async def finish(self) -> None:
-        """Wait for a save in progress."""
-        if self._saving is not None:
-            await self._saving
+        """Wait for a save in progress. Cancelling the caller does not cancel the save. Raises OSError if it failed."""
+        if self._saving is not None and not self._saving.cancelled():
+            await asyncio.shield(self._saving)
 
     def forget_sent(self) -> None:
         """Clear the list of sent contributions, because their momentum is gone."""

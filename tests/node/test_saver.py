@@ -1,0 +1,59 @@
+"""Tests of the saver: a save in progress survives the end of the task that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.small import random_replica, small_contract
+from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.training.saver import Saver
+from thinwire_node.training.threads import Threads, WorkerThread
+
+SHAPES = {"momentum": (2,)}
+
+
+class SlowState(NodeState):
+    """A state directory on a disk that writes a momentum only once `may_write` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_write = threading.Event()
+
+    def save_momentum(self, kept: KeptMomentum) -> None:
+        assert self.may_write.wait(timeout=30)
+        super().save_momentum(kept)
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    found = Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
+    yield found
+    found.close()
+
+
+async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Path, threads: Threads) -> None:
+    state = SlowState(tmp_path / "node")
+    saver = Saver(state, threads, time.monotonic, round_s=1.0)
+    replica = random_replica(small_contract())
+    await saver.note_sent(b"\1" * 32)
+    saver.begin(saver.copies(replica, KeptMomentum({"momentum": torch.ones(2)}, 7, None)))
+    session = asyncio.ensure_future(saver.finish())
+    await asyncio.sleep(0)
+    session.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await session
+    state.may_write.set()
+    await saver.finish()  # as the shutdown of the node does before its last save
+    assert state.sent() == []
+    await saver.save(saver.copies(replica, KeptMomentum({"momentum": torch.ones(2)}, 9, None)))
+    kept = state.momentum(SHAPES)
+    assert kept is not None
+    assert kept.trained_through == 9
+    state.close()
