@@ -209,7 +209,7 @@ class Events:
         work.add_done_callback(partial(self._look, what))
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Count a failure and log it. A bug is logged with its traceback the first time; a disk that fails is no bug."""
+        """Count a failure and log it; a bug has its traceback the first time, and a failing disk has none."""
         self.failures += 1
         kind = (what, type(error))
         explained = isinstance(error, ThinwireError | OSError) or kind in self._logged
