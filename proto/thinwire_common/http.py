@@ -1,8 +1,10 @@
 """A read-only HTTP server (Starlette on uvicorn) that runs in the event loop of its program.
 
 An answer therefore proves that the event loop is alive. A client can neither fill the memory nor hold an idle
-connection, because the head of a request has a size limit and a time limit, and the number of connections is bounded.
-The kernel detects clients that have vanished (TCP_USER_TIMEOUT). The program, not uvicorn, handles signals.
+connection, because the head of a request has a size limit, a request has a time limit, and the number of connections is
+bounded. Beyond the bound, a new connection replaces the oldest one that has no complete request, so that a health check
+is answered while others hold connections open. The kernel detects clients that have vanished (TCP_USER_TIMEOUT). The
+program, not uvicorn, handles signals.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import errno
 import math
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import h11
@@ -45,10 +48,9 @@ class HttpServer:
             log_config=None,
             log_level="error",  # port scans are not worth a log line
             lifespan="off",
-            http=_Connection,
+            http=partial(_Connection, connections_max=connections_max),  # type: ignore[arg-type]  # uvicorn only calls it
             ws="none",
             h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
-            limit_concurrency=connections_max,
             timeout_graceful_shutdown=math.ceil(limits.HTTP_SHUTDOWN_S),  # uvicorn takes whole seconds
         )
         self._server = _Server(config)
@@ -97,19 +99,26 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """Closes a connection whose next request takes too long to arrive."""
+    """Closes a connection whose next request takes too long to arrive, and connections beyond `connections_max`."""
 
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self, *arguments: Any, connections_max: int, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._connections_max = connections_max
+        self._timer: asyncio.TimerHandle | None = None  # runs while the connection has no complete request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_request()
+        if len(self.connections) > self._connections_max:
+            self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._await_request()
 
     def on_response_complete(self) -> None:
+        if self.conn.their_state is h11.SEND_BODY:  # nobody will read the rest of the body
+            self.transport.close()
         super().on_response_complete()
         self._await_request()
 
@@ -117,21 +126,36 @@ class _Connection(H11Protocol):
         self._stop_timer()
         super().connection_lost(exc)
 
+    @property
+    def _has_request(self) -> bool:
+        return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+
     def _await_request(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        if self._has_request:
             self._stop_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(limits.HTTP_REQUEST_S, self._close_idle)
+            self._timer = self.loop.call_later(limits.HTTP_REQUEST_S, self._close_late)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _close_idle(self) -> None:
+    def _close_late(self) -> None:
         self._timer = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self.transport.close()
+        self.transport.close()
+
+    def _make_room(self) -> None:
+        """Close the oldest connection without a complete request, or this one if every other one has its request."""
+        waiting = [
+            (one._timer.when(), one)
+            for one in self.connections
+            if isinstance(one, _Connection) and one is not self and one._timer is not None
+        ]
+        surplus = min(waiting, key=lambda pair: pair[0])[1] if waiting else self
+        self.connections.discard(surplus)
+        surplus._stop_timer()
+        self.loop.call_soon(surplus.transport.abort)  # asyncio is still setting up the transport of a new connection
 
 
 def _not_found(paths: list[str]) -> Any:

@@ -55,7 +55,7 @@ LEDGER_BUSY_S = 2.5 * ROUND_TRIP_MAX_S
 TERMINAL_CLOSE_S = ROUND_TRIP_MAX_S
 """Wait for a terminal to accept the remaining output when the node ends."""
 HTTP_REQUEST_S = 2.5 * ROUND_TRIP_MAX_S
-"""Time for an HTTP client to send the head of its next request."""
+"""Time for an HTTP client to send its next request."""
 HTTP_SHUTDOWN_S = ROUND_TRIP_MAX_S / 2
 """HTTP requests in progress may run for so long when a program stops."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
@@ -29,9 +29,24 @@ async def raises(request: Request) -> Response:
     raise RuntimeError("this page has a bug")
 
 
+async def echo(request: Request) -> Response:
+    return Response(await request.body())
+
+
+async def held(request: Request) -> Response:
+    """A response that ends only when the client leaves."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"begun"
+        await asyncio.Event().wait()
+
+    return StreamingResponse(body())
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[HttpServer]:
-    routes = [Route("/metrics", metrics), Route("/raises", raises)]
+    routes = [Route("/metrics", metrics), Route("/raises", raises), Route("/held", held)]
+    routes.append(Route("/echo", echo, methods=["POST"]))
     found = HttpServer(bind("127.0.0.1", 0, ADVICE), routes, CONNECTIONS_MAX)
     found.start()
     yield found
@@ -47,6 +62,14 @@ async def ask(server: HttpServer, request: bytes) -> bytes:
     return answer
 
 
+async def closed(reader: asyncio.StreamReader) -> bool:
+    """Wait until the server closes or resets the connection. Returns whether it sent nothing before."""
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
 def get(path: str, method: str = "GET") -> bytes:
     return f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
@@ -59,7 +82,7 @@ async def test_it_serves_its_routes_and_nothing_else(server: HttpServer) -> None
     assert head.endswith(b"\r\n\r\n")
     missing = await ask(server, get("/"))
     assert missing.startswith(b"HTTP/1.1 404 ")
-    assert missing.endswith(b"not found; available: /metrics, /raises\n")
+    assert missing.endswith(b"not found; available: /metrics, /raises, /held, /echo\n")
     assert (await ask(server, get("/metrics", "POST"))).startswith(b"HTTP/1.1 405 ")
 
 
@@ -83,16 +106,53 @@ async def test_an_idle_connection_is_closed(server: HttpServer, monkeypatch: pyt
         assert answer.endswith(b"a 1\n") if b"\r\n\r\n" in sent else answer == b""
 
 
-async def test_surplus_connections_are_refused(server: HttpServer) -> None:
-    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
-    assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 503 ")
-    for reader, writer in held:
+@pytest.mark.parametrize("path", ["/metrics", "/echo"])
+async def test_a_connection_whose_body_never_ends_is_closed(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.05)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nslow"
+    answer = await asyncio.wait_for(ask(server, head.encode()), timeout=30)
+    assert answer[:13] == (b"HTTP/1.1 405 " if path == "/metrics" else b"")
+
+
+async def test_a_response_before_the_end_of_the_body_closes_the_connection(server: HttpServer) -> None:
+    request = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+    assert (await ask(server, request)).startswith(b"HTTP/1.1 405 ")
+
+
+async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpServer) -> None:
+    connections = []
+    for sent in (b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n", b"", b"POST /metrics HTTP/1.1\r\n", b""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        if sent.startswith(b"GET"):
+            await reader.readexactly(1)  # the response has begun
+        connections.append((reader, writer))
+    for oldest in (1, 2, 3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await asyncio.wait_for(closed(connections[oldest][0]), timeout=30)
+        writer.write(get("/metrics").replace(b"close", b"keep-alive"))
+        assert (await reader.readexactly(13)) == b"HTTP/1.1 200 "
+        assert (await reader.readuntil(b"a 1\n")).endswith(b"a 1\n")
+        connections.append((reader, writer))
+    assert not connections[0][0].at_eof()
+    for _, writer in connections:
         writer.close()
-        assert await reader.read() == b""
-    answer = await ask(server, get("/metrics"))
-    while answer.startswith(b"HTTP/1.1 503 "):  # until the server notices that the others are closed
-        answer = await ask(server, get("/metrics"))
-    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_surplus_connection_is_closed_if_all_others_are_in_use(server: HttpServer) -> None:
+    writers = []
+    for _ in range(CONNECTIONS_MAX):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readexactly(1)
+        writers.append(writer)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await asyncio.wait_for(closed(reader), timeout=30)
+    writers.append(writer)
+    for one in writers:
+        one.close()
 
 
 async def test_a_port_in_use_is_reported(server: HttpServer) -> None:
