@@ -6,12 +6,11 @@ it is asked for a kind that it does not know yet. Other packages register theirs
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from thinwire_proto.errors import ContractError
+from thinwire_proto.kind_modules import import_home
 
 Kind = TypeVar("Kind")
 New = TypeVar("New")
@@ -38,10 +37,8 @@ class Kinds(Generic[Kind]):
     def __getitem__(self, name: str) -> Kind:
         """Raises ContractError if there is no such kind here."""
         if name not in self._known and not self._is_home_imported:
+            import_home(self._home)
             self._is_home_imported = True
-            package = importlib.import_module(self._home)
-            for module in pkgutil.iter_modules(package.__path__):
-                importlib.import_module(f"{self._home}.{module.name}")
         if name not in self._known:
             known = ", ".join(sorted(self._known))
             raise ContractError(f"{self._section}.kind: this thinwire has no {name!r}; it has {known}")

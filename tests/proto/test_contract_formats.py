@@ -24,6 +24,7 @@ from thinwire_proto.contract import (
     parse_contract,
     parse_run,
     since,
+    unions,
 )
 from thinwire_proto.contract import contract as contract_module
 from thinwire_proto.contract.sections import Section
@@ -185,7 +186,9 @@ def test_a_field_that_is_newer_than_this_version_is_found() -> None:
     assert too_new(later) == ["DemoSpec.sparkle"]
 
 
-def test_a_kind_is_one_registration_from_outside() -> None:
+def test_a_kind_is_one_registration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unions, "VERSION", "8.0.0")
+
     @EXCHANGES.register(since="8.0.0")
     class ToyExchangeSpec(ExchangeSpec):
         kind: Literal["toy"] = "toy"
@@ -214,13 +217,19 @@ def test_a_kind_is_one_file_in_the_home_package(tmp_path: Path, monkeypatch: pyt
     )
     (home / "b.py").write_text(
         "from typing import Literal\nfrom toy_home import TOYS, Base\n"
-        "@TOYS.register(since='1.0.0')\nclass B(Base):\n    kind: Literal['b'] = 'b'\n"
+        "@TOYS.register(since='0.1.0')\nclass B(Base):\n    kind: Literal['b'] = 'b'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     from toy_home import TOYS  # type: ignore[import-not-found]  # noqa: PLC0415
 
     assert [kind.name for kind in TOYS] == ["b"]
     assert TOYS.find("a") is None
+
+
+@pytest.mark.parametrize("version", ["9.0.0", "soon"])
+def test_a_kind_that_is_newer_than_this_version_is_not_registered(version: str) -> None:
+    with pytest.raises(ValueError, match=f"exchange: since='{version}' must be a version up to this one, {VERSION}"):
+        EXCHANGES.register(since=version)
 
 
 def test_format_1_is_not_written_any_more() -> None:

@@ -1,26 +1,22 @@
 """The registry of exchange kinds, by the name in the contract (`exchange.kind`).
 
 Each kind is a package that registers itself on import: `register("star", open_star)`. There is no list of kinds. To
-find an unknown kind, `open_exchange` imports the packages beside this file and the modules that installed packages name
-in the entry-point group `thinwire.kinds`. `thinwire_proto.contract.exchanges` registers each kind's section of the
-contract.
+find an unknown kind, `open_exchange` imports the packages beside this file. If the kind is still unknown, it imports
+the modules that installed packages name in the entry-point group `thinwire.kinds`. `thinwire_proto.contract.exchanges`
+registers each kind's section of the contract.
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
 
 from thinwire_common.traffic import Traffic
-from thinwire_node import exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks
 from thinwire_proto.contract import Contract
-from thinwire_proto.contract.unions import ENTRY_POINTS
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.kind_modules import KindModules
 
 STAR = "star"
 """The exchange in which every node is linked to the coordinator. A node without a contract uses it to fetch one."""
@@ -39,6 +35,7 @@ class Surroundings:
 
 Open = Callable[[Surroundings], Exchange]
 _kinds: dict[str, Open] = {}
+_modules = KindModules(home="thinwire_node.exchange")
 
 
 def register(kind: str, open_: Open) -> None:
@@ -52,17 +49,8 @@ def kind_of(contract: Contract | None) -> str:
 
 def open_exchange(kind: str, surroundings: Surroundings) -> Exchange:
     """Open an exchange. Raises ConfigError if this version has no such kind."""
-    if kind not in _kinds:
-        _import_all()
+    _modules.import_for(kind, _kinds)
     if kind not in _kinds:
         known = ", ".join(sorted(_kinds))
         raise ConfigError(f"exchange.kind: this version supports {known}, not {kind!r}; install a newer version")
     return _kinds[kind](surroundings)
-
-
-def _import_all() -> None:
-    for module in pkgutil.iter_modules(exchange.__path__):
-        if module.ispkg:
-            import_module(f"{exchange.__name__}.{module.name}")
-    for entry in entry_points(group=ENTRY_POINTS):
-        entry.load()

@@ -7,26 +7,25 @@ Each kind is one file, which defines a spec (a pydantic model) and registers it:
         kind: Literal["star"] = "star"
 
 There is no central list of kinds. When a union is asked for an unknown kind, it imports every module of its home
-package. An installed package adds kinds through the entry-point group `thinwire.kinds`; each entry names a module that
-registers its kinds on import. Spec files must not import torch, which takes seconds, so that
+package. If the kind is still unknown, it imports the modules that installed packages name in the entry-point group
+`thinwire.kinds`; these register their kinds on import. Spec files must not import torch, which takes seconds, so that
 commands which only read contracts start at once.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from thinwire_proto.contract.sections import Section
+from thinwire_proto.kind_modules import KindModules
+from thinwire_proto.version import PATTERN, VERSION, is_newer
 
-ENTRY_POINTS = "thinwire.kinds"
 UNKNOWN_KIND = "unknown_kind"
 """The pydantic error type for a kind that is not registered."""
 
@@ -62,12 +61,16 @@ class TaggedUnion(Generic[Spec]):
         self.section = section
         self._base = base
         self._default = default
-        self._home = home
         self._kinds: dict[str, Kind[Spec]] = {}
-        self._is_home_imported = False
+        self._modules = KindModules(home)
 
     def register(self, since: str) -> Callable[[type[New]], type[New]]:
-        """Decorator that registers a spec. The default of its field `kind` is the kind's name."""
+        """Decorator that registers a spec. The default of its field `kind` is the kind's name.
+
+        since: the first thinwire version that knows the kind. Raises ValueError if it is newer than this version, which
+        would refuse the contracts that it writes itself."""
+        if not re.fullmatch(PATTERN, since) or is_newer(since, VERSION):
+            raise ValueError(f"{self.section}: since={since!r} must be a version up to this one, {VERSION}")
 
         def register(registered: type[New]) -> type[New]:
             spec, name = registered, registered.model_fields["kind"].default
@@ -82,14 +85,10 @@ class TaggedUnion(Generic[Spec]):
         return register
 
     def find(self, name: str) -> Kind[Spec] | None:
-        """The kind with this name, or None if neither thinwire nor an installed package defines it."""
-        if name not in self._kinds and not self._is_home_imported:
-            self._is_home_imported = True
-            package = importlib.import_module(self._home)
-            for module in pkgutil.iter_modules(package.__path__):
-                importlib.import_module(f"{self._home}.{module.name}")
-            for entry in entry_points(group=ENTRY_POINTS):
-                entry.load()
+        """The kind with this name, or None if neither thinwire nor an installed package defines it.
+
+        Raises ConfigError if the kind is unknown and an installed package cannot be imported."""
+        self._modules.import_for(name, self._kinds)
         return self._kinds.get(name)
 
     def __iter__(self) -> Iterator[Kind[Spec]]:

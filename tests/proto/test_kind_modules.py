@@ -1,0 +1,79 @@
+"""Tests of the import of kinds: a broken package stops only the runs that may need it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.kind_modules import KindModules
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages: an empty home package and a broken package."""
+    (tmp_path / "empty_home").mkdir()
+    (tmp_path / "empty_home" / "__init__.py").write_text("")
+    install(tmp_path, "broken", "import a_module_that_is_missing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def install(site: Path, name: str, code: str) -> None:
+    """Install a module that the entry point `NAME-kinds` names."""
+    (site / f"{name}.py").write_text(code)
+    about = site / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[thinwire.kinds]\n{name}-kinds = {name}\n")
+
+
+def test_a_broken_package_does_no_harm_to_a_kind_of_the_home_package(site: Path) -> None:
+    code = """
+import sys, thinwire_node.exchange.kinds as kinds
+from thinwire_proto.contract import EXCHANGES
+assert EXCHANGES.find("star") is not None
+kinds._modules.import_for("star", kinds._kinds)
+assert "star" in kinds._kinds
+"""
+    path = [str(site), *(one for one in sys.path if one)]
+    subprocess.run([sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{code}"], check=True, timeout=60)
+
+
+def test_an_unknown_kind_names_the_broken_package_each_time(site: Path) -> None:
+    modules = KindModules("empty_home")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"broken-kinds = broken in thinwire\.kinds: .*a_module_that_is_missing"):
+            modules.import_for("square", set())
+
+
+def test_a_package_that_is_repaired_is_imported(site: Path) -> None:
+    modules = KindModules("empty_home")
+    with pytest.raises(ConfigError):
+        modules.import_for("square", set())
+    (site / "broken.py").write_text("whole = True\n")
+    modules.import_for("square", set())
+    assert sys.modules.pop("broken").whole
+
+
+def test_a_broken_package_does_not_hide_the_kind_of_another(site: Path) -> None:
+    install(site, "squares", "import empty_home\nempty_home.kinds.add('square')\n")
+    import empty_home  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    empty_home.kinds = set()
+    KindModules("empty_home").import_for("square", empty_home.kinds)
+    assert empty_home.kinds == {"square"}
+
+
+def test_a_home_package_that_fails_once_is_imported_again(site: Path) -> None:
+    home = site / "fragile_home"
+    home.mkdir()
+    (home / "__init__.py").write_text("raise ImportError('not now')\n")
+    modules = KindModules("fragile_home")
+    with pytest.raises(ImportError, match="not now"):
+        modules.import_for("square", set())
+    with pytest.raises(ImportError, match="not now"):
+        modules.import_for("square", set())
