@@ -17,7 +17,7 @@ from thinwire_node.exchange.kinds import Surroundings, open_exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.storage.state import KeptMomentum, NodeState
-from thinwire_node.training.cards import CardLocks, runtime_dir
+from thinwire_node.training.cards import card_locks
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.device import choose_apply_device, choose_device
 from thinwire_node.training.threads import Job, Threads, WorkerThread
@@ -59,7 +59,7 @@ class RealMachine:
     def __init__(self, address: str, state_dir: Path, device: str) -> None:
         self._address = address
         self._state_dir = state_dir
-        self._cards = _card_locks()  # held until this process ends
+        self._cards = card_locks()  # held until this process ends
         self._compute_device, why = choose_device(device, self._cards)
         self._apply_device = torch.device("cpu")
         if why:
@@ -100,11 +100,3 @@ class RealMachine:
 
     def place(self, replica: Replica) -> Replica:
         return replica.clone(self._apply_device)
-
-
-def _card_locks() -> CardLocks | None:
-    try:
-        return CardLocks(runtime_dir() / "cards")
-    except OSError as error:
-        log.warning("cannot see other nodes on this machine, so nodes may share a card: %s", error)
-        return None

@@ -97,6 +97,9 @@ NODE = {
     "node.retrying": Event("The node pauses before it tries again.", ("pause_s",)),
     "node.not_announced": Event("The ready file cannot be written.", ("reason",)),
     "node.metrics": Event("The node serves metrics.", ("metrics",)),
+    "node.cards_not_locked": Event(
+        "The node cannot see which cards other nodes of this machine use, so nodes may share a card.", ("reason",)
+    ),
     "node.fetching_corpus": Event("The node fetches the corpus.", ("bytes",)),
     "node.fetching_snapshot": Event("The node fetches a snapshot.", ("here_bytes",)),
     "node.fetching_snapshot_anew": Event("The partial snapshot is unusable; the fetch starts over.", ("reason",)),

@@ -49,7 +49,8 @@ STATUS_OLD_AFTER_S = LOST_AFTER_S
 STATUS_ANSWER_S = 5 * ROUND_TRIP_MAX_S
 """Timeout of `thinwire-coordinator status`."""
 LOCK_WAIT_S = ROUND_TRIP_MAX_S / 8
-"""Wait for the lock of a state directory, which `thinwire-node status` holds briefly to test whether a node runs."""
+"""Wait for a lock that others hold only briefly: that of a state directory, which `thinwire-node status` holds to test
+whether a node runs, and that of the cards, which a node holds while it chooses one."""
 LEDGER_BUSY_S = 2.5 * ROUND_TRIP_MAX_S
 """Wait for another connection to the same ledger to finish its write."""
 TERMINAL_CLOSE_S = ROUND_TRIP_MAX_S

@@ -7,6 +7,7 @@ share the folder through THINWIRE_RUNTIME_DIR.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,11 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
+
+from thinwire_common.logs import tell
+from thinwire_proto import limits
+
+log = logging.getLogger("thinwire.node")
 
 NODES_MAX = 64
 """The maximum number of nodes counted on one card."""
@@ -55,6 +61,20 @@ def runtime_dir() -> Path:
     return Path(tempfile.gettempdir()) / f"thinwire-{user}"
 
 
+def card_locks() -> CardLocks | None:
+    """The locks of this user on this machine. Warns and returns None if their folder cannot be created."""
+    try:
+        return CardLocks(runtime_dir() / "cards")
+    except OSError as error:
+        _warn(error)
+        return None
+
+
+def _warn(error: OSError) -> None:
+    text = f"cannot see other nodes on this machine, so nodes may share a card: {error}"
+    tell(log, logging.WARNING, "node.cards_not_locked", text, reason=str(error))
+
+
 class CardLocks:
     """Locks on cards, as files in a folder. Raises OSError if the folder cannot be created."""
 
@@ -65,14 +85,25 @@ class CardLocks:
 
     def take(self, cards: Sequence[Card]) -> tuple[Card, str]:
         """Choose one of these cards and hold it until `release` or the end of the process. Returns the card and a
-        warning if it is shared."""
-        with FileLock(self._folder / "cards.lock"):  # else two nodes that start together could choose the same card
-            card, warning = choose_card(cards, {one.id: self._nodes_on(one) for one in cards})
-            for lock in self._locks(card):
-                if _acquired(lock):
-                    self._held.append(lock)
-                    break
-            return card, warning
+        warning if it is shared.
+
+        If the locks cannot be used, for example because they belong to another user, warns and chooses the first
+        card."""
+        try:
+            # else two nodes that start together could choose the same card
+            with FileLock(self._folder / "cards.lock", timeout=limits.LOCK_WAIT_S):
+                return self._take(cards)
+        except OSError as error:  # Timeout is an OSError
+            _warn(error)
+            return cards[0], ""
+
+    def _take(self, cards: Sequence[Card]) -> tuple[Card, str]:
+        card, warning = choose_card(cards, {one.id: self._nodes_on(one) for one in cards})
+        for lock in self._locks(card):
+            if _acquired(lock):
+                self._held.append(lock)
+                break
+        return card, warning
 
     def release(self) -> None:
         for lock in self._held:
