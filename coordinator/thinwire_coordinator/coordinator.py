@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from thinwire_common.logs import tell
-from thinwire_common.ready_file import READY_FILE, remove_ready, write_ready
+from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
@@ -143,7 +143,7 @@ class Coordinator:
     async def _startup(self) -> None:
         settings, folder = self._settings, self._settings.state_dir
         self._lock = lock_state(folder)
-        remove_ready(settings.ready)
+        prepare_ready(settings.ready)
         if settings.http is not None:
             routes, may_move = (self._exposition.route, *self._page.routes), settings.http_may_move
             self._web = Web(settings.http, self.readiness, routes, may_move=may_move)
@@ -241,6 +241,9 @@ class Coordinator:
 
     async def _shutdown(self) -> None:
         self.readiness.ending = True
+        if self._lock is not None:
+            with contextlib.suppress(OSError):  # a reader of a stale file sees from its pid that the process is gone
+                remove_ready(self._settings.ready)
         if self._upkeep is not None:
             self._upkeep.stop()
         if self._server is not None:
@@ -254,8 +257,6 @@ class Coordinator:
         if self._state is not None:
             self._state.close()
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # a reader of a stale file sees from its pid that the process is gone
-                remove_ready(self._settings.ready)
             self._lock.release()
 
 

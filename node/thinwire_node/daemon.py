@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,8 @@ class Node:
         self._state: NodeState | None = None
         self._replica: Replica | None = None  # loaded or fetched, not adopted yet
         self._kept: KeptMomentum | None = None  # loaded from disk, not adopted yet
+        self.on_opened: Callable[[], None] | None = None
+        """Called once the node holds its state directory. A ThinwireError from it ends the node."""
         self.leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
@@ -111,6 +114,8 @@ class Node:
             self.machine = RealMachine(settings.address, settings.state_dir, settings.device)
         self._now = self.machine.clocks.now
         self._state = self.machine.open_state()
+        if self.on_opened is not None:
+            self.on_opened()
         self.contract = self._state.contract()
         if self.contract is not None:
             self._replica = self._state.replica(self.contract)

@@ -17,18 +17,29 @@ READY_FILE = "ready.json"
 """Name of the ready file in a state directory."""
 
 
+def prepare_ready(path: Path) -> None:
+    """Remove the file that a killed process left, and check that this process can write it. Raises LocalError."""
+    temporary = _temporary(path)
+    try:
+        temporary.write_text("", encoding="utf-8")
+        temporary.unlink()
+        remove_ready(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def write_ready(path: Path, **fields: object) -> None:
     """Write the fields and this process's `pid` atomically. Raises LocalError."""
-    temporary = path.with_name(f"{path.name}.part")
+    temporary = _temporary(path)
     try:
         temporary.write_text(json.dumps({"pid": os.getpid()} | fields, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise LocalError(f"cannot write the ready file {path}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
 
 
 def remove_ready(path: Path) -> None:
-    """Remove the file of this process, or of an earlier one that was killed. Raises OSError."""
+    """Remove the file, if there is one. Raises OSError."""
     path.unlink(missing_ok=True)
 
 
@@ -39,3 +50,11 @@ def read_ready(path: Path, pid: int) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return fields if fields["pid"] == pid else None
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _unwritable(path: Path, error: OSError) -> LocalError:
+    return LocalError(f"cannot write the ready file {path}: {error.strerror}")

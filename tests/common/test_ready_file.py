@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_common.ready_file import READY_FILE, read_ready, remove_ready, write_ready
+from thinwire_common.ready_file import READY_FILE, prepare_ready, read_ready, remove_ready, write_ready
 from thinwire_proto.errors import LocalError
 
 
@@ -27,3 +27,12 @@ def test_a_failed_write_is_an_error_with_the_path(tmp_path: Path) -> None:
     path = tmp_path / "missing" / READY_FILE
     with pytest.raises(LocalError, match=f"cannot write the ready file {path}: No such file"):
         write_ready(path)
+    with pytest.raises(LocalError, match=f"cannot write the ready file {path}: No such file"):
+        prepare_ready(path)
+
+
+def test_the_file_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / READY_FILE
+    write_ready(path, address="127.0.0.1:7700")
+    prepare_ready(path)
+    assert list(tmp_path.iterdir()) == []

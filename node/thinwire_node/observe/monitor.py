@@ -1,6 +1,7 @@
 """Observes a running node and shows its state on the terminal, in the log, at `/metrics` and in the state directory.
 
-The monitor makes no decisions. A failure in it does not stop the node."""
+The monitor makes no decisions. A failure in it does not stop the node, except that a node does not start if its ready
+file cannot be written."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thinwire_common.logs import tell
-from thinwire_common.ready_file import READY_FILE, remove_ready, write_ready
+from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.report import Report
@@ -63,6 +64,7 @@ class Monitor:
     async def run(self, stop: asyncio.Event) -> None:
         """Run the node and observe it. Raises ThinwireError."""
         web = self._open_web()
+        self._node.on_opened = lambda: prepare_ready(self._ready_file)
         watching = asyncio.ensure_future(self._watch())
         watching.add_done_callback(_tell_failure)
         announcing = asyncio.ensure_future(self._announce())
@@ -101,9 +103,10 @@ class Monitor:
             self._announced = True
 
     async def _end_announcing(self, announcing: asyncio.Future[None]) -> None:
-        announcing.cancel()
+        if not self._node.has_joined.is_set():
+            announcing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await announcing
+            await announcing  # a write under way would otherwise end after the removal
         if self._announced:
             with contextlib.suppress(OSError):  # the pid in the file shows readers that it is out of date
                 remove_ready(self._ready_file)

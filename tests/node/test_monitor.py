@@ -1,0 +1,53 @@
+"""Tests of a node's ready file: it exists only while the node takes part."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from thinwire_common.ready_file import READY_FILE, write_ready
+from thinwire_node.daemon import Node, Settings
+from thinwire_node.observe.monitor import Monitor
+from thinwire_node.options import NodeOptions
+from thinwire_proto.errors import LocalError
+
+
+def settings(folder: Path) -> Settings:
+    """The settings of a node without a coordinator."""
+    return Settings("127.0.0.1:1", folder / "node", "cpu", NodeOptions("a", 4, None), None)
+
+
+class BriefNode(Node):
+    """Joins, and leaves while the monitor writes the ready file."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        self.has_joined.set()
+        for _ in range(2):  # wakes the monitor's task, which starts the write
+            await asyncio.sleep(0)
+
+
+async def test_a_node_that_leaves_at_once_leaves_no_ready_file(tmp_path: Path) -> None:
+    told = settings(tmp_path)
+    told.state_dir.mkdir()
+    await Monitor(BriefNode(told), None, None).run(asyncio.Event())
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert list(told.state_dir.iterdir()) == []
+
+
+async def test_a_node_does_not_start_if_its_ready_file_cannot_be_written(tmp_path: Path) -> None:
+    ready = tmp_path / "missing" / READY_FILE
+    with pytest.raises(LocalError, match=f"cannot write the ready file {ready}: No such file"):
+        await asyncio.wait_for(Monitor(Node(settings(tmp_path)), None, None, ready).run(asyncio.Event()), timeout=60)
+
+
+async def test_the_ready_file_of_a_killed_process_is_removed_before_the_node_joins(tmp_path: Path) -> None:
+    told, stop = settings(tmp_path), asyncio.Event()
+    told.state_dir.mkdir()
+    write_ready(told.state_dir / READY_FILE)
+    stop.set()
+    node = Node(told)
+    await Monitor(node, None, None).run(stop)
+    assert not node.has_joined.is_set()
+    assert not (told.state_dir / READY_FILE).exists()
