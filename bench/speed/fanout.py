@@ -23,7 +23,8 @@ from typing import Any
 
 import grpc
 
-from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, encoded_update
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
@@ -140,21 +141,27 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     body, row, workers = os.urandom(size), b"a row" * 40, Workers()
 
     def again(step: int) -> EncodedUpdate:
-        return encoded_update(step, row, body if step else b"")
+        return encode_update_parts(step, row, body if step else b"")
 
     with tempfile.TemporaryDirectory() as scratch:
         make_small_run(Path(scratch))
         state = open_state(Path(scratch))
         wait_for = state.contract.round.nodes_max  # so that no round opens
         swarm = assemble(
-            state, replica_at_head(state), workers, wait_for, read_update=again, cache_bytes_max=cache_bytes_max
+            state,
+            replica_at_head(state),
+            workers,
+            encode_update_parts,
+            wait_for,
+            read_update=again,
+            cache_bytes_max=cache_bytes_max,
         )
         feed, server = swarm.feed, Server(swarm)
         pipe.send(await server.start("127.0.0.1:0"))
-        await feed.publish(encoded_update(0, row, b""))  # tells subscribers that their stream is open
+        await feed.publish(encode_update_parts(0, row, b""))  # tells subscribers that their stream is open
         while True:
             for _ in range(await _next_command(pipe)):
-                await feed.publish(await workers.submit(Job.WRITE_UPDATE, encoded_update, feed.step, row, body))
+                await feed.publish(await workers.submit(Job.WRITE_UPDATE, encode_update_parts, feed.step, row, body))
 
 
 async def serve_raw(pipe: Connection, size: int) -> None:

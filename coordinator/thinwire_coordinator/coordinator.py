@@ -32,6 +32,7 @@ from thinwire_coordinator.ledger.state_directory import (
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.server import Server
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.events import Event
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -164,7 +165,7 @@ class Coordinator:
         await self._run_at_start(retention.sweep)
         needs = await self._run_at_start(_log_forecast, state, settings.keep)
         recorded = await self._run_at_start(state.ledger.recorded)
-        self._swarm = swarm = assemble(state, replica, self._workers, settings.wait_for)
+        self._swarm = swarm = assemble(state, replica, self._workers, encode_update_parts, settings.wait_for)
         swarm.events.watchers += self._watchers
         self._upkeep = Upkeep(swarm, replica, retention, settings.evaluate_every, samples=self._web is not None)
         if self._web is not None:

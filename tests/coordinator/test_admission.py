@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from thinwire_coordinator.round.admission import Claim, RoundFacts, check_header, weight, why_drop_momentum
+from thinwire_coordinator.round.admission import ContributionClaim, RoundFacts, check_header, weight, why_drop_momentum
 from thinwire_coordinator.swarm.members import Members, readable
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
-CLAIM = Claim(term=2, round=7, step=5, base_step=5, samples=8, payload_bytes=1000)
+CLAIM = ContributionClaim(
+    session="s",
+    term=2,
+    round=7,
+    step=5,
+    base_step=5,
+    fingerprint=0,
+    samples=8,
+    trained_through=None,
+    payload_bytes=1000,
+)
 FACTS = RoundFacts(round=7, step=5, base_age_max=0, leased_samples=8, contributed=False, payload_bytes_max=1000)
 
 
-def judge(claim: Claim, facts: RoundFacts | None = FACTS) -> int | None:
+def judge(claim: ContributionClaim, facts: RoundFacts | None = FACTS) -> Reason | None:
     refusal = check_header(claim, 2, 8, facts)
     return refusal.reason if refusal else None
 
@@ -26,32 +37,32 @@ def test_a_valid_claim_passes() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"round": 8}, Receipt.REASON_FUTURE_ROUND),
-        ({"term": 3}, Receipt.REASON_FUTURE_ROUND),
-        ({"round": 6}, Receipt.REASON_LATE),
-        ({"term": 1}, Receipt.REASON_LATE),
-        ({"term": 1, "round": 900}, Receipt.REASON_LATE),
-        ({"step": 4, "base_step": 4}, Receipt.REASON_BASE_AGE),
-        ({"base_step": 4}, Receipt.REASON_BASE_AGE),
-        ({"step": 6, "base_step": 6}, Receipt.REASON_BASE_AGE),
-        ({"step": 5, "base_step": 6}, Receipt.REASON_BASE_AGE),
-        ({"samples": 0}, Receipt.REASON_NOTHING_TRAINED),
-        ({"samples": 9}, Receipt.REASON_OVER_LEASE),
-        ({"payload_bytes": 1001}, Receipt.REASON_MALFORMED),
+        ({"round": 8}, Reason.FUTURE_ROUND),
+        ({"term": 3}, Reason.FUTURE_ROUND),
+        ({"round": 6}, Reason.LATE),
+        ({"term": 1}, Reason.LATE),
+        ({"term": 1, "round": 900}, Reason.LATE),
+        ({"step": 4, "base_step": 4}, Reason.BASE_AGE),
+        ({"base_step": 4}, Reason.BASE_AGE),
+        ({"step": 6, "base_step": 6}, Reason.BASE_AGE),
+        ({"step": 5, "base_step": 6}, Reason.BASE_AGE),
+        ({"samples": 0}, Reason.NOTHING_TRAINED),
+        ({"samples": 9}, Reason.OVER_LEASE),
+        ({"payload_bytes": 1001}, Reason.MALFORMED),
     ],
 )
-def test_claims_that_do_not_fit_the_round(changes: dict[str, int], reason: int) -> None:
+def test_claims_that_do_not_fit_the_round(changes: dict[str, Any], reason: Reason) -> None:
     assert judge(replace(CLAIM, **changes)) == reason
 
 
 def test_between_rounds_the_last_round_is_over_and_the_next_not_open() -> None:
-    assert judge(CLAIM, None) == Receipt.REASON_LATE
-    assert judge(replace(CLAIM, round=8), None) == Receipt.REASON_FUTURE_ROUND
+    assert judge(CLAIM, None) == Reason.LATE
+    assert judge(replace(CLAIM, round=8), None) == Reason.FUTURE_ROUND
 
 
 def test_a_claim_without_a_lease_or_a_second_claim_is_refused() -> None:
-    assert judge(CLAIM, replace(FACTS, leased_samples=None)) == Receipt.REASON_NO_LEASE
-    assert judge(CLAIM, replace(FACTS, contributed=True)) == Receipt.REASON_DUPLICATE
+    assert judge(CLAIM, replace(FACTS, leased_samples=None)) == Reason.NO_LEASE
+    assert judge(CLAIM, replace(FACTS, contributed=True)) == Reason.DUPLICATE
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(1, 1), (2, 1), (3, 2), (15, 8), (16, 8)])
@@ -62,7 +73,7 @@ def test_weight_follows_the_samples_and_is_never_zero(samples: int, expected: in
 @pytest.mark.parametrize(("step", "base", "fine"), [(5, 4, True), (4, 4, True), (5, 3, False), (4, 3, False)])
 def test_a_base_may_be_as_old_as_the_contract_says(step: int, base: int, fine: bool) -> None:
     reason = judge(replace(CLAIM, step=step, base_step=base), replace(FACTS, base_age_max=1))
-    assert reason == (None if fine else Receipt.REASON_BASE_AGE)
+    assert reason == (None if fine else Reason.BASE_AGE)
 
 
 def test_samples_beyond_the_full_share_add_no_weight() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
 from thinwire_proto.contract import DecoderSpec, RunSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
@@ -106,7 +107,7 @@ def test_the_embedded_corpus_is_large_and_deterministic() -> None:
 
 
 def update(step: int) -> EncodedUpdate:
-    return encoded_update(step, b"row %d" % step, b"body %d" % step)
+    return encode_update_parts(step, b"row %d" % step, b"body %d" % step)
 
 
 @given(
@@ -115,14 +116,14 @@ def update(step: int) -> EncodedUpdate:
 @settings(max_examples=20, deadline=None)
 def test_update_messages_equal_those_that_protobuf_writes(step: int, head_step: int, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    row, found = b"row", list(encoded_update(step, b"row", body).parts(head_step))
+    row, found = b"row", list(encode_update_parts(step, b"row", body).parts(head_step))
     for message, data in zip(found, split(body), strict=True):
         assert message == UpdatePart(row=row, data=data, head_step=head_step).SerializeToString()
         row, head_step = b"", 0
 
 
 def test_followers_at_the_head_share_the_same_bytes() -> None:
-    sealed = encoded_update(6, b"row", b"x" * PART_BYTES_MAX + b"y")
+    sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y")
     for one, other in zip(sealed.parts(7), sealed.parts(7), strict=True):
         assert one is other
 

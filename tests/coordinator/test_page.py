@@ -17,7 +17,7 @@ from thinwire_coordinator.web import live
 from thinwire_coordinator.web.page import Page
 from thinwire_coordinator.web.server import Web
 from thinwire_coordinator.web.status import REASONS
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
 
 async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -33,8 +33,8 @@ async def get(address: str, path: str, **headers: str) -> tuple[http.client.HTTP
 
 
 def test_every_reason_to_refuse_a_contribution_has_words() -> None:
-    never_refused = {Receipt.REASON_NONE, Receipt.REASON_UNKNOWN}  # unknown: only in the answer to AskReceipt
-    assert set(REASONS) == set(Receipt.Reason.values()) - never_refused
+    never_refused = {Reason.COUNTED, Reason.UNKNOWN}  # unknown: only in the answer to AskReceipt
+    assert set(REASONS) == set(Reason) - never_refused
 
 
 async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:

@@ -24,6 +24,7 @@ from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_wo
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import read_encoded
 from thinwire_proto.errors import ConfigError, LedgerError
 
@@ -117,11 +118,11 @@ def test_a_node_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: Stat
     retention.sweep()
     assert state.snapshot_is_lighter(5)
     assert not state.snapshot_is_lighter(6)
-    assert read_encoded(state, 5).size  # a node that was sent to the updates before still gets them
+    assert read_encoded(state, 5, encode_update_parts).size  # a node sent to the updates before still gets them
     Retention(state, 2).sweep()
     with pytest.raises(NotKept, match="the oldest update kept is that of step 6; join again and take a snapshot"):
-        read_encoded(state, 5)
-    assert read_encoded(state, 6).size
+        read_encoded(state, 5, encode_update_parts)
+    assert read_encoded(state, 6, encode_update_parts).size
 
 
 class Crashed(Exception):

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, Busy, parts_of
+from thinwire_coordinator.round.announcements import RoundAnnouncement
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.joining import OfferedMomentum
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.wire.service_pb2 import JoinRequest, KeptMomentum, Receipt
+from thinwire_proto.wire.reasons import Reason
 
 
 async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(tmp_path: Path) -> None:
@@ -19,11 +22,11 @@ async def test_a_contribution_is_counted_and_its_receipt_can_be_asked_for_again(
     member = bench.join("a")
     await bench.attend(member)
     name = bench.name(member, bench.payload(1))
-    assert (await bench.contribute(member, 1)).outcome == Receipt.OUTCOME_COUNTED
+    assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     again = await bench.swarm.ask_receipt(name)
-    assert (again.outcome, again.step) == (Receipt.OUTCOME_COUNTED, 0)
+    assert (again.reason, again.step) == (Reason.COUNTED, 0)
     unknown = await bench.swarm.ask_receipt(b"?" * 32)
-    assert (unknown.outcome, unknown.reason) == (Receipt.OUTCOME_NOT_COUNTED, Receipt.REASON_UNKNOWN)
+    assert (unknown.counted, unknown.reason) == (False, Reason.UNKNOWN)
     await bench.close()
 
 
@@ -38,7 +41,7 @@ async def test_asking_during_the_check_gives_the_same_receipt(tmp_path: Path) ->
         await asyncio.sleep(0)
     sending.cancel()
     asked = await asyncio.wait_for(bench.swarm.ask_receipt(name), PATIENCE_S)
-    assert asked.outcome == Receipt.OUTCOME_COUNTED
+    assert asked.reason is Reason.COUNTED
     assert bench.state.ledger.step_of_contribution(name) == 0
     await bench.close()
 
@@ -49,14 +52,14 @@ async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_pat
     member = bench.join("a")
     await bench.attend(member)
     payload, gate = bench.payload(1), asyncio.Event()
-    header, name = bench.header(member, payload), bench.name(member, payload)
-    sending = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    claim, name = bench.claim(member, payload), bench.name(member, payload)
+    sending = asyncio.ensure_future(bench.swarm.contribute(member, claim, parts_of(payload, gate)))
     await asyncio.sleep(0)
     bench.join("a")
-    assert (await bench.swarm.ask_receipt(name)).reason == Receipt.REASON_UNKNOWN
+    assert (await bench.swarm.ask_receipt(name)).reason is Reason.UNKNOWN
     gate.set()
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
-    assert (receipt.outcome, receipt.reason) == (Receipt.OUTCOME_NOT_COUNTED, Receipt.REASON_NO_LEASE)
+    assert (receipt.counted, receipt.reason) == (False, Reason.NO_LEASE)
     assert bench.state.ledger.step_of_contribution(name) is None
     await bench.close()
 
@@ -66,13 +69,13 @@ async def test_a_second_copy_does_not_displace_the_first_one(tmp_path: Path) -> 
     member = bench.join("a")
     await bench.attend(member)
     payload, gate = bench.payload(1), asyncio.Event()
-    header = bench.header(member, payload)
-    first = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    claim = bench.claim(member, payload)
+    first = asyncio.ensure_future(bench.swarm.contribute(member, claim, parts_of(payload, gate)))
     await asyncio.sleep(0)
-    second = await bench.swarm.contribute(member, header, parts_of(payload))
-    assert second.reason == Receipt.REASON_DUPLICATE
+    second = await bench.swarm.contribute(member, claim, parts_of(payload))
+    assert second.reason is Reason.DUPLICATE
     gate.set()
-    assert (await asyncio.wait_for(first, PATIENCE_S)).outcome == Receipt.OUTCOME_COUNTED
+    assert (await asyncio.wait_for(first, PATIENCE_S)).reason is Reason.COUNTED
     await bench.close()
 
 
@@ -81,12 +84,12 @@ async def test_a_slowly_arriving_contribution_is_late_and_delays_no_round(tmp_pa
     slow, quick = bench.join("a"), bench.join("b")
     await bench.attend(slow)
     payload = bench.payload(1)
-    header = bench.header(slow, payload)
-    trickling = bench.swarm.contribute(slow, header, parts_of(payload, asyncio.Event()))
+    claim = bench.claim(slow, payload)
+    trickling = bench.swarm.contribute(slow, claim, parts_of(payload, asyncio.Event()))
     sending = asyncio.ensure_future(trickling)
     await bench.attend(quick)
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
-    assert receipt.reason == Receipt.REASON_LATE
+    assert receipt.reason is Reason.LATE
     assert bench.state.ledger.rounds_void >= 1
     await bench.close()
 
@@ -97,14 +100,14 @@ async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_no
     member = bench.join("a")
     await bench.attend(member)
     payload, gate, current = bench.payload(1), asyncio.Event(), bench.current
-    header = bench.header(member, payload)
-    sending = asyncio.ensure_future(bench.swarm.contribute(member, header, parts_of(payload, gate)))
+    claim = bench.claim(member, payload)
+    sending = asyncio.ensure_future(bench.swarm.contribute(member, claim, parts_of(payload, gate)))
     while bench.swarm.intake.current in (current, None):
         await asyncio.sleep(0.01)
-    assert bench.current.round.step == header.step
+    assert bench.current.round.step == claim.step
     gate.set()  # early enough to be read
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
-    assert receipt.reason == Receipt.REASON_LATE
+    assert receipt.reason is Reason.LATE
     assert bench.swarm.registry.counts.fingerprints_different == 0
     await bench.close()
 
@@ -122,7 +125,7 @@ async def test_a_void_round_works_after_a_contributor_was_forgotten(tmp_path: Pa
     bench.join("c")
     assert "a" * 32 not in bench.swarm.registry.members.by_id
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
-    assert receipt.reason == Receipt.REASON_VOID
+    assert receipt.reason is Reason.VOID
     assert not bench.swarm.failed.done()
     await bench.close()
 
@@ -148,8 +151,8 @@ async def test_contributions_being_checked_count_toward_the_limit_of_an_update(t
         while not one_too_many.done() and bench.current.receipt(name) is None:
             await asyncio.sleep(0)
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
-    assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
-    assert (await asyncio.wait_for(one_too_many, PATIENCE_S)).reason == Receipt.REASON_NO_LEASE
+    assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
+    assert (await asyncio.wait_for(one_too_many, PATIENCE_S)).reason is Reason.NO_LEASE
     assert not bench.swarm.failed.done()
     await bench.close()
 
@@ -166,8 +169,8 @@ async def test_samples_of_a_contribution_being_checked_stay_taken_when_its_node_
         sending = asyncio.ensure_future(bench.contribute(member, 1))
         while bench.current.receipt(name) is None:
             await asyncio.sleep(0)
-        await bench.swarm.join(JoinRequest(node_id=member.node_id), bench.join("a"))
-    assert (await asyncio.wait_for(sending, PATIENCE_S)).outcome == Receipt.OUTCOME_COUNTED
+        await bench.swarm.join(bench.join("a"), None, None)
+    assert (await asyncio.wait_for(sending, PATIENCE_S)).reason is Reason.COUNTED
     _, free, held = bench.swarm.registry.leases.plain()
     ranges = [*free, *(part for _, _, granted, trained in held for part in (*granted, *trained))]
     assert 0 not in {start for start, _ in ranges}
@@ -180,15 +183,15 @@ async def test_votes_are_merged_as_they_arrive(tmp_path: Path) -> None:
     await bench.attend(first)
     await bench.attend(second)
     # the second node gets a lease with the next round
-    assert (await bench.contribute(first, 1)).outcome == Receipt.OUTCOME_COUNTED
+    assert (await bench.contribute(first, 1)).reason is Reason.COUNTED
     bench.replica.apply(bench.state.update(bench.state.ledger.row(0)), b"")
     waiting = asyncio.ensure_future(bench.contribute(first, 2))
     while not bench.current.round.accepted:
         await asyncio.sleep(0.01)
     merged = await bench.workers.submit(Job.ENCODE_UPDATE, bench.current.merger.merged)
     assert len(merged) > 0
-    assert (await bench.contribute(second, 3)).outcome == Receipt.OUTCOME_COUNTED
-    assert (await waiting).outcome == Receipt.OUTCOME_COUNTED
+    assert (await bench.contribute(second, 3)).reason is Reason.COUNTED
+    assert (await waiting).reason is Reason.COUNTED
     assert [entry.node for entry in bench.state.ledger.row(1).counted] == ["a" * 32, "b" * 32]
     await bench.close()
 
@@ -204,7 +207,7 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         await bench.workers.submit(
             Job.WRITE_LEASES, lambda: None
         )  # queued writes reach the disk before the process is killed
-        bench.swarm = assemble(bench.state, bench.replica, bench.workers)
+        bench.swarm = assemble(bench.state, bench.replica, bench.workers, encode_update_parts)
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
         assert bench.swarm.registry.leases.granted(letter * 32)[0].start == start
@@ -219,11 +222,12 @@ async def test_a_node_that_joins_during_a_round_takes_part_in_it(tmp_path: Path)
     third = bench.join("c")
     stream = await bench.attend(third)
     announcement = await asyncio.wait_for(anext(stream), PATIENCE_S)
-    assert announcement.round == bench.current.round.number
+    assert isinstance(announcement, RoundAnnouncement)
+    assert announcement.number == bench.current.round.number
     everybody = (third, first, second)
     sending = [asyncio.ensure_future(bench.contribute(member, seed)) for seed, member in enumerate(everybody)]
     receipts = await asyncio.wait_for(asyncio.gather(*sending), PATIENCE_S)
-    assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
+    assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     assert len(bench.state.ledger.row(0).counted) == 3
     await bench.close()
 
@@ -233,12 +237,15 @@ async def test_the_nodes_of_a_round_share_its_components(tmp_path: Path) -> None
     bench = Bench(tmp_path, DemoSpec(k=48, k_policy="total"), min_contributions=2, length_ms=60_000)
     members = [bench.join(letter) for letter in "abc"]
     streams = [await bench.attend(member) for member in members]
-    assert {(await asyncio.wait_for(anext(stream), PATIENCE_S)).k for stream in streams} == {24}
+    for stream in streams:
+        announcement = await asyncio.wait_for(anext(stream), PATIENCE_S)
+        assert isinstance(announcement, RoundAnnouncement)
+        assert announcement.k == 24
     fair = [asyncio.ensure_future(bench.contribute(member, seed, k=24)) for seed, member in enumerate(members[1:])]
     greedy = await asyncio.wait_for(bench.contribute(members[0], 9, k=25), PATIENCE_S)
-    assert (greedy.reason, "k allows 24" in greedy.text) == (Receipt.REASON_MALFORMED, True)
+    assert (greedy.reason, "k allows 24" in greedy.text) == (Reason.MALFORMED, True)
     receipts = await asyncio.wait_for(asyncio.gather(*fair), PATIENCE_S)
-    assert {receipt.outcome for receipt in receipts} == {Receipt.OUTCOME_COUNTED}
+    assert {receipt.reason for receipt in receipts} == {Reason.COUNTED}
     await bench.close()
 
 
@@ -253,8 +260,7 @@ async def test_a_momentum_is_dropped_if_a_contribution_sent_after_it_was_saved_m
         await asyncio.sleep(0.01)
 
     async def joins(*since: bytes) -> str:
-        request = JoinRequest(node_id=first.node_id, momentum=KeptMomentum(trained_through=3, sent_since=since))
-        return (await bench.swarm.join(request, first)).drop_momentum
+        return (await bench.swarm.join(first, OfferedMomentum(3, since), None)).drop_momentum
 
     assert await joins() == ""
     assert "may still get into one" in await joins(b"x" * 32, name)  # the round is open

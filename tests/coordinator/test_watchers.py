@@ -18,7 +18,8 @@ from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.swarm.events import Event, LossMeasured, RoundSealed
 from thinwire_coordinator.swarm.workers import JOBS, Job
 from thinwire_coordinator.web.live import Live
-from thinwire_proto.wire.service_pb2 import Receipt, StatusRequest
+from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.service_pb2 import StatusRequest
 
 
 class Broken:
@@ -45,7 +46,7 @@ async def test_failures_of_a_watcher_are_counted_and_do_not_end_the_swarm(
         await bench.attend(member)
         for seed in range(2):
             receipt = await asyncio.wait_for(bench.contribute(member, seed), PATIENCE_S)
-            assert (receipt.outcome, receipt.step) == (Receipt.OUTCOME_COUNTED, seed)
+            assert (receipt.reason, receipt.step) == (Reason.COUNTED, seed)
             bench.replica.apply(bench.state.update(bench.state.ledger.row(seed)), b"")
     assert not bench.swarm.failed.done()
     assert broken.told == seen  # the other watchers still get every event
@@ -114,13 +115,13 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     bench = Bench(tmp_path)
     member = bench.join("a")
     await bench.attend(member)
-    assert (await bench.contribute(member, 1)).outcome == Receipt.OUTCOME_COUNTED
+    assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     counted = bench.state.ledger.row(0).counted[0].contribution
     with Busy(bench, Job.WRITE_UPDATE):
         asked = Service(bench.swarm).Status(StatusRequest(), None)  # type: ignore[arg-type]
         assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
-        assert (found.outcome, found.step) == (Receipt.OUTCOME_COUNTED, 0)
+        assert (found.reason, found.step) == (Reason.COUNTED, 0)
     await bench.close()
 
 
@@ -131,7 +132,7 @@ async def test_a_round_is_sealed_while_another_job_takes_long(tmp_path: Path, jo
     await bench.attend(member)
     with Busy(bench, job):
         receipt = await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S / 2)
-    assert receipt.outcome == Receipt.OUTCOME_COUNTED
+    assert receipt.reason is Reason.COUNTED
     await bench.close()
 
 

@@ -29,14 +29,16 @@ from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.traffic import SERVICE
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm import events
 from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_proto.wire.negotiation import PROTOCOL
+from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
-from thinwire_proto.wire.service_pb2 import ContributionPart, JoinRequest, Receipt, StatusRequest
+from thinwire_proto.wire.service_pb2 import ContributionPart, JoinRequest, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 NODE = "ab" * 16
@@ -51,7 +53,7 @@ class Served:
 
         self.workers = Workers()
         replica = state.load_snapshot(0)
-        self.swarm = assemble(state, replica, self.workers)
+        self.swarm = assemble(state, replica, self.workers, encode_update_parts)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
         self.server = Server(self.swarm)
@@ -147,7 +149,7 @@ def test_events_update_the_metrics() -> None:
         sealed(),
         sealed(why="nobody is left to wait for", loss=2.0, codec="bits"),
         events.RoundVoid(8, "time is up and 0 of 1 contributions came", 2.0),
-        events.ContributionRefused(NODE, Receipt.REASON_LATE),
+        events.ContributionRefused(NODE, Reason.LATE),
         events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
         events.FingerprintCompared(NODE, equal=False),
         events.UpdateSent(NODE, 5, 0.4),

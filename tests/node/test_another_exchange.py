@@ -26,7 +26,6 @@ from thinwire_node.exchange.port import (
     Exchange,
     LinkLost,
     Outcome,
-    Reason,
     RunComplete,
     SealedUpdate,
 )
@@ -42,6 +41,7 @@ from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.wire.codec import decode_votes
+from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted, Row, contribution_hash
 
 K, SAMPLES, STEPS, NONCE = 8, 4, 3, 7

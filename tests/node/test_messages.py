@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from thinwire_node.exchange.coordinator import messages
-from thinwire_node.exchange.port import AnnouncedRound, Claim, Reason, RunComplete, Waiting
+from thinwire_node.exchange.port import AnnouncedRound, Claim, RunComplete, Waiting
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.reason_numbers import NUMBERS
+from thinwire_proto.wire.reasons import Reason
 
 
-def test_each_wire_reason_maps_to_one_reason_of_the_port() -> None:
+def test_each_reason_has_its_number_on_the_wire() -> None:
     named = {number: name.removeprefix("REASON_").lower() for name, number in pb.Receipt.Reason.items() if number}
-    assert {number: reason.value for number, reason in messages.REASONS.items()} == named
-    assert {reason.value for reason in Reason} == {"counted", *named.values()}
+    assert {number: reason.value for reason, number in NUMBERS.items() if number} == named
+    assert set(NUMBERS) == set(Reason)
 
 
 def test_a_receipt_converts_to_an_outcome() -> None:

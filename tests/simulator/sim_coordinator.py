@@ -17,6 +17,7 @@ from simulator.synthetic import VOTES
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import State, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
@@ -120,6 +121,7 @@ class SimCoordinator:
             self.state,
             replica,
             self.workers,
+            encode_update_parts,
             wait_for,
             now=lambda: time() - born,
             randomness=randomness,

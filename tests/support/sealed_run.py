@@ -11,6 +11,7 @@ import numpy as np
 from support.small import random_replica, random_votes, small_contract, small_corpus
 from thinwire_coordinator.ledger.state_directory import State, open_state
 from thinwire_coordinator.round.leases import Leases
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
 from thinwire_coordinator.swarm.sealing import SealedRound, Sealer
 from thinwire_coordinator.swarm.workers import Job, Workers
@@ -53,7 +54,7 @@ async def _seal(state: State, steps: int) -> None:
     async def read(step: int) -> EncodedUpdate:
         raise AssertionError("no node follows this run")
 
-    sealer = Sealer(state, replica, Feed(read, 0), workers, time.monotonic)
+    sealer = Sealer(state, replica, Feed(read, 0), encode_update_parts, workers, time.monotonic)
     for step in range(steps):
         fingerprint = await workers.submit(Job.FINGERPRINT, replica.fingerprint, 1000 + step)
         sealed = SealedRound(round=step, term=1, step=step, nonce=1000 + step, fingerprint=fingerprint)

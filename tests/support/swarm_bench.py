@@ -10,6 +10,10 @@ from typing import Any
 
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
+from thinwire_coordinator.round.admission import ContributionClaim
+from thinwire_coordinator.round.announcements import Announcement
+from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.open_round import OpenRound
@@ -18,7 +22,6 @@ from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
-from thinwire_proto.wire.service_pb2 import Announcement, ContributionHeader, ContributionPart, Receipt
 
 PATIENCE_S = 10
 
@@ -33,7 +36,7 @@ class Bench:
         self.workers = Workers()
         self.replica: Replica = self.state.load_snapshot(0)
 
-        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers)
+        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers, encode_update_parts)
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
@@ -58,12 +61,12 @@ class Bench:
         assert current is not None
         return current
 
-    def header(self, member: Member, payload: bytes) -> ContributionHeader:
+    def claim(self, member: Member, payload: bytes) -> ContributionClaim:
         current = self.current.round
         registry = self.swarm.registry
         (nonce,) = registry.fingerprints.nonces(current.step)
         lease = registry.leases.granted(member.node_id)
-        return ContributionHeader(
+        return ContributionClaim(
             session=member.session,
             term=1,
             round=current.number,
@@ -77,7 +80,7 @@ class Bench:
 
     async def contribute(self, member: Member, seed: int, k: int = 32) -> Receipt:
         payload = self.payload(seed, k)
-        return await self.swarm.contribute(member, self.header(member, payload), parts_of(payload))
+        return await self.swarm.contribute(member, self.claim(member, payload), parts_of(payload))
 
     def name(self, member: Member, payload: bytes) -> bytes:
         return contribution_hash(self.state.contract.hash, 1, self.current.round.number, member.node_id, payload)
@@ -89,13 +92,13 @@ class Bench:
         self.state.close()
 
 
-async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[ContributionPart]:
+async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[bytes]:
     """A payload in two parts. The second part waits for the gate."""
     middle = len(payload) // 2
-    yield ContributionPart(data=payload[:middle])
+    yield payload[:middle]
     if gate is not None:
         await gate.wait()
-    yield ContributionPart(data=payload[middle:])
+    yield payload[middle:]
 
 
 class Busy:

@@ -20,7 +20,7 @@ class Counters(Collector):
 
     def collect(self) -> Iterable[Metric]:
         counts = self.counts
-        refused = {definitions.OUTCOMES[reason]: count for reason, count in counts.not_counted.items()}
+        refused = {reason.value: count for reason, count in counts.not_counted.items()}
         yield _each(definitions.ROUNDS_SEALED, counts.rounds_sealed)
         yield _each(definitions.ROUNDS_VOID, counts.rounds_void)
         yield _each(definitions.CONTRIBUTIONS, {"counted": counts.counted} | refused)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from thinwire_common.metrics import Definitions
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
-OUTCOMES = {
-    number: name.removeprefix("REASON_").lower()
-    for name, number in Receipt.Reason.items()
-    if number not in (Receipt.REASON_NONE, Receipt.REASON_UNKNOWN)  # neither is the reason of a refusal
-}
-"""Reasons for not counting a contribution, as values of the label `outcome`."""
+OUTCOMES = tuple(reason.value for reason in Reason if reason is not Reason.UNKNOWN)  # UNKNOWN answers only questions
+"""Values of the label `outcome`: counted, and the reasons for not counting a contribution."""
 
 METRICS = Definitions("thinwire_coordinator_")
 
@@ -71,7 +67,7 @@ CONTRIBUTIONS = METRICS.counter(
     "Receipts sent to nodes. outcome: counted, or the reason for not counting it: late, future_round, "
     "replica_differs, base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained.",
     "outcome",
-    values=("counted", *OUTCOMES.values()),
+    values=OUTCOMES,
 )
 CONTRIBUTION_AFTER_OPEN_SECONDS = METRICS.histogram(
     "contribution_after_open_seconds",

@@ -7,19 +7,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What the header of a contribution claims."""
+class ContributionClaim:
+    """What the header of a contribution claims.
 
+    step, fingerprint: the node's replica at the extraction. base_step: the oldest step whose parameters contributed to
+    the gradient. trained_through: the last sample position trained on; None if the node names none. loss: mean over the
+    samples, in nats per token. dropped: micro-batches whose loss or gradient was not finite. compute_ms: time of
+    forward and backward passes.
+    """
+
+    session: str
     term: int
     round: int
     step: int
     base_step: int
+    fingerprint: int
     samples: int
+    trained_through: int | None
     payload_bytes: int
+    loss: float = 0.0
+    dropped: int = 0
+    compute_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,12 +52,12 @@ class RoundFacts:
 
 @dataclass(frozen=True)
 class Refusal:
-    reason: Receipt.Reason.ValueType
+    reason: Reason
     text: str
 
 
 def check_header(  # noqa: PLR0911 - one return for each rule
-    claim: Claim, term: int, next_round: int, facts: RoundFacts | None
+    claim: ContributionClaim, term: int, next_round: int, facts: RoundFacts | None
 ) -> Refusal | None:
     """Check the header of a contribution before its payload is read. Return the reason to refuse it, or None.
 
@@ -54,30 +66,28 @@ def check_header(  # noqa: PLR0911 - one return for each rule
     """
     claimed = (claim.term, claim.round)
     if claimed >= (term, next_round):
-        return Refusal(Receipt.REASON_FUTURE_ROUND, f"round {claim.round} of term {claim.term} is not open yet")
+        return Refusal(Reason.FUTURE_ROUND, f"round {claim.round} of term {claim.term} is not open yet")
     if facts is None or claimed != (term, facts.round):
-        return Refusal(Receipt.REASON_LATE, f"round {claim.round} of term {claim.term} is over")
+        return Refusal(Reason.LATE, f"round {claim.round} of term {claim.term} is over")
     if facts.leased_samples is None:
-        return Refusal(Receipt.REASON_NO_LEASE, f"this node holds no lease in round {facts.round}")
+        return Refusal(Reason.NO_LEASE, f"this node holds no lease in round {facts.round}")
     if facts.contributed:
-        return Refusal(Receipt.REASON_DUPLICATE, f"this node has already contributed to round {facts.round}")
+        return Refusal(Reason.DUPLICATE, f"this node has already contributed to round {facts.round}")
     if claim.samples == 0:
-        return Refusal(Receipt.REASON_NOTHING_TRAINED, "nothing was trained, so nothing is counted")
+        return Refusal(Reason.NOTHING_TRAINED, "nothing was trained, so nothing is counted")
     oldest = facts.step - facts.base_age_max
     if not oldest <= claim.base_step <= claim.step <= facts.step:
         return Refusal(
-            Receipt.REASON_BASE_AGE,
+            Reason.BASE_AGE,
             f"round {facts.round} starts from step {facts.step}; this contribution has its base at step "
             f"{claim.base_step} and its replica at step {claim.step}; the contract allows steps {oldest} to "
             f"{facts.step}",
         )
     if claim.samples > facts.leased_samples:
-        return Refusal(
-            Receipt.REASON_OVER_LEASE, f"{claim.samples} samples claimed; the lease covers {facts.leased_samples}"
-        )
+        return Refusal(Reason.OVER_LEASE, f"{claim.samples} samples claimed; the lease covers {facts.leased_samples}")
     if claim.payload_bytes > facts.payload_bytes_max:
         return Refusal(
-            Receipt.REASON_MALFORMED,
+            Reason.MALFORMED,
             f"{claim.payload_bytes} bytes announced; at most {facts.payload_bytes_max} are allowed",
         )
     return None

@@ -12,12 +12,12 @@ import grpc
 from grpc.aio import ServicerContext as Context
 
 from thinwire_coordinator.ledger.retention import NotKept
+from thinwire_coordinator.rpc import messages
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.events import Fetched, UpdateSent
 from thinwire_coordinator.swarm.members import NODE_ID, Member
 from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_coordinator.swarm.view import MemberView
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
@@ -65,13 +65,13 @@ class Service(SwarmServicer):
             limit = self._swarm.members.nodes_max
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
         member.abilities = ABILITIES[protocol]
-        reply = await self._swarm.join(request, member)
-        reply.protocol = protocol
-        return reply
+        momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
+        decision = await self._swarm.join(member, momentum, replica_step)
+        return messages.join_reply(decision, self._swarm.view.contract.written, member.session, protocol)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self._member(request.session, context)
-        self._swarm.leave(member, request.trained_through if request.HasField("trained_through") else None)
+        self._swarm.leave(member, messages.trained_through(request))
         return pb.LeaveReply()
 
     async def Probe(self, request: pb.ProbeRequest, context: Context[Any, Any]) -> pb.ProbeReply:
@@ -84,7 +84,7 @@ class Service(SwarmServicer):
         member = await self._member(request.session, context)
         async with _one_at_a_time(member, "Attend", context), aclosing(self._swarm.attend(member)) as announcements:
             async for announcement in announcements:
-                yield announcement
+                yield messages.announcement(announcement)
 
     async def Contribute(
         self, request_iterator: AsyncIterator[pb.ContributionPart], context: Context[Any, Any]
@@ -94,11 +94,12 @@ class Service(SwarmServicer):
         member = await self._member(first.header.session, context)
         counts = self._counts(member)
         counts.bytes_up += first.ByteSize()  # even if the header is refused and no other part is read
-        return await self._swarm.contribute(member, first.header, _counted_up(counts, first, parts))
+        claim = messages.claim(first.header)
+        return messages.receipt(await self._swarm.contribute(member, claim, _payload(counts, first, parts)))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
         await self._member(request.session, context)
-        return await self._swarm.ask_receipt(request.contribution)
+        return messages.receipt(await self._swarm.ask_receipt(request.contribution))
 
     async def Updates(  # type: ignore[override]
         self, request: pb.UpdatesRequest, context: Context[Any, Any]
@@ -162,33 +163,9 @@ class Service(SwarmServicer):
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
         swarm, view = self._swarm, self._swarm.view
-        counts = view.counts
         step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (view.step, None)
         recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.watch_ledger.recorded)
-        first, newest = recorded.first_loss, recorded.newest_loss
-        reply = pb.StatusReply(
-            state=view.condition,
-            term=view.term.number,
-            round=view.round_number,
-            step=step,
-            steps=view.steps,
-            rounds_void=recorded.rounds_void,
-            loss_first=first[1] if first else None,
-            loss_newest=newest[1] if newest else None,
-            loss_newest_step=newest[0] if newest else 0,
-            loss_training=counts.loss_training,
-            tokens=counts.tokens,
-            measured_step=view.measured_step,
-            bytes_up=counts.bytes_up,
-            bytes_down=counts.bytes_down,
-            bytes_fetched=counts.bytes_fetched,
-            fingerprint=fingerprint,
-            fingerprints_compared=counts.fingerprints_compared,
-            fingerprints_different=counts.fingerprints_different,
-            parameters=view.layout.parameters,
-        )
-        reply.nodes.extend(_node_status(member, counts.of(member.node_id)) for member in view.members.values())
-        return reply
+        return messages.status(view, recorded, step, fingerprint)
 
     def _counts(self, member: Member) -> NodeCounts:
         return self._swarm.view.counts.of(member.node_id)
@@ -240,14 +217,14 @@ class Service(SwarmServicer):
             )
 
 
-async def _counted_up(
+async def _payload(
     counts: NodeCounts, first: pb.ContributionPart, parts: AsyncIterator[pb.ContributionPart]
-) -> AsyncIterator[pb.ContributionPart]:
-    """All parts. Parts after the first are counted as they are read."""
-    yield first
+) -> AsyncIterator[bytes]:
+    """The payload in parts. Messages after the first are counted as they are read."""
+    yield first.data
     async for part in parts:
         counts.bytes_up += part.ByteSize()
-        yield part
+        yield part.data
 
 
 @asynccontextmanager
@@ -265,21 +242,3 @@ async def _one_at_a_time(member: Member, call: str, context: Context[Any, Any]) 
 
 async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
-
-
-def _node_status(member: MemberView, counts: NodeCounts) -> pb.NodeStatus:
-    return pb.NodeStatus(
-        node_id=member.node_id,
-        name=member.name,
-        active=member.active,
-        counted=counts.counted,
-        not_counted=counts.not_counted,
-        dropped=counts.dropped,
-        tokens=counts.tokens,
-        compute_s=counts.compute_s,
-        lost=counts.lost,
-        bytes_up=counts.bytes_up,
-        bytes_down=counts.bytes_down,
-        bytes_fetched=counts.bytes_fetched,
-        replica_equal=counts.replica_equal,
-    )

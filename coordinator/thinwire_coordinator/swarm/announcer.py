@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from thinwire_coordinator.round.announcements import IdleAnnouncement, RoundAnnouncement
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
-from thinwire_proto.wire.service_pb2 import Announcement, SampleRange
 
 
 class Announcer:
@@ -43,11 +43,10 @@ class Announcer:
     def announce_to_all(self) -> None:
         self._announce(self._registry.members.by_id)
 
-    def idle(self) -> Announcement:
+    def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""
-        state = Announcement.STATE_COMPLETE if self._driver.complete else Announcement.STATE_WAITING
         text = self._view.condition if self._intake.current is None else "a round is open"
-        return Announcement(state=state, term=self._view.term.number, step=self._driver.step, text=text)
+        return IdleAnnouncement(self._view.term.number, self._driver.step, text, complete=self._driver.complete)
 
     def _write_leases(self) -> None:
         """Write the leases and then announce them; one write at a time covers all grants made meanwhile.
@@ -78,16 +77,14 @@ class Announcer:
                 takes_part = current is not None and self._registry.leases.holds(node)
                 member.announcements.put(self._announcement(current, node) if current and takes_part else self.idle())
 
-    def _announcement(self, current: OpenRound, node: str) -> Announcement:
-        now = self._driver.now()
-        return Announcement(
-            state=Announcement.STATE_ROUND,
+    def _announcement(self, current: OpenRound, node: str) -> RoundAnnouncement:
+        return RoundAnnouncement(
             term=self._view.term.number,
-            round=current.round.number,
+            number=current.round.number,
             step=current.round.step,
-            time_left_ms=max(0, round((current.round.deadline - now) * 1000)),
-            clock_us=round(now * 1e6),
+            deadline=current.round.deadline,
+            now=self._driver.now(),
             k=current.k,
-            nonces=self._registry.fingerprints.nonces(current.round.step),
-            lease=[SampleRange(start=run.start, count=run.count) for run in self._registry.leases.granted(node)],
+            nonces=tuple(self._registry.fingerprints.nonces(current.round.step)),
+            lease=self._registry.leases.granted(node),
         )

@@ -14,7 +14,7 @@ from thinwire_coordinator.round.machine import RoundMachine
 from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import Events
-from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.members import Members
@@ -35,6 +35,7 @@ def assemble(
     state: State,
     replica: Replica,
     workers: Workers,
+    encode: EncodeUpdate,
     wait_for: int = 1,
     *,
     now: Callable[[], float] = time.monotonic,
@@ -44,9 +45,10 @@ def assemble(
 ) -> Swarm:
     """Begin a new term on an open state directory. Needs a running event loop.
 
-    replica: the coordinator's own replica, at the head of the ledger. wait_for: nodes to wait for before the first
-    round. now: the coordinator's clock, in seconds. randomness: source of nonces and session names. read_update: reads
-    old updates for followers, on a worker; by default from `state`. cache_bytes_max: see `Feed`.
+    replica: the coordinator's own replica, at the head of the ledger. encode: makes the messages that followers are
+    sent. wait_for: nodes to wait for before the first round. now: the coordinator's clock, in seconds. randomness:
+    source of nonces and session names. read_update: reads old updates for followers, on a worker; by default from
+    `state`. cache_bytes_max: see `Feed`.
     """
     contract, randomness = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
@@ -59,7 +61,7 @@ def assemble(
         Events([counts.watch]),
         sealed_at=now(),
     )
-    read = read_update or (lambda step: read_encoded(state, step))
+    read = read_update or (lambda step: read_encoded(state, step, encode))
 
     async def read_old(step: int) -> EncodedUpdate:
         return await workers.submit(Job.READ_UPDATE, read, step)
@@ -72,6 +74,7 @@ def assemble(
         registry=registry,
         driver=RoundDriver(machine, now),
         feed=Feed(read_old, replica.step, cache_bytes_max),
+        encode=encode,
         workers=workers,
         tasks=Tasks(),
     )
@@ -83,11 +86,11 @@ def assemble(
     return Swarm(shared, replica, view, intake, announcer, rounds)
 
 
-def read_encoded(state: State, step: int) -> EncodedUpdate:
+def read_encoded(state: State, step: int, encode: EncodeUpdate) -> EncodedUpdate:
     """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
     row = state.fetch_ledger.row(step)
     try:
-        return encoded_update(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+        return encode(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
     except LedgerError:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:

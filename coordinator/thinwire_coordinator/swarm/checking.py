@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.round.admission import Refusal
+from thinwire_coordinator.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.round.contributions import Contribution
 from thinwire_coordinator.swarm.events import FingerprintCompared
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprint
@@ -17,7 +17,7 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.wire.codec import decode_votes
-from thinwire_proto.wire.service_pb2 import ContributionHeader, Receipt
+from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -44,22 +44,22 @@ class Checker:
     async def check(
         self,
         member: Member,
-        header: ContributionHeader,
+        claim: ContributionClaim,
         current: OpenRound,
         contribution: Contribution,
         payload: bytes,
     ) -> Refusal | Votes:
         """Accept a valid contribution into its round, if it is still open, and return its votes or the refusal."""
-        over = Refusal(Receipt.REASON_LATE, f"round {current.round.number} ended before this was checked")
-        base = self._registry.fingerprints.at(header.step)
+        over = Refusal(Reason.LATE, f"round {current.round.number} ended before this was checked")
+        base = self._registry.fingerprints.at(claim.step)
         if base is None or current.round is not self._driver.round:
             return over  # a later round is open: at a later step or, after a void round, at this step with a new nonce
-        if not await self._replica_is_equal(member, header, base):
-            text = f"{member.name}: its replica differs at step {header.step}; its votes are not merged"
+        if not await self._replica_is_equal(member, claim, base):
+            text = f"{member.name}: its replica differs at step {claim.step}; its votes are not merged"
             node, name = member.node_id, member.name
-            tell(log, logging.WARNING, "coordinator.replica_differs", text, node_id=node, name=name, step=header.step)
-            text = f"the node's parameters differ from those of step {header.step}; fetch a new snapshot"
-            return Refusal(Receipt.REASON_REPLICA_DIFFERS, text)
+            tell(log, logging.WARNING, "coordinator.replica_differs", text, node_id=node, name=name, step=claim.step)
+            text = f"the node's parameters differ from those of step {claim.step}; fetch a new snapshot"
+            return Refusal(Reason.REPLICA_DIFFERS, text)
         await self._room.acquire()
         merging: asyncio.Future[None] | None = None
         try:
@@ -76,12 +76,12 @@ class Checker:
 
             return votes if self._driver.deliver(contribution, current.round, accepted) else over
         except PayloadError as error:
-            return Refusal(Receipt.REASON_MALFORMED, str(error))
+            return Refusal(Reason.MALFORMED, str(error))
         finally:
             if merging is None:
                 self._room.release()
 
-    async def _replica_is_equal(self, member: Member, header: ContributionHeader, base: KnownFingerprint) -> bool:
-        equal = header.fingerprint == await asyncio.shield(base.fingerprint)
+    async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:
+        equal = claim.fingerprint == await asyncio.shield(base.fingerprint)
         self._registry.events.tell(FingerprintCompared(member.node_id, equal))
         return equal

@@ -25,7 +25,7 @@ from thinwire_coordinator.swarm.events import (
     RoundSealed,
     RoundVoid,
 )
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
 NODES_MAX = 65_536
 """When twice this many nodes have counts, only this many are kept: those with the most tokens."""
@@ -68,7 +68,7 @@ class Counts:
         self.rounds_void: Counter[str] = Counter()
         self.counted = 0
         """Contributions in sealed updates."""
-        self.not_counted: Counter[Receipt.Reason.ValueType] = Counter()
+        self.not_counted: Counter[Reason] = Counter()
         """Contributions that were not counted, by the receipt's reason."""
         self.fingerprints_equal = 0
         self.fingerprints_different = 0

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from thinwire_proto.errors import ThinwireError
+from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
-from thinwire_proto.wire.service_pb2 import Receipt
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -61,10 +61,10 @@ class ContributionTaken:
 
 @dataclass(frozen=True)
 class ContributionRefused:
-    """A contribution is not counted, for this reason (REASON_VOID: its round was void)."""
+    """A contribution is not counted, for this reason (VOID: its round was void)."""
 
     node_id: str
-    reason: Receipt.Reason.ValueType
+    reason: Reason
 
 
 @dataclass(frozen=True)

@@ -9,44 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-
-from thinwire_proto.wire.parts import split
-from thinwire_proto.wire.service_pb2 import UpdatePart
+from typing import Protocol
 
 CACHE_BYTES_MAX = 64 << 20
 
 
-@dataclass(frozen=True)
-class EncodedUpdate:
-    """A sealed row and its body as serialized `UpdatePart` messages, ready to send.
+class EncodedUpdate(Protocol):
+    """A sealed row and its body as messages, ready to send. `rpc.update_messages` implements it.
 
-    head_step: the number of sealed steps, which the first message carries at its end. It is the only field that differs
-    between followers.
+    size: of the body, in bytes.
     """
 
-    messages: tuple[bytes, ...]
-    head_step: int
-    size: int  # of the body, in bytes
+    @property
+    def size(self) -> int: ...
 
     def parts(self, head_step: int) -> Iterator[bytes]:
-        """The messages with this `head_step`. Nothing is copied for a follower at the head."""
-        first, *rest = self.messages
-        yield first if head_step == self.head_step else first.removesuffix(_head(self.head_step)) + _head(head_step)
-        yield from rest
+        """The messages for a follower, when `head_step` steps are sealed. Nothing is copied for one at the head."""
 
 
-def _head(head_step: int) -> bytes:
-    return UpdatePart(head_step=head_step).SerializeToString()
-
-
-def encoded_update(step: int, row: bytes, body: bytes) -> EncodedUpdate:
-    """Serialize the update of a step from its canonical row. This copies the body, so run it off the event loop."""
-    first, *rest = split(body)
-    # `head_step` has the highest field number, so appending it gives the bytes that protobuf itself would write
-    messages = [UpdatePart(row=row, data=first).SerializeToString() + _head(step + 1)]
-    messages += [UpdatePart(data=data).SerializeToString() for data in rest]
-    return EncodedUpdate(tuple(messages), step + 1, len(body))
+EncodeUpdate = Callable[[int, bytes, bytes], EncodedUpdate]
+"""Makes the messages of an update from its step, its canonical row and its body."""
 
 
 class Feed:

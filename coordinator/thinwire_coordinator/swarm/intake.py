@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.round import admission
+from thinwire_coordinator.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.round.contributions import Contribution, Round
+from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.checking import Checker
 from thinwire_coordinator.swarm.events import ContributionOffered, ContributionRefused, ContributionTaken
 from thinwire_coordinator.swarm.members import Member
@@ -22,8 +24,8 @@ from thinwire_proto.exact.votes import Merges
 from thinwire_proto.limits import READ_GRACE_S
 from thinwire_proto.wire.codec import contribution_bytes_max
 from thinwire_proto.wire.parts import Assembly
+from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import contribution_hash
-from thinwire_proto.wire.service_pb2 import ContributionHeader, ContributionPart, Receipt
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -56,21 +58,19 @@ class Intake:
         assert current is not None
         current.close(receipt)
 
-    async def contribute(
-        self, member: Member, header: ContributionHeader, parts: AsyncIterator[ContributionPart]
-    ) -> Receipt:
+    async def contribute(self, member: Member, claim: ContributionClaim, parts: AsyncIterator[bytes]) -> Receipt:
         """Receive a contribution and return its receipt, which may take until its round is over."""
-        self._registry.events.tell(ContributionOffered(member.node_id, header.dropped, header.compute_ms / 1000))
+        self._registry.events.tell(ContributionOffered(member.node_id, claim.dropped, claim.compute_ms / 1000))
         current = self._current
-        refusal = self._check_header(member, header, current)
+        refusal = self._check_header(member, claim, current)
         if refusal is not None or current is None:
             assert refusal is not None
-            return self._refuse(member, header, current, refusal)
-        contribution = self._begin(member, header, current.round)
-        found = await self._read_whole(member, header, current, contribution, parts)
+            return self._refuse(member, claim, current, refusal)
+        contribution = self._begin(member, claim, current.round)
+        found = await self._read_whole(member, claim, current, contribution, parts)
         if isinstance(found, Receipt):
             return found
-        return await asyncio.shield(self._judge(member, header, current, contribution, found))
+        return await asyncio.shield(self._judge(member, claim, current, contribution, found))
 
     async def ask_receipt(self, name: bytes) -> Receipt | None:
         """Wait for the receipt of a contribution to the current round; None if the round has no such contribution."""
@@ -85,13 +85,8 @@ class Intake:
         """Whether the current round has a complete contribution of a node that may still be counted."""
         return self._current is not None and self._current.round.has_whole_from(node)
 
-    def _check_header(
-        self, member: Member, header: ContributionHeader, current: OpenRound | None
-    ) -> admission.Refusal | None:
-        claim = admission.Claim(
-            header.term, header.round, header.step, header.base_step, header.samples, header.payload_bytes
-        )
-        facts = self._facts(current.round, member, _mark(header)) if current else None
+    def _check_header(self, member: Member, claim: ContributionClaim, current: OpenRound | None) -> Refusal | None:
+        facts = self._facts(current.round, member, claim.trained_through) if current else None
         return admission.check_header(claim, self._term.number, self._driver.next_round, facts)
 
     def _facts(self, current: Round, member: Member, trained_through: int | None) -> admission.RoundFacts:
@@ -108,46 +103,46 @@ class Intake:
             payload_bytes_max=self._payload_bytes_max,
         )
 
-    def _begin(self, member: Member, header: ContributionHeader, current: Round) -> Contribution:
+    def _begin(self, member: Member, claim: ContributionClaim, current: Round) -> Contribution:
         spec = self._contract.round
-        weight = admission.weight(header.samples, spec.samples, spec.weight_max)
+        weight = admission.weight(claim.samples, spec.samples, spec.weight_max)
         began = self._driver.now()
-        contribution = Contribution(member.node_id, header.session, weight, header.samples, header.loss, began)
+        contribution = Contribution(member.node_id, claim.session, weight, claim.samples, claim.loss, began)
         current.begin(contribution)
         return contribution
 
     async def _read_whole(
         self,
         member: Member,
-        header: ContributionHeader,
+        claim: ContributionClaim,
         current: OpenRound,
         contribution: Contribution,
-        parts: AsyncIterator[ContributionPart],
+        parts: AsyncIterator[bytes],
     ) -> bytes | Receipt:
         """Read the payload. Return the refusing receipt instead if it did not arrive complete and in time."""
         whole = False
         try:
             patience_s = current.round.deadline + READ_GRACE_S - self._driver.now()
-            payload = await _read(header.payload_bytes, self._payload_bytes_max, parts, patience_s)
-            whole = self._registry.members.by_session.get(header.session) is member
+            payload = await _read(claim.payload_bytes, self._payload_bytes_max, parts, patience_s)
+            whole = self._registry.members.by_session.get(claim.session) is member
         except PayloadError as error:
-            return self._refuse(member, header, current, admission.Refusal(Receipt.REASON_MALFORMED, str(error)))
+            return self._refuse(member, claim, current, Refusal(Reason.MALFORMED, str(error)))
         except asyncio.TimeoutError:
-            late = admission.Refusal(Receipt.REASON_LATE, f"round {current.round.number} ended while this was sent")
-            return self._refuse(member, header, current, late)
+            late = Refusal(Reason.LATE, f"round {current.round.number} ended while this was sent")
+            return self._refuse(member, claim, current, late)
         finally:
             if not whole:
                 current.round.refuse(contribution)
         if not whole:
             # in its new session, the node may already have asked for this receipt and learned that there is none
-            left = admission.Refusal(Receipt.REASON_NO_LEASE, "the node joined again while this was being sent")
+            left = Refusal(Reason.NO_LEASE, "the node joined again while this was being sent")
             return self._not_counted(member, left)
         return payload
 
     def _judge(
         self,
         member: Member,
-        header: ContributionHeader,
+        claim: ContributionClaim,
         current: OpenRound,
         contribution: Contribution,
         payload: bytes,
@@ -164,12 +159,12 @@ class Intake:
         arrived = self._driver.now()
         current.arrived(contribution, name, round(arrived * 1e6))
         # no other node may train on these samples from now on, because they may still be counted
-        self._registry.leases.report(member.node_id, _mark(header))
+        self._registry.leases.report(member.node_id, claim.trained_through)
 
         async def judge() -> None:
-            found = await self._checker.check(member, header, current, contribution, payload)
-            if isinstance(found, admission.Refusal):
-                current.refuse(contribution, self._refuse(member, header, current, found))
+            found = await self._checker.check(member, claim, current, contribution, payload)
+            if isinstance(found, Refusal):
+                current.refuse(contribution, self._refuse(member, claim, current, found))
                 return
             self._registry.events.tell(
                 ContributionTaken(
@@ -188,47 +183,34 @@ class Intake:
         assert receipt is not None
         return receipt
 
-    def _refuse(
-        self, member: Member, header: ContributionHeader, current: OpenRound | None, refusal: admission.Refusal
-    ) -> Receipt:
+    def _refuse(self, member: Member, claim: ContributionClaim, current: OpenRound | None, refusal: Refusal) -> Receipt:
         driver = self._driver
-        if refusal.reason != Receipt.REASON_DUPLICATE:  # the earlier contribution may still be counted
+        if refusal.reason != Reason.DUPLICATE:  # the earlier contribution may still be counted
             # the node is alive, and its momentum includes these samples
-            self._registry.leases.report(member.node_id, _mark(header))
-        if refusal.reason == Receipt.REASON_LATE:
+            self._registry.leases.report(member.node_id, claim.trained_through)
+        if refusal.reason == Reason.LATE:
             driver.heard(member.node_id)  # the node may still contribute to the open round
-        elif refusal.reason != Receipt.REASON_DUPLICATE and current is not None and current is self._current:
+        elif refusal.reason != Reason.DUPLICATE and current is not None and current is self._current:
             driver.excuse(member.node_id)
-        receipt = self._not_counted(member, refusal)
-        receipt.arrived_us = driver.now_us()
-        return receipt
+        return self._not_counted(member, refusal, driver.now_us())
 
-    def _not_counted(self, member: Member, refusal: admission.Refusal) -> Receipt:
+    def _not_counted(self, member: Member, refusal: Refusal, arrived_us: int = 0) -> Receipt:
         self._registry.events.tell(ContributionRefused(member.node_id, refusal.reason))
         node, name, reason = member.node_id, member.name, refusal.text
         text = f"{name}: not counted: {reason}"
         tell(log, logging.INFO, "coordinator.not_counted", text, node_id=node, name=name, reason=reason)
-        return not_counted(refusal.reason, refusal.text)
+        return Receipt(refusal.reason, refusal.text, arrived_us=arrived_us)
 
 
-def not_counted(reason: Receipt.Reason.ValueType, text: str) -> Receipt:
-    return Receipt(outcome=Receipt.OUTCOME_NOT_COUNTED, reason=reason, text=text)
-
-
-def _mark(header: ContributionHeader) -> int | None:
-    """The last position that the node has trained on; None if it names none."""
-    return header.trained_through if header.HasField("trained_through") else None
-
-
-async def _read(size: int, size_max: int, parts: AsyncIterator[ContributionPart], patience_s: float) -> bytes:
+async def _read(size: int, size_max: int, parts: AsyncIterator[bytes], patience_s: float) -> bytes:
     """Read a payload of `size` bytes part by part. Raises PayloadError, or TimeoutError after `patience_s` seconds."""
     assembly = Assembly(size, size_max, "contribution")
 
     async def read() -> None:
         async for part in parts:
-            if not part.data and size:
+            if not part and size:
                 raise PayloadError("contribution: a part is empty")
-            assembly.add(part.data)
+            assembly.add(part)
 
     await asyncio.wait_for(read(), patience_s)
     return assembly.whole()

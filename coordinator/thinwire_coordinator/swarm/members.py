@@ -11,8 +11,8 @@ import random
 import re
 from dataclasses import dataclass, field
 
+from thinwire_coordinator.round.announcements import Announcement
 from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
-from thinwire_proto.wire.service_pb2 import Announcement
 
 NODE_ID = re.compile(r"[0-9a-f]{32}")
 NAME_LENGTH_MAX = 64

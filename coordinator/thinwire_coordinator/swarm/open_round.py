@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from thinwire_coordinator.round.contributions import Contribution, Round
+from thinwire_coordinator.round.receipts import Receipt
 from thinwire_proto.exact.votes import Merges
-from thinwire_proto.wire.service_pb2 import Receipt
 
 
 @dataclass
@@ -37,10 +37,7 @@ class OpenRound:
         """End the round: give this receipt to every accepted contribution."""
         for contribution in self.round.accepted:
             self.round.over(contribution)
-            own = Receipt()
-            own.CopyFrom(receipt)
-            self._answer(contribution, own)
+            self._answer(contribution, receipt)
 
     def _answer(self, contribution: Contribution, receipt: Receipt) -> None:
-        receipt.arrived_us = contribution.arrived_us
-        self._receipts[contribution.name].set_result(receipt)
+        self._receipts[contribution.name].set_result(replace(receipt, arrived_us=contribution.arrived_us))

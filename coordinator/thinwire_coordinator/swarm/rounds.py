@@ -12,16 +12,17 @@ import random
 from thinwire_common.logs import tell
 from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.round.machine import Action, Gathered, Opened, Voided
+from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
-from thinwire_coordinator.swarm.intake import Intake, not_counted
+from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.sealing import PublishedUpdate, SealedRound, Sealer
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -46,7 +47,7 @@ class Rounds:
         self._intake = intake
         self._announcer = announcer
         self._random = randomness
-        self._sealer = Sealer(shared.state, replica, shared.feed, shared.workers, shared.driver.now)
+        self._sealer = Sealer(shared.state, replica, shared.feed, shared.encode, shared.workers, shared.driver.now)
         self.sealed = asyncio.Event()
         """Set at every sealed step; snapshots and evaluations wait for it."""
 
@@ -88,7 +89,7 @@ class Rounds:
         out = await self._sealer.seal(sealed, counted, current.merger, self._registry.leases.packed)
         self._tasks.keep(self._tell_applied(gathered.step, out.applied))
         self._registry.sealed_at = self._driver.now()
-        self._intake.close(Receipt(outcome=Receipt.OUTCOME_COUNTED, step=gathered.step))
+        self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
         text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
@@ -106,10 +107,10 @@ class Rounds:
         tell(log, logging.WARNING, "coordinator.round_void", text, round=voided.round, reason=voided.why)
         written = self._workers.submit(Job.WRITE_VOID, self._ledger.record_void, self._term, voided.round, voided.why)
         self._tasks.must_succeed(written)
-        self._intake.close(not_counted(Receipt.REASON_VOID, f"round {voided.round} is void: {voided.why}"))
+        self._intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
         events = self._registry.events
         for contribution in current.round.accepted:
-            events.tell(ContributionRefused(contribution.node, Receipt.REASON_VOID))
+            events.tell(ContributionRefused(contribution.node, Reason.VOID))
         events.tell(RoundVoid(voided.round, voided.why, self._driver.now()))
         self._announcer.announce_to_all()
 

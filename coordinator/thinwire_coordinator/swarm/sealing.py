@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thinwire_coordinator.ledger.state_directory import State
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, encoded_update
+from thinwire_coordinator.swarm.feed import EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -51,12 +51,24 @@ class PublishedUpdate:
 
 
 class Sealer:
-    """Seals rounds one after another, and keeps the coordinator's own replica at the head."""
+    """Seals rounds one after another, and keeps the coordinator's own replica at the head.
 
-    def __init__(self, state: State, replica: Replica, feed: Feed, workers: Workers, now: Callable[[], float]) -> None:
+    encode: makes the messages that `feed` publishes.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        replica: Replica,
+        feed: Feed,
+        encode: EncodeUpdate,
+        workers: Workers,
+        now: Callable[[], float],
+    ) -> None:
         self._state = state
         self._replica = replica
         self._feed = feed
+        self._encode = encode
         self._workers = workers
         self._now = now
         self._head = replica.head
@@ -115,4 +127,4 @@ class Sealer:
             version=version_for(self._state.contract),
         )
         self._state.ledger.append(row, leases)
-        return row, encoded_update(row.step, row.canonical(), encoded)
+        return row, self._encode(row.step, row.canonical(), encoded)

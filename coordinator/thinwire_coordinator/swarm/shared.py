@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.ledger.ledger import Term
 from thinwire_coordinator.ledger.state_directory import State
 from thinwire_coordinator.round.driver import RoundDriver
-from thinwire_coordinator.swarm.feed import Feed
+from thinwire_coordinator.swarm.feed import EncodeUpdate, Feed
 from thinwire_coordinator.swarm.registry import Registry
 from thinwire_coordinator.swarm.tasks import Tasks
 from thinwire_coordinator.swarm.workers import Workers
@@ -23,6 +23,7 @@ class Shared:
     registry: Registry
     driver: RoundDriver
     feed: Feed
+    encode: EncodeUpdate
     workers: Workers
     tasks: Tasks
 

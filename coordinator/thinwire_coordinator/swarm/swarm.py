@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from thinwire_coordinator.round.admission import why_drop_momentum
+from thinwire_coordinator.round.admission import ContributionClaim, why_drop_momentum
+from thinwire_coordinator.round.announcements import Announcement
+from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.events import NodeCame
-from thinwire_coordinator.swarm.intake import Intake, not_counted
+from thinwire_coordinator.swarm.intake import Intake
+from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.members import Member, NewestAnnouncement
 from thinwire_coordinator.swarm.presence import Presence
 from thinwire_coordinator.swarm.rounds import Rounds
@@ -20,14 +23,7 @@ from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.wire.service_pb2 import (
-    Announcement,
-    ContributionHeader,
-    ContributionPart,
-    JoinReply,
-    JoinRequest,
-    Receipt,
-)
+from thinwire_proto.wire.reasons import Reason
 
 
 class Swarm:
@@ -64,39 +60,33 @@ class Swarm:
         self._replica = replica
         self._fingerprinted = (-1, 0)
 
-    async def join(self, request: JoinRequest, member: Member) -> JoinReply:
-        """Decide whether a joining node may keep its momentum, and adjust its lease accordingly."""
+    async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
+        """Decide whether a joining node may keep its momentum, and adjust its lease accordingly.
+
+        replica_step: the step of the node's replica; None if it has none.
+        """
         leases, state, spec = self.registry.leases, self.state, self.view.contract.round
         self._presence.back(member)
-        kept = request.HasField("momentum")
-        since = request.momentum.sent_since
+        since = momentum.sent_since if momentum else ()
         in_open_round = sum(self.intake.may_be_counted(name) for name in since)  # before the await: the round may end
         counted = await self.workers.submit(Job.COUNT_SENT, state.reading_ledger.counted_of, since)
         why = why_drop_momentum(
-            kept=kept,
+            kept=momentum is not None,
             holds_lease=leases.holds(member.node_id),
             counted_since=counted + in_open_round,
             age_max=spec.momentum_age_max,
         )
-        if why or not kept:
+        if why or momentum is None:
             if self.intake.may_count_from(member.node_id):
                 leases.settle(member.node_id)  # its contribution may still be counted, so nobody else gets the samples
             leases.take_back(member.node_id)
         else:
-            momentum = request.momentum
-            mark = momentum.trained_through if momentum.HasField("trained_through") else None
-            leases.resume(member.node_id, mark)
+            leases.resume(member.node_id, momentum.trained_through)
             leases.seen(member.node_id, self.driver.step)
-        take_snapshot = not request.HasField("replica_step") or await self.workers.submit(
-            Job.COMPARE_CATCH_UP, state.snapshot_is_lighter, request.replica_step
+        take_snapshot = replica_step is None or await self.workers.submit(
+            Job.COMPARE_CATCH_UP, state.snapshot_is_lighter, replica_step
         )
-        return JoinReply(
-            contract=self.view.contract.written,
-            session=member.session,
-            step=self.feed.step,
-            take_snapshot=take_snapshot,
-            drop_momentum=why,
-        )
+        return JoinDecision(self.feed.step, take_snapshot, why)
 
     async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
         """Announcements for a node. The node is active while its caller iterates."""
@@ -125,11 +115,9 @@ class Swarm:
         self.registry.leases.resume(member.node_id, trained_through)
         self.registry.leases.give_back(member.node_id)
 
-    async def contribute(
-        self, member: Member, header: ContributionHeader, parts: AsyncIterator[ContributionPart]
-    ) -> Receipt:
+    async def contribute(self, member: Member, claim: ContributionClaim, parts: AsyncIterator[bytes]) -> Receipt:
         """Receive a contribution and return its receipt, which may take until its round is over."""
-        return await self.intake.contribute(member, header, parts)
+        return await self.intake.contribute(member, claim, parts)
 
     async def ask_receipt(self, name: bytes) -> Receipt:
         """Return the receipt of a contribution by its hash, even if an earlier process received it.
@@ -142,8 +130,8 @@ class Swarm:
         # a round is closed only after its row is committed, so this connection sees the row
         step = await self.workers.submit(Job.FIND_RECEIPT, self.state.reading_ledger.step_of_contribution, name)
         if step is None:
-            return not_counted(Receipt.REASON_UNKNOWN, "the contribution is in no sealed update and in no open round")
-        return Receipt(outcome=Receipt.OUTCOME_COUNTED, step=step)
+            return Receipt(Reason.UNKNOWN, "the contribution is in no sealed update and in no open round")
+        return Receipt(Reason.COUNTED, step=step)
 
     def stop(self) -> None:
         """Stop the timer, so that no round opens or ends any more."""

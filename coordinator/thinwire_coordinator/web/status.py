@@ -12,7 +12,7 @@ from thinwire_coordinator.observe.series import Bucket
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
 from thinwire_proto.contract import CorpusSpec
-from thinwire_proto.wire.service_pb2 import Receipt
+from thinwire_proto.wire.reasons import Reason
 
 Plain = dict[str, Any]
 
@@ -150,17 +150,17 @@ def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manne
     }
 
 
-REASONS: dict[Receipt.Reason.ValueType, str] = {
-    Receipt.REASON_LATE: "too late",
-    Receipt.REASON_FUTURE_ROUND: "for a future round",
-    Receipt.REASON_REPLICA_DIFFERS: "its replica differs",
-    Receipt.REASON_BASE_AGE: "based on a step that is too old",
-    Receipt.REASON_MALFORMED: "malformed",
-    Receipt.REASON_OVER_LEASE: "more samples than leased",
-    Receipt.REASON_NO_LEASE: "without a lease",
-    Receipt.REASON_DUPLICATE: "twice in a round",
-    Receipt.REASON_VOID: "the round was void",
-    Receipt.REASON_NOTHING_TRAINED: "nothing was trained",
+REASONS: dict[Reason, str] = {
+    Reason.LATE: "too late",
+    Reason.FUTURE_ROUND: "for a future round",
+    Reason.REPLICA_DIFFERS: "its replica differs",
+    Reason.BASE_AGE: "based on a step that is too old",
+    Reason.MALFORMED: "malformed",
+    Reason.OVER_LEASE: "more samples than leased",
+    Reason.NO_LEASE: "without a lease",
+    Reason.DUPLICATE: "twice in a round",
+    Reason.VOID: "the round was void",
+    Reason.NOTHING_TRAINED: "nothing was trained",
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
+from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Row
 
 
@@ -137,23 +137,6 @@ class Claim:
     fingerprint: int = 0
     loss: float = 0.0
     compute_ms: int = 0
-
-
-class Reason(Enum):
-    """The outcome of a contribution: COUNTED, or the reason why it was not counted. Values are metric labels."""
-
-    COUNTED = "counted"
-    LATE = "late"
-    FUTURE_ROUND = "future_round"
-    REPLICA_DIFFERS = "replica_differs"
-    BASE_AGE = "base_age"
-    MALFORMED = "malformed"
-    OVER_LEASE = "over_lease"
-    NO_LEASE = "no_lease"
-    DUPLICATE = "duplicate"
-    VOID = "void"
-    NOTHING_TRAINED = "nothing_trained"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)

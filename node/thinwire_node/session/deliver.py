@@ -7,11 +7,12 @@ import logging
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, Outcome, Reason
+from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, Outcome
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation
 from thinwire_node.training.work import Contribution, ParametersDiffer, Work
+from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.node")
 

@@ -8,9 +8,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.port import Outcome, Reason
+from thinwire_node.exchange.port import Outcome
 from thinwire_node.training import pacing
 from thinwire_node.training.work import Contribution
+from thinwire_proto.wire.reasons import Reason
 
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

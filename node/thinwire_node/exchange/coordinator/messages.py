@@ -9,12 +9,12 @@ from thinwire_node.exchange.port import (
     Claim,
     MomentumClaim,
     Outcome,
-    Reason,
     RunComplete,
     Waiting,
 )
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.reason_numbers import reason_of
 
 
 def momentum_message(claim: MomentumClaim | None) -> pb.KeptMomentum | None:
@@ -61,26 +61,4 @@ def header(claim: Claim) -> pb.ContributionHeader:
 
 def outcome(receipt: pb.Receipt) -> Outcome:
     arrived = receipt.arrived_us / 1e6 if receipt.arrived_us else None
-    return Outcome(_reason(receipt), receipt.text, receipt.step, arrived)
-
-
-def _reason(receipt: pb.Receipt) -> Reason:
-    """The reason in a receipt. UNKNOWN if a newer coordinator sent a reason that this version does not know."""
-    if receipt.outcome == pb.Receipt.OUTCOME_COUNTED:
-        return Reason.COUNTED
-    return REASONS.get(receipt.reason, Reason.UNKNOWN)
-
-
-REASONS: dict[int, Reason] = {
-    pb.Receipt.REASON_LATE: Reason.LATE,
-    pb.Receipt.REASON_FUTURE_ROUND: Reason.FUTURE_ROUND,
-    pb.Receipt.REASON_REPLICA_DIFFERS: Reason.REPLICA_DIFFERS,
-    pb.Receipt.REASON_BASE_AGE: Reason.BASE_AGE,
-    pb.Receipt.REASON_MALFORMED: Reason.MALFORMED,
-    pb.Receipt.REASON_OVER_LEASE: Reason.OVER_LEASE,
-    pb.Receipt.REASON_NO_LEASE: Reason.NO_LEASE,
-    pb.Receipt.REASON_DUPLICATE: Reason.DUPLICATE,
-    pb.Receipt.REASON_VOID: Reason.VOID,
-    pb.Receipt.REASON_NOTHING_TRAINED: Reason.NOTHING_TRAINED,
-    pb.Receipt.REASON_UNKNOWN: Reason.UNKNOWN,
-}
+    return Outcome(reason_of(receipt), receipt.text, receipt.step, arrived)

@@ -1,0 +1,40 @@
+"""Announcements: what the coordinator tells the attending nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thinwire_coordinator.round.leases import SampleRange
+
+
+@dataclass(frozen=True)
+class RoundAnnouncement:
+    """An open round that the node may contribute to.
+
+    step: contributions are computed on the parameters of this step. deadline, now: the end of the round and the time of
+    this announcement, in seconds on the coordinator's clock. k: components to keep in each tile. nonces: for
+    fingerprints of the parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: the samples
+    that the node may train on, in order.
+    """
+
+    term: int
+    number: int
+    step: int
+    deadline: float
+    now: float
+    k: int
+    nonces: tuple[int, ...]
+    lease: tuple[SampleRange, ...]
+
+
+@dataclass(frozen=True)
+class IdleAnnouncement:
+    """The node takes part in no round now. complete: whether the run is complete. text: what the node waits for."""
+
+    term: int
+    step: int
+    text: str
+    complete: bool = False
+
+
+Announcement = RoundAnnouncement | IdleAnnouncement

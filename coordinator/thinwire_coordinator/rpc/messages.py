@@ -1,0 +1,130 @@
+"""Converts between wire messages and the coordinator's own types. Below this package, nothing uses protobuf."""
+
+from __future__ import annotations
+
+from thinwire_coordinator.ledger.ledger import Recorded
+from thinwire_coordinator.round.admission import ContributionClaim
+from thinwire_coordinator.round.announcements import Announcement, RoundAnnouncement
+from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.swarm.counts import NodeCounts
+from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.swarm.view import MemberView, SwarmView
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.reason_numbers import NUMBERS, outcome_of
+
+
+def offered_momentum(request: pb.JoinRequest) -> OfferedMomentum | None:
+    if not request.HasField("momentum"):
+        return None
+    offered = request.momentum
+    mark = offered.trained_through if offered.HasField("trained_through") else None
+    return OfferedMomentum(mark, tuple(offered.sent_since))
+
+
+def replica_step(request: pb.JoinRequest) -> int | None:
+    return request.replica_step if request.HasField("replica_step") else None
+
+
+def join_reply(decision: JoinDecision, contract: bytes, session: str, protocol: int) -> pb.JoinReply:
+    return pb.JoinReply(
+        contract=contract,
+        session=session,
+        step=decision.step,
+        take_snapshot=decision.take_snapshot,
+        drop_momentum=decision.drop_momentum,
+        protocol=protocol,
+    )
+
+
+def trained_through(message: pb.LeaveRequest | pb.ContributionHeader) -> int | None:
+    """The last position that the node has trained on; None if it names none."""
+    return message.trained_through if message.HasField("trained_through") else None
+
+
+def announcement(told: Announcement) -> pb.Announcement:
+    if not isinstance(told, RoundAnnouncement):
+        state = pb.Announcement.STATE_COMPLETE if told.complete else pb.Announcement.STATE_WAITING
+        return pb.Announcement(state=state, term=told.term, step=told.step, text=told.text)
+    return pb.Announcement(
+        state=pb.Announcement.STATE_ROUND,
+        term=told.term,
+        round=told.number,
+        step=told.step,
+        time_left_ms=max(0, round((told.deadline - told.now) * 1000)),
+        clock_us=round(told.now * 1e6),
+        k=told.k,
+        nonces=told.nonces,
+        lease=[pb.SampleRange(start=run.start, count=run.count) for run in told.lease],
+    )
+
+
+def claim(header: pb.ContributionHeader) -> ContributionClaim:
+    return ContributionClaim(
+        session=header.session,
+        term=header.term,
+        round=header.round,
+        step=header.step,
+        base_step=header.base_step,
+        fingerprint=header.fingerprint,
+        samples=header.samples,
+        trained_through=trained_through(header),
+        payload_bytes=header.payload_bytes,
+        loss=header.loss,
+        dropped=header.dropped,
+        compute_ms=header.compute_ms,
+    )
+
+
+def receipt(given: Receipt) -> pb.Receipt:
+    return pb.Receipt(
+        outcome=outcome_of(given.reason),
+        reason=NUMBERS[given.reason],
+        text=given.text,
+        step=given.step,
+        arrived_us=given.arrived_us,
+    )
+
+
+def status(view: SwarmView, recorded: Recorded, step: int, fingerprint: int | None) -> pb.StatusReply:
+    """The state of the swarm. step: the step of the fingerprint, or the newest one."""
+    counts, first, newest = view.counts, recorded.first_loss, recorded.newest_loss
+    return pb.StatusReply(
+        state=view.condition,
+        term=view.term.number,
+        round=view.round_number,
+        step=step,
+        steps=view.steps,
+        rounds_void=recorded.rounds_void,
+        loss_first=first[1] if first else None,
+        loss_newest=newest[1] if newest else None,
+        loss_newest_step=newest[0] if newest else 0,
+        loss_training=counts.loss_training,
+        tokens=counts.tokens,
+        measured_step=view.measured_step,
+        bytes_up=counts.bytes_up,
+        bytes_down=counts.bytes_down,
+        bytes_fetched=counts.bytes_fetched,
+        fingerprint=fingerprint,
+        fingerprints_compared=counts.fingerprints_compared,
+        fingerprints_different=counts.fingerprints_different,
+        parameters=view.layout.parameters,
+        nodes=[_node_status(member, counts.of(member.node_id)) for member in view.members.values()],
+    )
+
+
+def _node_status(member: MemberView, counts: NodeCounts) -> pb.NodeStatus:
+    return pb.NodeStatus(
+        node_id=member.node_id,
+        name=member.name,
+        active=member.active,
+        counted=counts.counted,
+        not_counted=counts.not_counted,
+        dropped=counts.dropped,
+        tokens=counts.tokens,
+        compute_s=counts.compute_s,
+        lost=counts.lost,
+        bytes_up=counts.bytes_up,
+        bytes_down=counts.bytes_down,
+        bytes_fetched=counts.bytes_fetched,
+        replica_equal=counts.replica_equal,
+    )

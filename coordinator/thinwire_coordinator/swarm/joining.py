@@ -1,0 +1,30 @@
+"""What a joining node offers, and what the swarm decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OfferedMomentum:
+    """A momentum that a joining node kept.
+
+    trained_through: the last sample position in the momentum. sent_since: hashes of the contributions extracted after
+    the momentum was saved.
+    """
+
+    trained_through: int | None
+    sent_since: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoinDecision:
+    """What a node must do before it takes part.
+
+    step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
+    keep it.
+    """
+
+    step: int
+    take_snapshot: bool
+    drop_momentum: str
