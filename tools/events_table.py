@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from thinwire_common.event_ids import COORDINATOR, FIELDS, NODE, Event
+from thinwire_common.event_ids import COORDINATOR, FIELDS, NODE, EventType
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "events.md"
 OPENING = """# Events
@@ -33,7 +33,7 @@ def page() -> str:
     return "\n".join([OPENING, *sections])
 
 
-def _section(title: str, events: Mapping[str, Event]) -> str:
+def _section(title: str, events: Mapping[str, EventType]) -> str:
     lines = [f"## {title}", "", "| event | fields | meaning |", "|---|---|---|"]
     for name, event in events.items():
         fields = ", ".join(f"`{field}`" for field in event.fields)

@@ -111,7 +111,7 @@ async def updates(stub: Any, session: str, step: int) -> AsyncIterator[tuple[byt
             yield row, body
 
 
-class Member:
+class LightMember:
     """One member with its own connection. `keeps`: it applies updates to the shared replica; other members only read
     them."""
 
@@ -208,7 +208,7 @@ async def _crowd(address: str, members: int, name: str, seed: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    all_of_them = [Member(address, f"{name}-{n}", common, randomness, keeps=n == 1) for n in range(1, members + 1)]
+    all_of_them = [LightMember(address, f"{name}-{n}", common, randomness, keeps=n == 1) for n in range(1, members + 1)]
     tasks = [asyncio.ensure_future(member.run()) for member in all_of_them]
     stopped = asyncio.ensure_future(stop.wait())
     done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)

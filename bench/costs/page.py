@@ -24,7 +24,7 @@ from playwright.async_api import async_playwright
 
 from deploy.local_swarm.processes import Process
 from thinwire_coordinator import evaluation
-from thinwire_coordinator.coordinator import Coordinator, Settings
+from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
 from thinwire_coordinator.observe.history import History
 from thinwire_coordinator.web.live import Live
 from thinwire_coordinator.web.page import Page
@@ -88,7 +88,7 @@ async def _measure(seconds: float, folder: Path) -> None:
     cost.time(evaluation.HeldOut, "sample", "samples")
     cost.time_handles()
     run = RunSpec(model=PRESETS["byte-1m"], schedule=ScheduleSpec(steps=1_000_000))
-    settings = Settings(folder / "state", "127.0.0.1:7790", run, NODES, 20, http="127.0.0.1:7791")
+    settings = CoordinatorSettings(folder / "state", "127.0.0.1:7790", run, NODES, 20, http="127.0.0.1:7791")
     stop = asyncio.Event()
     coordinator = asyncio.ensure_future(Coordinator(settings).run(stop))
     nodes = []

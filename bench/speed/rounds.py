@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 import zstandard
 
-from bench.costs.light_members import CHANNEL_OPTIONS, Common, Member
+from bench.costs.light_members import CHANNEL_OPTIONS, Common, LightMember
 from bench.speed.programs import program
 from bench.speed.raw import receive
 from bench.speed.row import BenchRow
@@ -124,7 +124,7 @@ async def _swarm(
     lines = [json.loads(line) for line in coordinator.text().splitlines() if line.startswith("{")]
     address = f"127.0.0.1:{lines[0]['port']}"
     common, randomness = TimedCrowd(members), random.Random(2)
-    crowd = [Member(address, f"{n}", common, randomness, keeps=n == 0) for n in range(members)]
+    crowd = [LightMember(address, f"{n}", common, randomness, keeps=n == 0) for n in range(members)]
     tasks = [asyncio.ensure_future(member.run()) for member in crowd]
     while len(common.last) < WARM_UP + rounds:
         programs.check()

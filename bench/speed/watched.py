@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.coordinator import Coordinator, Settings
+from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
 from thinwire_coordinator.swarm.events import ContributionTaken, Event, RoundOpened, RoundSealed
 
 NEVER = 1 << 30
@@ -53,7 +53,7 @@ def main() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        settings = Settings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)
+        settings = CoordinatorSettings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)
         await Coordinator(settings, [_print_event], lambda port: _print_line({"port": port})).run(stop)
 
     uvloop.run(serve())

@@ -99,7 +99,7 @@ class AccessLine:
         return self._in_transit[0][0] if self._in_transit else None
 
 
-class Star:
+class StarTopology:
     """A line up and a line down for each host. The address of host i ends in i + 1."""
 
     def __init__(self, qualities: list[LineQuality], seed: int) -> None:

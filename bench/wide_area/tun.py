@@ -22,7 +22,7 @@ import time
 from dataclasses import asdict
 from types import FrameType
 
-from bench.wide_area.line import MTU_BYTES, LineQuality, Star
+from bench.wide_area.line import MTU_BYTES, LineQuality, StarTopology
 
 TUNSETIFF = 0x400454CA
 IFF_TUN = 0x0001
@@ -44,7 +44,7 @@ def open_tun(name: str) -> int:
 class Carrier:
     """Moves packets between the devices and the star, and records how late each one is."""
 
-    def __init__(self, star: Star, descriptors: list[int]) -> None:
+    def __init__(self, star: StarTopology, descriptors: list[int]) -> None:
         self._star = star
         self._descriptors = descriptors
         self._packets = 0
@@ -103,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
     os.nice(NICENESS)
-    star = Star([LineQuality(**quality) for quality in json.loads(arguments.qualities)], arguments.seed)
+    star = StarTopology([LineQuality(**quality) for quality in json.loads(arguments.qualities)], arguments.seed)
     carrier = Carrier(star, [open_tun(device) for device in arguments.devices])
     print("ready", flush=True)
     try:

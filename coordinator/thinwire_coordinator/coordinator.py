@@ -19,8 +19,8 @@ from thinwire_common.units import human_bytes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import (
-    Interrupted,
-    State,
+    RunState,
+    StartInterrupted,
     check_bodies,
     check_run,
     create_state,
@@ -39,7 +39,7 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.server import Web
+from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Settings:
+class CoordinatorSettings:
     """Settings of one coordinator process; the contract defines the run itself."""
 
     state_dir: Path
@@ -82,7 +82,7 @@ class Coordinator:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CoordinatorSettings,
         watchers: Sequence[Callable[[Event], None]] = (),
         on_listening: Callable[[int], None] | None = None,
     ) -> None:
@@ -92,14 +92,14 @@ class Coordinator:
         self._workers = Workers()
         self._told_to_stop = threading.Event()
         self._lock: FileLock | None = None
-        self._state: State | None = None
+        self._state: RunState | None = None
         self._swarm: Swarm | None = None
         self._upkeep: Upkeep | None = None
         self._server: Server | None = None
         self.readiness = Readiness()
         self._exposition = Exposition(self.readiness, self._workers)
         self._page = Page(self.readiness)
-        self._web: Web | None = None
+        self._web: WebServer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises LocalError if the coordinator cannot start or cannot go on."""
@@ -133,7 +133,7 @@ class Coordinator:
             if stopped.done():
                 self._told_to_stop.set()
             await starting
-        except Interrupted:
+        except StartInterrupted:
             log.info("told to stop while %s", self.readiness.text)
             return False
         finally:
@@ -147,7 +147,7 @@ class Coordinator:
         prepare_ready(settings.ready)
         if settings.http is not None:
             routes, may_move = (self._exposition.route, *self._page.routes), settings.http_may_move
-            self._web = Web(settings.http, self.readiness, routes, may_move=may_move)
+            self._web = WebServer(settings.http, self.readiness, routes, may_move=may_move)
             self._web.start()
         if not is_state(folder):
             self.readiness.text = "creating the corpus and the first state"
@@ -174,18 +174,18 @@ class Coordinator:
         await self._listen(swarm)
 
     async def _run_at_start(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run one part of the startup on a worker. Raises Interrupted if told to stop meanwhile."""
+        """Run one part of the startup on a worker. Raises StartInterrupted if told to stop meanwhile."""
         self._go_on()
         result = await self._workers.submit(Job.START, work, *arguments)
         self._go_on()
         return result
 
     def _go_on(self) -> None:
-        """Raise Interrupted if told to stop. Any thread may call this."""
+        """Raise StartInterrupted if told to stop. Any thread may call this."""
         if self._told_to_stop.is_set():
-            raise Interrupted
+            raise StartInterrupted
 
-    def _check_settings(self, state: State) -> None:
+    def _check_settings(self, state: RunState) -> None:
         """Raise ConfigError if the settings do not fit the existing run."""
         settings, nodes_max = self._settings, state.contract.round.nodes_max
         if settings.run is not None:
@@ -261,7 +261,7 @@ class Coordinator:
             self._lock.release()
 
 
-def _log_forecast(state: State, keep: int | None) -> list[Need]:
+def _log_forecast(state: RunState, keep: int | None) -> list[Need]:
     """Log how much disk space the run will take, and warn if there is too little. Return what each disk needs."""
     forecast, needs = measure(state, keep)
     elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.location

@@ -16,7 +16,7 @@ import grpc
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN, ENDING, Processes, SwarmError, left_with
-from deploy.local_swarm.summary import Outcome, print_summary
+from deploy.local_swarm.summary import SwarmOutcome, print_summary
 from deploy.local_swarm.view import View
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
@@ -57,7 +57,7 @@ def main() -> None:
     sys.exit(0 if outcome.passed else 1)
 
 
-def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Console) -> Outcome:
+def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Console) -> SwarmOutcome:
     with Processes(folder, nodes, metrics) as processes:
         console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}")
         address = processes.start_coordinator(run_file)
@@ -78,7 +78,7 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
     _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
     lines = text.splitlines()
     said = next((line for line in lines if line.startswith("replayed")), lines[-1] if lines else "ended without output")
-    return Outcome(status, left, verified, f"verify: {said}", sample, folder, seconds)
+    return SwarmOutcome(status, left, verified, f"verify: {said}", sample, folder, seconds)
 
 
 def _watch(processes: Processes, stub: SwarmStub, console: Console) -> float:

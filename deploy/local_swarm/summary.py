@@ -15,7 +15,7 @@ FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SwarmOutcome:
     """The result of a run. left: (step, fingerprint) by node as reported when it left; None if it reported nothing."""
 
     status: StatusReply
@@ -46,7 +46,7 @@ def ring_bytes(nodes: int, parameters: int, rounds: int) -> float:
     return 2 * (nodes - 1) / nodes * FP32_BYTES * parameters * rounds
 
 
-def print_summary(outcome: Outcome, console: Console) -> None:
+def print_summary(outcome: SwarmOutcome, console: Console) -> None:
     status = outcome.status
     nodes = len(outcome.left)
     console.print()

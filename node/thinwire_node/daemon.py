@@ -38,7 +38,7 @@ RESYNCS_IN_VAIN_MAX = 5
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSettings:
     """The settings of one node process."""
 
     address: str
@@ -56,7 +56,7 @@ class Node:
     """A node. `machine`: the machine that it runs on; by default, startup opens this one."""
 
     def __init__(
-        self, settings: Settings, machine: Machine | None = None, randomness: random.Random | None = None
+        self, settings: NodeSettings, machine: Machine | None = None, randomness: random.Random | None = None
     ) -> None:
         self.settings = settings
         self.machine = machine

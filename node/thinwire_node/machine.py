@@ -20,7 +20,7 @@ from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.cards import card_locks
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.device import choose_apply_device, choose_device
-from thinwire_node.training.threads import Job, Threads, WorkerThread
+from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 from thinwire_node.training.trainer import Trainer
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
@@ -79,7 +79,7 @@ class RealMachine:
     ) -> Work:
         threads = Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
         self._apply_device, why = await threads.compute.run(
-            Job.PREPARE, choose_apply_device, contract.demo, self._compute_device
+            NodeJob.PREPARE, choose_apply_device, contract.demo, self._compute_device
         )
         log.info("%s", why)
         device, count = str(self._compute_device), torch.get_num_threads()
@@ -93,8 +93,8 @@ class RealMachine:
         )
         placed = self.place(replica)
         task = task_of(contract.model)
-        compute = await threads.compute.run(Job.PREPARE, TorchCompute, task, self._compute_device)
-        trainer = await threads.compute.run(Job.PREPARE, Trainer, contract, data, placed, compute)
+        compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device)
+        trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)
 

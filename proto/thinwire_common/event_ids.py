@@ -12,7 +12,7 @@ RESERVED = ("time", "level", "logger", "message", "event", "exception")
 
 
 @dataclass(frozen=True)
-class Event:
+class EventType:
     """The meaning of an event and the names of its fields."""
 
     meaning: str
@@ -62,68 +62,68 @@ FIELDS = {
 """The meaning of each field, which is the same in every event."""
 
 COORDINATOR = {
-    "coordinator.run_created": Event("The state directory is empty, so a new run is being created.", ("folder",)),
-    "coordinator.replayed": Event("The ledger was replayed, and every fingerprint matched.", ("step",)),
-    "coordinator.contract": Event("The contract of this run.", ("contract", "parameters", "steps")),
-    "coordinator.open_to_network": Event("Other machines can reach the port, without encryption.", ("address",)),
-    "coordinator.listening": Event("Nodes can join.", ("address", "page", "term")),
-    "coordinator.disk_forecast": Event("The disk space that the run will need.", ("total_bytes",)),
-    "coordinator.disk_too_small": Event("A disk has too little room for the run.", ("place", "short_bytes")),
-    "coordinator.snapshot_written": Event("A snapshot was written.", ("step",)),
-    "coordinator.snapshot_set_aside": Event("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
-    "coordinator.snapshot_unsound": Event("A snapshot cannot be read, so older ones are not deleted.", ("step",)),
-    "coordinator.deletion_suspended": Event("The ledger is damaged, so nothing is deleted.", ("folder",)),
-    "coordinator.bodies_unnamed": Event("Bodies belong to no row of the ledger; they are kept.", ("bodies",)),
-    "coordinator.bodies_missing": Event(
+    "coordinator.run_created": EventType("The state directory is empty, so a new run is being created.", ("folder",)),
+    "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
+    "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
+    "coordinator.open_to_network": EventType("Other machines can reach the port, without encryption.", ("address",)),
+    "coordinator.listening": EventType("Nodes can join.", ("address", "page", "term")),
+    "coordinator.disk_forecast": EventType("The disk space that the run will need.", ("total_bytes",)),
+    "coordinator.disk_too_small": EventType("A disk has too little room for the run.", ("place", "short_bytes")),
+    "coordinator.snapshot_written": EventType("A snapshot was written.", ("step",)),
+    "coordinator.snapshot_set_aside": EventType("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
+    "coordinator.snapshot_unsound": EventType("A snapshot cannot be read, so older ones are not deleted.", ("step",)),
+    "coordinator.deletion_suspended": EventType("The ledger is damaged, so nothing is deleted.", ("folder",)),
+    "coordinator.bodies_unnamed": EventType("Bodies belong to no row of the ledger; they are kept.", ("bodies",)),
+    "coordinator.bodies_missing": EventType(
         "Bodies of updates are missing; `step` is that of the first.", ("place", "bodies", "step")
     ),
-    "coordinator.loss_measured": Event("The held-out loss was measured.", ("step", "loss")),
-    "coordinator.diverged": Event("The held-out loss is not finite.", ("step",)),
-    "coordinator.round_sealed": Event("A round ended with an update (level debug).", ("round", "step")),
-    "coordinator.round_void": Event("A round ended without an update.", ("round", "reason")),
-    "coordinator.not_counted": Event("A contribution was refused.", ("node_id", "name", "reason")),
-    "coordinator.replica_differs": Event(
+    "coordinator.loss_measured": EventType("The held-out loss was measured.", ("step", "loss")),
+    "coordinator.diverged": EventType("The held-out loss is not finite.", ("step",)),
+    "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
+    "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
+    "coordinator.not_counted": EventType("A contribution was refused.", ("node_id", "name", "reason")),
+    "coordinator.replica_differs": EventType(
         "A node's parameters differ from the coordinator's; its votes are not merged.", ("node_id", "name", "step")
     ),
-    "coordinator.run_complete": Event("The last update of the run is sealed.", ("step",)),
-    "coordinator.failed": Event("The program ends with exit status 1; the message is the reason."),
+    "coordinator.run_complete": EventType("The last update of the run is sealed.", ("step",)),
+    "coordinator.failed": EventType("The program ends with exit status 1; the message is the reason."),
 }
 
 NODE = {
-    "node.joined": Event("The coordinator has accepted the node.", ("address", "name", "node_id")),
-    "node.no_session": Event(
+    "node.joined": EventType("The coordinator has accepted the node.", ("address", "name", "node_id")),
+    "node.no_session": EventType(
         "The connection failed, was refused or was lost; the node will try again.", ("joined", "reason")
     ),
-    "node.retrying": Event("The node pauses before it tries again.", ("pause_s",)),
-    "node.not_announced": Event("The ready file cannot be written.", ("reason",)),
-    "node.metrics": Event("The node serves metrics.", ("metrics",)),
-    "node.cards_not_locked": Event(
+    "node.retrying": EventType("The node pauses before it tries again.", ("pause_s",)),
+    "node.not_announced": EventType("The ready file cannot be written.", ("reason",)),
+    "node.metrics": EventType("The node serves metrics.", ("metrics",)),
+    "node.cards_not_locked": EventType(
         "The node cannot see which cards other nodes of this machine use, so nodes may share a card.", ("reason",)
     ),
-    "node.fetching_corpus": Event("The node fetches the corpus.", ("bytes",)),
-    "node.fetching_snapshot": Event("The node fetches a snapshot.", ("here_bytes",)),
-    "node.fetching_snapshot_anew": Event("The partial snapshot is unusable; the fetch starts over.", ("reason",)),
-    "node.snapshot_fetched": Event("A snapshot was fetched.", ("step",)),
-    "node.training": Event("The node is ready to train.", ("device", "threads")),
-    "node.momentum_taken_up": Event("The node continues with the momentum of its last life."),
-    "node.momentum_dropped": Event("The node drops its momentum and starts with an empty one.", ("reason",)),
-    "node.catching_up": Event("The node applies updates that were sealed before it came.", ("step", "head_step")),
-    "node.waiting": Event("The coordinator has no round open.", ("reason",)),
-    "node.slept": Event("The machine slept, so the node measures the coordinator's clock again.", ("slept_s",)),
-    "node.clock_jump": Event("The coordinator's clock moved against the node's.", ("reason",)),
-    "node.gradient_dropped": Event("A gradient was too old to be used.", ("reason",)),
-    "node.micro_batches_dropped": Event("A loss or a gradient was not finite.", ("micro_batches",)),
-    "node.not_counted": Event("The coordinator refused a contribution.", ("reason", "replica_differs")),
-    "node.resync": Event("The node discards its parameters and fetches them again.", ("reason",)),
-    "node.report": Event("The node's report, every 30 seconds if there is no terminal.", ("node",)),
-    "node.status_not_written": Event("The file for `thinwire-node status` cannot be written.", ("reason",)),
-    "node.run_complete": Event("The run is complete, so the node leaves.", ("step",)),
-    "node.left": Event("The node has left with these parameters.", ("step", "fingerprint")),
-    "node.totals": Event(
+    "node.fetching_corpus": EventType("The node fetches the corpus.", ("bytes",)),
+    "node.fetching_snapshot": EventType("The node fetches a snapshot.", ("here_bytes",)),
+    "node.fetching_snapshot_anew": EventType("The partial snapshot is unusable; the fetch starts over.", ("reason",)),
+    "node.snapshot_fetched": EventType("A snapshot was fetched.", ("step",)),
+    "node.training": EventType("The node is ready to train.", ("device", "threads")),
+    "node.momentum_taken_up": EventType("The node continues with the momentum of its last life."),
+    "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
+    "node.catching_up": EventType("The node applies updates that were sealed before it came.", ("step", "head_step")),
+    "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
+    "node.slept": EventType("The machine slept, so the node measures the coordinator's clock again.", ("slept_s",)),
+    "node.clock_jump": EventType("The coordinator's clock moved against the node's.", ("reason",)),
+    "node.gradient_dropped": EventType("A gradient was too old to be used.", ("reason",)),
+    "node.micro_batches_dropped": EventType("A loss or a gradient was not finite.", ("micro_batches",)),
+    "node.not_counted": EventType("The coordinator refused a contribution.", ("reason", "replica_differs")),
+    "node.resync": EventType("The node discards its parameters and fetches them again.", ("reason",)),
+    "node.report": EventType("The node's report, every 30 seconds if there is no terminal.", ("node",)),
+    "node.status_not_written": EventType("The file for `thinwire-node status` cannot be written.", ("reason",)),
+    "node.run_complete": EventType("The run is complete, so the node leaves.", ("step",)),
+    "node.left": EventType("The node has left with these parameters.", ("step", "fingerprint")),
+    "node.totals": EventType(
         "The totals of this life of the node, in its last line.",
         ("counted", "not_counted", "dropped", "resyncs", "tokens", "sent_bytes", "received_bytes"),
     ),
-    "node.failed": Event("The program ends with exit status 1; the message is the reason."),
+    "node.failed": EventType("The program ends with exit status 1; the message is the reason."),
 }
 
 EVENTS = COORDINATOR | NODE

@@ -6,7 +6,13 @@ import itertools
 
 import pytest
 
-from thinwire_coordinator.round.contributions import TRANSITIONS, Contribution, Event, Round, State
+from thinwire_coordinator.round.contributions import (
+    TRANSITIONS,
+    Contribution,
+    ContributionEvent,
+    ContributionState,
+    Round,
+)
 
 NODE, SESSION, NAME = "n", "s", b"name"
 
@@ -19,34 +25,36 @@ def contribution(node: str = NODE, session: str = SESSION) -> Contribution:
     return Contribution(node, session, weight=1, samples=1, loss=1.0, began=0.0)
 
 
-def brought_to(state: State) -> tuple[Round, Contribution]:
+def brought_to(state: ContributionState) -> tuple[Round, Contribution]:
     """A round with one contribution in this state."""
     current, one = round_of(), contribution()
     current.begin(one)
-    if state is not State.ARRIVING:
+    if state is not ContributionState.ARRIVING:
         current.arrived(one, NAME, 5)
-    if state is State.ACCEPTED:
+    if state is ContributionState.ACCEPTED:
         current.accept(one)
-    if state is State.ANSWERED:
+    if state is ContributionState.ANSWERED:
         current.refuse(one)
     assert one.state is state
     return current, one
 
 
-def happen(current: Round, one: Contribution, event: Event) -> None:
+def happen(current: Round, one: Contribution, event: ContributionEvent) -> None:
     match event:
-        case Event.ARRIVED:
+        case ContributionEvent.ARRIVED:
             current.arrived(one, b"other", 6)
-        case Event.PASSED:
+        case ContributionEvent.PASSED:
             current.accept(one)
-        case Event.REFUSED:
+        case ContributionEvent.REFUSED:
             current.refuse(one)
-        case Event.ROUND_OVER:
+        case ContributionEvent.ROUND_OVER:
             current.over(one)
 
 
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
-def test_the_table_is_what_happens_and_anything_else_raises_and_changes_nothing(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(ContributionState, ContributionEvent)))
+def test_the_table_is_what_happens_and_anything_else_raises_and_changes_nothing(
+    state: ContributionState, event: ContributionEvent
+) -> None:
     current, one = brought_to(state)
     before = vars(one).copy(), list(current.accepted), current.has_whole_from(NODE), current.named(b"other")
     if (state, event) in TRANSITIONS:
@@ -58,8 +66,8 @@ def test_the_table_is_what_happens_and_anything_else_raises_and_changes_nothing(
     assert (vars(one), current.accepted, current.has_whole_from(NODE), current.named(b"other")) == before
 
 
-@pytest.mark.parametrize("state", [State.ARRIVING, State.CHECKING, State.ACCEPTED])
-def test_whatever_may_yet_be_counted_takes_a_place(state: State) -> None:
+@pytest.mark.parametrize("state", [ContributionState.ARRIVING, ContributionState.CHECKING, ContributionState.ACCEPTED])
+def test_whatever_may_yet_be_counted_takes_a_place(state: ContributionState) -> None:
     current, _ = brought_to(state)
     assert not current.full
     current.begin(contribution("other"))
@@ -69,7 +77,7 @@ def test_whatever_may_yet_be_counted_takes_a_place(state: State) -> None:
 
 
 def test_a_refused_contribution_gives_its_place_back_and_is_still_known_by_name() -> None:
-    current, one = brought_to(State.ANSWERED)
+    current, one = brought_to(ContributionState.ANSWERED)
     assert current.named(NAME) is one
     assert not current.has_from(NODE, SESSION)
     for node in "ab":
@@ -78,7 +86,7 @@ def test_a_refused_contribution_gives_its_place_back_and_is_still_known_by_name(
 
 
 def test_a_contribution_that_arrives_on_a_dead_line_does_not_bar_the_next_session() -> None:
-    current, _ = brought_to(State.ARRIVING)
+    current, _ = brought_to(ContributionState.ARRIVING)
     assert current.has_from(NODE, SESSION)
     assert not current.has_from(NODE, "the next session")
     again = contribution(session="the next session")
@@ -88,16 +96,16 @@ def test_a_contribution_that_arrives_on_a_dead_line_does_not_bar_the_next_sessio
 
 
 def test_a_node_has_one_whole_contribution_in_a_round_at_most() -> None:
-    current, _ = brought_to(State.CHECKING)
+    current, _ = brought_to(ContributionState.CHECKING)
     second = contribution(session="the next session")
     current.begin(second)
     with pytest.raises(RuntimeError, match="already has a contribution"):
         current.arrived(second, b"other", 6)
-    assert second.state is State.ARRIVING
+    assert second.state is ContributionState.ARRIVING
 
 
 def test_nobody_waits_for_a_node_whose_contribution_is_accepted() -> None:
-    current, one = brought_to(State.ACCEPTED)
+    current, one = brought_to(ContributionState.ACCEPTED)
     assert current.awaited == set()
     current.over(one)
     assert current.accepted == [one]  # its receipt is given; the row still names it

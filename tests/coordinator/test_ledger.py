@@ -13,7 +13,7 @@ from support.sealed_run import COLUMNS, make_run
 from support.small import MODEL
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
-from thinwire_coordinator.ledger.state_directory import State, create_state, lock_state, open_state, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
@@ -238,7 +238,7 @@ def test_bodies_are_named_by_their_hash_at_any_address(scheme: str, tmp_path: Pa
 
 
 def test_catching_up_takes_the_smaller_download(folder: Path) -> None:
-    state: State = open_state(folder)
+    state: RunState = open_state(folder)
     assert not state.snapshot_is_lighter(0)  # four small updates are smaller than a snapshot
     assert not state.snapshot_is_lighter(3)
     state.close()

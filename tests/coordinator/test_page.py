@@ -15,7 +15,7 @@ from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.web import live
 from thinwire_coordinator.web.page import Page
-from thinwire_coordinator.web.server import Web
+from thinwire_coordinator.web.server import WebServer
 from thinwire_coordinator.web.status import REASONS
 from thinwire_proto.wire.reasons import Reason
 
@@ -40,7 +40,7 @@ def test_every_reason_to_refuse_a_contribution_has_words() -> None:
 async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:
     readiness = Readiness()
     readiness.text = "replaying <the> ledger"
-    web = Web("127.0.0.1:0", readiness, Page(readiness).routes, may_move=False)
+    web = WebServer("127.0.0.1:0", readiness, Page(readiness).routes, may_move=False)
     web.start()
     try:
         answer, body = await get(web.address, "/")

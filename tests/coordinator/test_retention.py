@@ -22,7 +22,7 @@ from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_words, measure, predict
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import read_encoded
@@ -48,12 +48,12 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def state(sealed: Path, tmp_path: Path) -> State:
+def state(sealed: Path, tmp_path: Path) -> RunState:
     shutil.copytree(sealed, tmp_path / "state")
     return open_state(tmp_path / "state")
 
 
-def names(state: State, *steps: int) -> set[str]:
+def names(state: RunState, *steps: int) -> set[str]:
     return {state.ledger.row(step).body_hash.hex() for step in steps}
 
 
@@ -85,14 +85,14 @@ def test_which_snapshots_are_surplus(steps: list[int], keep: int | None, surplus
     assert surplus_snapshots(steps, keep) == surplus
 
 
-def test_without_keep_all_bodies_and_the_first_and_newest_snapshots_stay(state: State) -> None:
+def test_without_keep_all_bodies_and_the_first_and_newest_snapshots_stay(state: RunState) -> None:
     Retention(state, None).sweep()
     assert state.snapshot_steps() == [0, *SNAPSHOTS[-SNAPSHOTS_KEPT:]]
     assert state.bodies.names() == names(state, *range(STEPS))
     assert "replayed 10 updates from the first state" in said(state.folder)
 
 
-def test_bodies_are_deleted_one_pass_after_their_snapshot(state: State) -> None:
+def test_bodies_are_deleted_one_pass_after_their_snapshot(state: RunState) -> None:
     retention = Retention(state, 2)
     retention.sweep()
     assert state.snapshot_steps() == [6, 8]
@@ -112,7 +112,7 @@ def test_bodies_are_deleted_one_pass_after_their_snapshot(state: State) -> None:
     assert state.ledger.step == STEPS
 
 
-def test_a_node_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: State) -> None:
+def test_a_node_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: RunState) -> None:
     assert not state.snapshot_is_lighter(5)
     retention = Retention(state, 2)
     retention.sweep()
@@ -129,7 +129,7 @@ class Crashed(Exception):
     pass
 
 
-def test_a_crash_at_any_deletion_never_leaves_too_few_files(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_deletion_never_leaves_too_few_files(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process completes one deletion and dies at the next, so a crash follows every deletion."""
     deletions_left = 0
 
@@ -179,7 +179,7 @@ def test_a_crash_at_any_deletion_never_leaves_too_few_files(state: State, monkey
 
 
 def test_the_snapshot_that_becomes_the_oldest_is_read_back_first(
-    state: State, caplog: pytest.LogCaptureFixture
+    state: RunState, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = state.snapshot_path(6)
     path.write_bytes(path.read_bytes()[:-10])
@@ -196,7 +196,7 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
 # leftovers of a crash
 
 
-def test_leftovers_of_a_crash_are_removed_at_start(state: State) -> None:
+def test_leftovers_of_a_crash_are_removed_at_start(state: RunState) -> None:
     stale = [
         state.folder / "corpus.zst.part",
         state.folder / "snapshots" / "12.safetensors.part",
@@ -214,7 +214,7 @@ def test_leftovers_of_a_crash_are_removed_at_start(state: State) -> None:
     assert state.bodies.names() == names(state, *range(STEPS))
 
 
-def test_bodies_of_lost_rows_are_kept(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_bodies_of_lost_rows_are_kept(state: RunState, caplog: pytest.LogCaptureFixture) -> None:
     state.close()
     with sqlite3.connect(state.folder / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 8")
@@ -226,7 +226,7 @@ def test_bodies_of_lost_rows_are_kept(state: State, caplog: pytest.LogCaptureFix
     assert told(caplog, "coordinator.bodies_unnamed") == [{"bodies": 2}]
 
 
-def test_nothing_is_deleted_if_the_ledger_is_damaged(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_deleted_if_the_ledger_is_damaged(state: RunState, caplog: pytest.LogCaptureFixture) -> None:
     state.close()
     with sqlite3.connect(state.folder / "ledger.sqlite") as db:
         db.execute("UPDATE rows SET body_hash = zeroblob(32) WHERE step = 1")
@@ -240,7 +240,7 @@ def test_nothing_is_deleted_if_the_ledger_is_damaged(state: State, caplog: pytes
     assert told(caplog, "coordinator.deletion_suspended") == [{"folder": str(state.folder)}]
 
 
-def test_missing_bodies_are_reported(state: State, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_bodies_are_reported(state: RunState, caplog: pytest.LogCaptureFixture) -> None:
     state.bodies.remove(names(state, 3, 4))
     Retention(state, None).sweep()
     (missing,) = told(caplog, "coordinator.bodies_missing")
@@ -289,14 +289,14 @@ def test_more_steps_or_a_larger_update_never_take_less(keep: int | None) -> None
         assert all(less <= more for less, more in pairwise(grown))
 
 
-def test_the_sizes_of_a_run_are_those_on_its_disk(state: State) -> None:
+def test_the_sizes_of_a_run_are_those_on_its_disk(state: RunState) -> None:
     forecast, (need,) = measure(state, None)
     bodies = sum(path.stat().st_size for path in (state.folder / "updates").iterdir())
     assert forecast.update_bytes == -(-bodies // STEPS)
     assert forecast.snapshot_bytes == state.snapshot_path(0).stat().st_size
     assert need.there_bytes == bodies + 5 * forecast.snapshot_bytes + STEPS * ROW_BYTES
     assert need.short_bytes == need.total_bytes - need.there_bytes - need.free_bytes
-    elsewhere = measure(State(**(vars(state) | {"bodies": Bodies("memory://sizes")})), None)[1]
+    elsewhere = measure(RunState(**(vars(state) | {"bodies": Bodies("memory://sizes")})), None)[1]
     assert [need.location for need in elsewhere] == [str(state.folder)]
 
 

@@ -10,10 +10,10 @@ from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.round.machine import (
     TRANSITIONS,
     Action,
-    Event,
     Gathered,
     Opened,
     Phase,
+    RoundEvent,
     RoundMachine,
     Voided,
 )
@@ -245,7 +245,7 @@ def test_an_impossible_event_raises_and_changes_nothing() -> None:
     with pytest.raises(RuntimeError, match="SEALED cannot happen in phase WAITING"):
         m.sealed(0.0)
     assert (m.phase, m.step) == (Phase.WAITING, 0)
-    assert len(TRANSITIONS) == len(Event)
+    assert len(TRANSITIONS) == len(RoundEvent)
 
 
 events = st.lists(

@@ -12,7 +12,7 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator.coordinator import Coordinator, Settings
+from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
 from thinwire_coordinator.ledger.state_directory import is_state, open_state
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import RunSpec
@@ -22,9 +22,9 @@ STEPS = 40
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
 
 
-def settings(folder: Path) -> Settings:
+def settings(folder: Path) -> CoordinatorSettings:
     run = None if is_state(folder) else RunSpec.model_validate({"model": MODEL})
-    return Settings(folder, "127.0.0.1:0", run, wait_for=1, evaluate_every=100)
+    return CoordinatorSettings(folder, "127.0.0.1:0", run, wait_for=1, evaluate_every=100)
 
 
 async def ready_when_stopped(folder: Path, text: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_common.traffic import Traffic
-from thinwire_node.daemon import Node, Settings
+from thinwire_node.daemon import Node, NodeSettings
 from thinwire_node.exchange.kinds import Surroundings, open_exchange, register
 from thinwire_node.exchange.port import (
     Admission,
@@ -178,9 +178,9 @@ def open_alone(surroundings: Surroundings) -> Alone:
 register("alone", open_alone)
 
 
-def settings(folder: Path, address: str) -> Settings:
+def settings(folder: Path, address: str) -> NodeSettings:
     SWARMS[address] = SwarmOfOne()
-    return Settings(address, folder / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
+    return NodeSettings(address, folder / "node", "cpu", NodeOptions("a", SAMPLES, None), None)
 
 
 async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_pa
 class Introduced(RealMachine):
     """A machine that opens the same exchange for every kind. It sends the contract to a node that has none."""
 
-    def __init__(self, settings_: Settings) -> None:
+    def __init__(self, settings_: NodeSettings) -> None:
         super().__init__(settings_.address, settings_.state_dir, settings_.device)
         self.kinds: list[str] = []
 
@@ -234,14 +234,14 @@ def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:
         open_exchange("pigeons", Surroundings("nowhere:1", machine.clocks, Traffic()))
 
 
-async def train_once(told: Settings) -> None:
+async def train_once(told: NodeSettings) -> None:
     """One contribution, and then the node leaves and keeps its momentum."""
     once = replace(told, options=NodeOptions("a", SAMPLES, 1))
     await Node(once, Introduced(once)).run(asyncio.Event())
     assert (told.state_dir / "momentum.safetensors").exists()
 
 
-async def events_of_the_next_life(told: Settings, caplog: pytest.LogCaptureFixture) -> list[str | None]:
+async def events_of_the_next_life(told: NodeSettings, caplog: pytest.LogCaptureFixture) -> list[str | None]:
     with caplog.at_level(logging.INFO):
         await Node(told, Introduced(told)).run(asyncio.Event())
     return [getattr(record, "event", None) for record in caplog.records]

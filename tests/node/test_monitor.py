@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from thinwire_common.ready_file import READY_FILE, write_ready
-from thinwire_node.daemon import Node, Settings
+from thinwire_node.daemon import Node, NodeSettings
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.options import NodeOptions
 from thinwire_proto.errors import LocalError
 
 
-def settings(folder: Path) -> Settings:
+def settings(folder: Path) -> NodeSettings:
     """The settings of a node without a coordinator."""
-    return Settings("127.0.0.1:1", folder / "node", "cpu", NodeOptions("a", 4, None), None)
+    return NodeSettings("127.0.0.1:1", folder / "node", "cpu", NodeOptions("a", 4, None), None)
 
 
 class BriefNode(Node):

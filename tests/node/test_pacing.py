@@ -11,12 +11,12 @@ from thinwire_node.training.lease import Lease
 from thinwire_node.training.pacing import (
     Drop,
     Extract,
+    PacingView,
     RoundView,
     SayNothing,
     Speed,
     Tail,
     Train,
-    View,
     Wait,
     decide,
     extract_at,
@@ -33,7 +33,7 @@ def spec(pace: str = "clock", age: int = 1, samples: int = 8) -> RoundSpec:
 
 
 ROUND = RoundView(step=5, deadline=T, error=0.1)
-VIEW = View(
+VIEW = PacingView(
     now=1.0,
     round=ROUND,
     contributed=False,

@@ -19,7 +19,7 @@ from thinwire_common.tcp import End, WireCount, parse_tcp_info, wire_counts
 from thinwire_common.traffic import KINDS, KINDS_OF_CALL, Traffic
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
-from thinwire_node.daemon import Node, Settings
+from thinwire_node.daemon import Node, NodeSettings
 from thinwire_node.observe import status
 from thinwire_node.observe.definitions import METRICS
 from thinwire_node.observe.metrics import NodeMetrics, samples
@@ -95,7 +95,7 @@ def test_promtool_accepts_the_metrics() -> None:
         def report(self) -> Report:
             return REPORT
 
-    node = Node(Settings("127.0.0.1:1", Path(), "cpu", NodeOptions("x", 8, None), None))
+    node = Node(NodeSettings("127.0.0.1:1", Path(), "cpu", NodeOptions("x", 8, None), None))
     text = NodeMetrics(Always(node), Record(), lambda: 0.5).text()
     said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (said.returncode, said.stdout + said.stderr) == (0, b"")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.network import Network
-from simulator.replicas import Shared, SharedReplica
+from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.stub import Calls
 from simulator.synthetic import ENCODE_S, REPLAY_S, MemoryState, SyntheticTrainer, VirtualThread
 from thinwire_common.traffic import Traffic
@@ -19,7 +19,7 @@ from thinwire_node.exchange.coordinator.star import Star
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import KeptMomentum, NodeState
-from thinwire_node.training.threads import Job, Threads
+from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
@@ -76,7 +76,7 @@ class SimulatedMachine:
         state: MemoryState,
         network: Network,
         service: Callable[[], Any | None],
-        shared: Shared,
+        shared: SharedReplicas,
         randomness: random.Random,
         on_upload: Callable[[], None],
     ) -> None:
@@ -121,13 +121,13 @@ class SimulatedMachine:
     def place(self, replica: Replica) -> Replica:
         return replica if isinstance(replica, SharedReplica) else SharedReplica(self._shared, replica)
 
-    def _cost_s(self, job: Job, arguments: tuple[Any, ...]) -> float:
+    def _cost_s(self, job: NodeJob, arguments: tuple[Any, ...]) -> float:
         stalled_s = max(0.0, self.slow_until - asyncio.get_running_loop().time())
-        if job is Job.MICRO_BATCH:
+        if job is NodeJob.MICRO_BATCH:
             return stalled_s + len(arguments[0]) / self._hardware.samples_s
-        if job is Job.EXTRACT:
+        if job is NodeJob.EXTRACT:
             return stalled_s + self._hardware.encode_s
-        if job is Job.APPLY:
+        if job is NodeJob.APPLY:
             return stalled_s + self._hardware.replay_s
         return stalled_s
 

@@ -19,7 +19,7 @@ from thinwire_proto.exact.update import Update
 STATES_KEPT = 200
 
 
-class Shared:
+class SharedReplicas:
     """States by (state before, row), and fingerprints by (state, nonce)."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Shared:
 
 
 class SharedReplica(Replica):
-    def __init__(self, shared: Shared, replica: Replica) -> None:
+    def __init__(self, shared: SharedReplicas, replica: Replica) -> None:
         super().__init__(replica.contract, replica.parameters, replica.step, replica.head)
         self._shared = shared
         self._state: bytes = replica._state if isinstance(replica, SharedReplica) else replica.state_hash()
@@ -71,5 +71,5 @@ class SharedReplica(Replica):
         self._state = self.state_hash()
 
 
-def load_shared(shared: Shared, contract: Contract, path: Path) -> SharedReplica:
+def load_shared(shared: SharedReplicas, contract: Contract, path: Path) -> SharedReplica:
     return SharedReplica(shared, load_replica(contract, path))

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from simulator.replicas import Shared, SharedReplica
+from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
 from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import State, open_state, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
@@ -110,10 +110,10 @@ class SimCoordinator:
     """One life of the coordinator's process. keep: see `retention`; None: deletes nothing and makes no snapshot."""
 
     def __init__(
-        self, folder: Path, shared: Shared, randomness: random.Random, wait_for: int, keep: int | None = None
+        self, folder: Path, shared: SharedReplicas, randomness: random.Random, wait_for: int, keep: int | None = None
     ) -> None:
         self.workers = VirtualWorkers()
-        self.state: State = open_state(folder)
+        self.state: RunState = open_state(folder)
         replica = SharedReplica(shared, replica_at_head(self.state))
         time = asyncio.get_running_loop().time
         born = time()  # its machine has just booted, so its monotonic clock starts now

@@ -24,7 +24,7 @@ from simulator.virtual_time import Killed
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot
 from thinwire_node.training.rules import Rule
-from thinwire_node.training.threads import Job
+from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.votes import Votes
@@ -180,13 +180,13 @@ class SyntheticTrainer:
 class VirtualThread:
     """Runs jobs in virtual time, one after another. `cost_s`: returns the time of a job."""
 
-    def __init__(self, cost_s: Callable[[Job, tuple[Any, ...]], float]) -> None:
+    def __init__(self, cost_s: Callable[[NodeJob, tuple[Any, ...]], float]) -> None:
         self._cost_s = cost_s
         self._free_at = 0.0
         self._queue: deque[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
         self.dead = False
 
-    def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self.dead:
             raise Killed
         loop = asyncio.get_running_loop()

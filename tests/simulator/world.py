@@ -20,12 +20,12 @@ import torch
 
 from simulator.machine import DriftingClock, Hardware, SimulatedMachine
 from simulator.network import Line, Network
-from simulator.replicas import Shared, SharedReplica
+from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.sim_coordinator import SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
 from thinwire_coordinator.ledger.verify import verify
-from thinwire_node.daemon import Node, Settings
+from thinwire_node.daemon import Node, NodeSettings
 from thinwire_node.options import NodeOptions
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.topk import dropped_by_update
@@ -69,7 +69,7 @@ class World:
     def __init__(self, seed: int, spec: dict[str, Any], wait_for: int = 1) -> None:
         self.random = random.Random(seed)
         self.network = Network(self.random, Line())
-        self.shared = Shared()
+        self.shared = SharedReplicas()
         self.volunteers: dict[str, Volunteer] = {}
         self.sim_coordinator: SimCoordinator | None = None
         self.sent: dict[bytes, frozenset[int]] = {}
@@ -150,7 +150,7 @@ class World:
             lambda: self._note_sent(volunteer),
         )
         options = NodeOptions(volunteer.name, volunteer.hardware.micro_batch, None)
-        settings = Settings("simulated:1", Path(volunteer.name), "auto", options, None)
+        settings = NodeSettings("simulated:1", Path(volunteer.name), "auto", options, None)
         node = Node(settings, machine, random.Random(self.random.getrandbits(64)))
         volunteer.machine, volunteer.node, volunteer.stop = machine, node, asyncio.Event()
         volunteer.task = asyncio.get_running_loop().create_task(self._life(volunteer, node, volunteer.stop))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
-from thinwire_coordinator.ledger.state_directory import State, open_state
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.round.leases import Leases
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-def make_state(folder: Path, contract: Contract | None = None) -> State:
+def make_state(folder: Path, contract: Contract | None = None) -> RunState:
     """Create a state directory with an initial state and no sealed update."""
     contract, corpus = contract or small_contract(), small_corpus()
     (folder / "corpus.zst").write_bytes(corpus.pack())
@@ -46,7 +46,7 @@ def make_run(folder: Path, steps: int) -> None:
     asyncio.run(_seal(make_state(folder), steps))
 
 
-async def _seal(state: State, steps: int) -> None:
+async def _seal(state: RunState, steps: int) -> None:
     workers = Workers()
     replica = state.load_snapshot(0)
     leases = Leases()

@@ -9,7 +9,7 @@ import torch
 
 from chaos import Failed, check_logs
 from support.real import RealSwarm, run_text, until
-from thinwire_node.daemon import Node, Settings
+from thinwire_node.daemon import Node, NodeSettings
 from thinwire_node.options import NodeOptions
 from thinwire_node.training.trainer import Trainer
 
@@ -18,7 +18,7 @@ async def test_one_flipped_bit_is_detected_and_the_node_resyncs(
     swarm: RealSwarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
-    settings = Settings(swarm.address, swarm.folder / "node", "cpu", NodeOptions("flipped", 4, None), None)
+    settings = NodeSettings(swarm.address, swarm.folder / "node", "cpu", NodeOptions("flipped", 4, None), None)
     node = Node(settings)
     micro_batch = Trainer.micro_batch
     flipped_at: list[int] = []

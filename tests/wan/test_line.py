@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench.wide_area.line import AccessLine, LineQuality, Star
+from bench.wide_area.line import AccessLine, LineQuality, StarTopology
 
 PACKET = b"\x45" + bytes(999)
 
@@ -90,7 +90,7 @@ def test_lost_packets_occupy_the_line() -> None:
 
 def test_path_through_the_star_is_one_line_up_and_one_down() -> None:
     quality = LineQuality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
-    star = Star([quality, quality, quality], seed=1)
+    star = StarTopology([quality, quality, quality], seed=1)
     star.offer(0, addressed(2), 0.0)
     assert star.next_s == pytest.approx(0.026)
     assert star.due(0.03) == []
@@ -103,7 +103,7 @@ def test_path_through_the_star_is_one_line_up_and_one_down() -> None:
 
 def test_two_senders_share_the_line_of_the_receiver() -> None:
     quality = LineQuality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
-    star = Star([quality, quality, quality], seed=1)
+    star = StarTopology([quality, quality, quality], seed=1)
     for number in range(10):
         star.offer(number % 2, addressed(2), 0.0)
     arrived = star.due(9.0)  # all at once, and very late
@@ -112,7 +112,7 @@ def test_two_senders_share_the_line_of_the_receiver() -> None:
 
 
 def test_packets_without_a_destination_are_dropped() -> None:
-    star = Star([LineQuality(None, 0, 0, 0)] * 2, seed=1)
+    star = StarTopology([LineQuality(None, 0, 0, 0)] * 2, seed=1)
     for packet in (b"", b"\x60" + bytes(60), addressed(2), b"\x45" + bytes(30)):
         star.offer(0, packet, 0.0)
     assert star.next_s is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire_coordinator.evaluation import sample
-from thinwire_coordinator.ledger.state_directory import State, open_state, replay, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 
@@ -32,7 +32,7 @@ def replica_at(folder: Path, step: int | None) -> Replica:
     return _replica_of(open_state(folder, read_only=True), step)
 
 
-def _replica_of(state: State, step: int | None) -> Replica:
+def _replica_of(state: RunState, step: int | None) -> Replica:
     if step is None:
         return replica_at_head(state)
     if not 0 <= step <= state.ledger.step:

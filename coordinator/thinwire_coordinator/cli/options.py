@@ -28,19 +28,19 @@ class CommonOptions(Options):
     log_level: Literal["debug", "info", "warning"] = option("lowest level that is logged", "info")
 
 
-class StateOptions(CommonOptions):
+class RunStateOptions(CommonOptions):
     """Options of the commands that work on a state directory."""
 
     state_dir: Path = option("the state directory", metavar="DIR")
 
 
-class ReplayOptions(StateOptions):
+class ReplayOptions(RunStateOptions):
     threads: int | None = option(
         "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, otherwise all cores"
     )
 
 
-class ServeOptions(StateOptions):
+class ServeOptions(RunStateOptions):
     run: Path | None = option("the run file; without it, the byte model is trained", None, metavar="RUN.toml")
     listen: Address = option(
         "address on which nodes join; port 0 picks a free port", DEFAULT_ADDRESS, metavar="HOST:PORT"

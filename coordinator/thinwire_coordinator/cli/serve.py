@@ -8,13 +8,13 @@ import signal
 from thinwire_common.logs import log_to_stderr
 from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.coordinator import Coordinator, Settings
+from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
 
 
 def serve(options: ServeOptions) -> None:
     """Run a coordinator until SIGINT or SIGTERM. Raises ThinwireError."""
     log_to_stderr(options.log_level, options.log_format)
-    settings = Settings(
+    settings = CoordinatorSettings(
         state_dir=options.state_dir,
         listen=options.listen,
         run=read_run(options.run) if options.run else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT
-from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import update_bytes_max
 
@@ -91,7 +91,7 @@ class Need:
         return self.total_bytes - self.there_bytes - self.free_bytes
 
 
-def measure(state: State, keep: int | None) -> tuple[Forecast, list[Need]]:
+def measure(state: RunState, keep: int | None) -> tuple[Forecast, list[Need]]:
     """Return the forecast of a run and what each of its local disks needs."""
     ledger, steps = state.watch_ledger, state.snapshot_steps()
     snapshot_bytes = state.snapshot_path(steps[-1]).stat().st_size

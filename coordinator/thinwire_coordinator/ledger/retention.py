@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from thinwire_common.files import sync_folder
 from thinwire_common.logs import tell
-from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.errors import LedgerError, ReplicaError
 
 log = logging.getLogger("thinwire.coordinator")
@@ -58,7 +58,7 @@ class BodyInventory:
 class Retention:
     """Deletes the files that the rule does not keep. Only one thread at a time may use it."""
 
-    def __init__(self, state: State, keep: int | None) -> None:
+    def __init__(self, state: RunState, keep: int | None) -> None:
         self._state = state
         self._keep = keep
         self._bodies_from = 0
@@ -128,7 +128,7 @@ class Retention:
         return True
 
 
-def _take_inventory(state: State, oldest: int) -> BodyInventory:
+def _take_inventory(state: RunState, oldest: int) -> BodyInventory:
     """Compare the bodies with the rows. Raises LedgerError if a row cannot be read."""
     found = BodyInventory(state.bodies.names(), [], [])
     for row in state.upkeep_ledger.rows():
@@ -142,7 +142,7 @@ def _take_inventory(state: State, oldest: int) -> BodyInventory:
     return found
 
 
-def _warn_missing(state: State, missing: list[int], oldest: int) -> None:
+def _warn_missing(state: RunState, missing: list[int], oldest: int) -> None:
     """Warn about missing bodies. Raises LedgerError if all are missing: then the address is probably not mounted."""
     location = state.bodies.location
     if len(missing) == state.upkeep_ledger.step - oldest:

@@ -40,12 +40,12 @@ log = logging.getLogger("thinwire.coordinator")
 DATA_FILE = "corpus.zst"
 
 
-class Interrupted(Exception):
+class StartInterrupted(Exception):
     """A long operation was told to stop between two of its steps. The next start continues from the files on disk."""
 
 
 GoOn = Callable[[], None]
-"""Called between two steps of a long operation; raises Interrupted to end it."""
+"""Called between two steps of a long operation; raises StartInterrupted to end it."""
 
 
 def always() -> None:
@@ -53,7 +53,7 @@ def always() -> None:
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """An open state directory."""
 
     folder: Path
@@ -185,7 +185,7 @@ def is_state(folder: Path) -> bool:
     return (folder / "contract.json").exists()
 
 
-def open_state(folder: Path, *, read_only: bool = False) -> State:
+def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     """Open an existing state directory. Raises ConfigError or LedgerError. read_only: do not upgrade its ledger."""
     try:
         contract = _read_contract(folder / "contract.json")
@@ -201,7 +201,7 @@ def open_state(folder: Path, *, read_only: bool = False) -> State:
         raise Damaged(f"{path} is missing", restore="it")
     ledger = Ledger(path, read_only=read_only)
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
-    return State(folder, contract, data, ledger, reading, fetch, watch, upkeep, Bodies(url))
+    return RunState(folder, contract, data, ledger, reading, fetch, watch, upkeep, Bodies(url))
 
 
 def _read_contract(path: Path) -> Contract:
@@ -229,7 +229,7 @@ def _keep_bodies_url(folder: Path, url: str | None) -> None:
     replace_synced(kept, bodies.location.encode())
 
 
-def check_bodies(state: State, url: str) -> None:
+def check_bodies(state: RunState, url: str) -> None:
     """Raise ConfigError if the bodies of the existing run are not stored at `url`."""
     if location_of(url) != state.bodies.location:
         raise ConfigError(
@@ -238,7 +238,7 @@ def check_bodies(state: State, url: str) -> None:
         )
 
 
-def check_run(state: State, run: RunSpec) -> None:
+def check_run(state: RunState, run: RunSpec) -> None:
     """Raise ConfigError, naming the fields, if a run file differs from the existing run."""
     found = differences(state.contract, contract_like(state.contract, run))
     if found:
@@ -248,7 +248,7 @@ def check_run(state: State, run: RunSpec) -> None:
         )
 
 
-def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[Row]:
+def replay(state: RunState, replica: Replica, stop: int | None = None) -> Iterator[Row]:
     """Advance a replica from its step to `stop` (the head, if None). Yield each row after it is checked and applied.
 
     Checks each row's own hash, the chain, the body's hash, and the fingerprint of the state before the update. Raises
@@ -270,7 +270,7 @@ def replay(state: State, replica: Replica, stop: int | None = None) -> Iterator[
         yield row
 
 
-def replica_at_head(state: State, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
+def replica_at_head(state: RunState, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
     """Build a replica at the head: load the newest usable snapshot and replay the rows after it. Raises LedgerError.
 
     set_aside: rename unusable snapshots, so that they are not sent to new nodes. go_on: called after each row.
@@ -299,7 +299,7 @@ def replica_at_head(state: State, *, set_aside: bool = False, go_on: GoOn = alwa
     raise Damaged(f"{state.folder}: no snapshot can be used: {why}", restore="one")
 
 
-def check_length(state: State) -> None:
+def check_length(state: RunState) -> None:
     """Raise LedgerError if the ledger has lost its last rows: that is, if a snapshot is newer than the last row."""
     step, newest = state.ledger.step, max(state.snapshot_steps(), default=0)
     if newest > step:

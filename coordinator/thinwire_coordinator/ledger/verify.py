@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from thinwire_coordinator.ledger.state_directory import State, check_length, open_state, replay
+from thinwire_coordinator.ledger.state_directory import RunState, check_length, open_state, replay
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.rows import genesis
@@ -36,7 +36,7 @@ def verify(folder: Path, say: Callable[[str], None]) -> None:
         state.close()
 
 
-def _verify(state: State, say: Callable[[str], None]) -> None:
+def _verify(state: RunState, say: Callable[[str], None]) -> None:
     say(f"contract {state.contract.hash.hex()}")
     say(state.data.describe())
     check_length(state)
@@ -60,7 +60,7 @@ def _verify(state: State, say: Callable[[str], None]) -> None:
     say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
 
 
-def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, str]:
+def _oldest_state(state: RunState, say: Callable[[str], None]) -> tuple[Replica, str]:
     """Return the state that the replay starts from, and its name in words."""
     steps = state.snapshot_steps()
     if not steps:
@@ -80,7 +80,7 @@ def _oldest_state(state: State, say: Callable[[str], None]) -> tuple[Replica, st
     return replica, f"the snapshot of step {step}, the oldest that is kept"
 
 
-def _first_state(state: State, say: Callable[[str], None]) -> Replica:
+def _first_state(state: RunState, say: Callable[[str], None]) -> Replica:
     try:
         replica = state.load_snapshot(0)
     except ReplicaError as error:
@@ -91,7 +91,7 @@ def _first_state(state: State, say: Callable[[str], None]) -> Replica:
     return replica
 
 
-def _check_chain(state: State, stop: int) -> None:
+def _check_chain(state: RunState, stop: int) -> None:
     """Check the rows whose updates are deleted: each row's hash, and that it names the previous row."""
     step, head = 0, None
     for row in state.ledger.rows(0, stop):
@@ -102,7 +102,7 @@ def _check_chain(state: State, stop: int) -> None:
         step, head = step + 1, row.hash
 
 
-def _check_snapshot(state: State, replica: Replica) -> bool:
+def _check_snapshot(state: RunState, replica: Replica) -> bool:
     """Compare a snapshot with the replica. Return False if a running coordinator has deleted it meanwhile."""
     if not state.snapshot_path(replica.step).exists():
         return False

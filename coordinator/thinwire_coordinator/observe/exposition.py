@@ -20,7 +20,7 @@ from starlette.routing import Route
 from thinwire_common.http import SAFETY
 from thinwire_common.metrics import CONTENT_TYPE
 from thinwire_coordinator.ledger.disk_forecast import Need, measure
-from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.gauges import Gauges
@@ -54,7 +54,7 @@ class Exposition:
         self._look_at_wire = CpuBudget(WIRE_EVERY_S)
         self._look_at_disks = CpuBudget(DISKS_EVERY_S)
         self._measuring: asyncio.Task[None] | None = None
-        self._state: State | None = None
+        self._state: RunState | None = None
         self._keep: int | None = None
 
     def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], loss: tuple[int, float] | None) -> None:
@@ -89,7 +89,7 @@ class Exposition:
             # not awaited: the disk may be busy, and the previous measurement is good enough
             self._measuring = asyncio.create_task(self._measure_disks(self._state, now))
 
-    async def _measure_disks(self, state: State, now: float) -> None:
+    async def _measure_disks(self, state: RunState, now: float) -> None:
         needs: list[Need] = []
         cpu_s = 0.0
         try:

@@ -18,26 +18,26 @@ from enum import Enum, auto
 from thinwire_proto.wire.rows import Counted
 
 
-class State(Enum):
+class ContributionState(Enum):
     ARRIVING = auto()
     CHECKING = auto()
     ACCEPTED = auto()
     ANSWERED = auto()
 
 
-class Event(Enum):
+class ContributionEvent(Enum):
     ARRIVED = auto()
     PASSED = auto()
     REFUSED = auto()
     ROUND_OVER = auto()
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.ARRIVING, Event.ARRIVED): State.CHECKING,
-    (State.ARRIVING, Event.REFUSED): State.ANSWERED,
-    (State.CHECKING, Event.PASSED): State.ACCEPTED,
-    (State.CHECKING, Event.REFUSED): State.ANSWERED,
-    (State.ACCEPTED, Event.ROUND_OVER): State.ANSWERED,
+TRANSITIONS: dict[tuple[ContributionState, ContributionEvent], ContributionState] = {
+    (ContributionState.ARRIVING, ContributionEvent.ARRIVED): ContributionState.CHECKING,
+    (ContributionState.ARRIVING, ContributionEvent.REFUSED): ContributionState.ANSWERED,
+    (ContributionState.CHECKING, ContributionEvent.PASSED): ContributionState.ACCEPTED,
+    (ContributionState.CHECKING, ContributionEvent.REFUSED): ContributionState.ANSWERED,
+    (ContributionState.ACCEPTED, ContributionEvent.ROUND_OVER): ContributionState.ANSWERED,
 }
 
 
@@ -56,7 +56,7 @@ class Contribution:
     samples: int
     loss: float
     began: float
-    state: State = State.ARRIVING
+    state: ContributionState = ContributionState.ARRIVING
     name: bytes = b""
     arrived_us: int = 0
 
@@ -100,13 +100,15 @@ class Round:
         session may be dead.
         """
         return any(
-            contribution.state is not State.ARRIVING or contribution.session == session
+            contribution.state is not ContributionState.ARRIVING or contribution.session == session
             for contribution in self._unanswered.get(node, ())
         )
 
     def has_whole_from(self, node: str) -> bool:
         """Whether a complete contribution of a node still waits for its receipt."""
-        return any(contribution.state is not State.ARRIVING for contribution in self._unanswered.get(node, ()))
+        return any(
+            contribution.state is not ContributionState.ARRIVING for contribution in self._unanswered.get(node, ())
+        )
 
     def named(self, name: bytes) -> Contribution | None:
         """The contribution with this hash, once it has arrived; also after it was answered."""
@@ -114,7 +116,7 @@ class Round:
 
     def begin(self, contribution: Contribution) -> None:
         """Register a contribution whose header has arrived; its payload follows."""
-        if contribution.state is not State.ARRIVING or self.full:
+        if contribution.state is not ContributionState.ARRIVING or self.full:
             raise RuntimeError(
                 f"round {self.number}: cannot begin a contribution; its state is {contribution.state.name}, "
                 f"the round is {'full' if self.full else 'not full'}"
@@ -125,23 +127,23 @@ class Round:
     def arrived(self, contribution: Contribution, name: bytes, arrived_us: int) -> None:
         if self.has_whole_from(contribution.node):
             raise RuntimeError(f"round {self.number}: node {contribution.node} already has a contribution")
-        self._move(contribution, Event.ARRIVED)
+        self._move(contribution, ContributionEvent.ARRIVED)
         contribution.name, contribution.arrived_us = name, arrived_us
         self._named[name] = contribution
 
     def accept(self, contribution: Contribution) -> None:
-        self._move(contribution, Event.PASSED)
+        self._move(contribution, ContributionEvent.PASSED)
         self.accepted.append(contribution)
         self.awaited.discard(contribution.node)
 
     def refuse(self, contribution: Contribution) -> None:
-        self._move(contribution, Event.REFUSED)
+        self._move(contribution, ContributionEvent.REFUSED)
 
     def over(self, contribution: Contribution) -> None:
         """Mark an accepted contribution as answered, because its round is over."""
-        self._move(contribution, Event.ROUND_OVER)
+        self._move(contribution, ContributionEvent.ROUND_OVER)
 
-    def _move(self, contribution: Contribution, event: Event) -> None:
+    def _move(self, contribution: Contribution, event: ContributionEvent) -> None:
         following = TRANSITIONS.get((contribution.state, event))
         mine = self._unanswered.get(contribution.node, [])
         if following is None or contribution not in mine:
@@ -149,7 +151,7 @@ class Round:
                 f"round {self.number}: {event.name} cannot happen to a contribution in state {contribution.state.name}"
             )
         contribution.state = following
-        if following is State.ANSWERED:
+        if following is ContributionState.ANSWERED:
             mine.remove(contribution)
             self._unanswered_count -= 1
             if not mine:

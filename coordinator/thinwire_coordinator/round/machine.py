@@ -30,7 +30,7 @@ class Phase(Enum):
     COMPLETE = auto()
 
 
-class Event(Enum):
+class RoundEvent(Enum):
     ENOUGH_NODES = auto()
     GATHERED = auto()
     TOO_FEW = auto()
@@ -38,12 +38,12 @@ class Event(Enum):
     LAST_SEALED = auto()
 
 
-TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
-    (Phase.WAITING, Event.ENOUGH_NODES): Phase.OPEN,
-    (Phase.OPEN, Event.GATHERED): Phase.SEALING,
-    (Phase.OPEN, Event.TOO_FEW): Phase.WAITING,
-    (Phase.SEALING, Event.SEALED): Phase.WAITING,
-    (Phase.SEALING, Event.LAST_SEALED): Phase.COMPLETE,
+TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
+    (Phase.WAITING, RoundEvent.ENOUGH_NODES): Phase.OPEN,
+    (Phase.OPEN, RoundEvent.GATHERED): Phase.SEALING,
+    (Phase.OPEN, RoundEvent.TOO_FEW): Phase.WAITING,
+    (Phase.SEALING, RoundEvent.SEALED): Phase.WAITING,
+    (Phase.SEALING, RoundEvent.LAST_SEALED): Phase.COMPLETE,
 }
 
 
@@ -184,7 +184,7 @@ class RoundMachine:
     def sealed(self, now: float) -> list[Action]:
         """Note that the update of the gathered round is on disk."""
         last = self.step + 1 >= self._steps
-        self._move(Event.LAST_SEALED if last else Event.SEALED)
+        self._move(RoundEvent.LAST_SEALED if last else RoundEvent.SEALED)
         self.step += 1
         self.round = None
         return self._advance(now)
@@ -206,7 +206,7 @@ class RoundMachine:
         start = now
         if self._spec.pace == "clock" and self._beat is not None and now < self._beat + length:
             start = self._beat  # rounds run from deadline to deadline, so sealing shortens the next round
-        self._move(Event.ENOUGH_NODES)
+        self._move(RoundEvent.ENOUGH_NODES)
         self._wait_for = 0
         awaited = {node for node, presence in self._active.items() if presence.awaited} or set(self._active)
         number, deadline = self._next_round, start + length
@@ -230,16 +230,16 @@ class RoundMachine:
         self._beat = current.deadline
         why = TIME_IS_UP if time_is_up else NOBODY_IS_LEFT
         if len(current.accepted) >= self._spec.min_contributions:
-            self._move(Event.GATHERED)
+            self._move(RoundEvent.GATHERED)
             nodes = tuple(contribution.node for contribution in current.accepted)
             return [Gathered(current.number, self.step, nodes, why)]
-        self._move(Event.TOO_FEW)
+        self._move(RoundEvent.TOO_FEW)
         self.round = None
         self._not_before = current.opened + void_lasts_s(self._spec.length_s)
         count = len(current.accepted)
         return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions arrived")]
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: RoundEvent) -> None:
         following = TRANSITIONS.get((self.phase, event))
         if following is None:
             raise RuntimeError(f"round machine: {event.name} cannot happen in phase {self.phase.name}")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from thinwire_coordinator.ledger.retention import NotKept
-from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.round.machine import RoundMachine
 from thinwire_coordinator.swarm.announcer import Announcer
@@ -32,7 +32,7 @@ ReadUpdate = Callable[[int], EncodedUpdate]
 
 
 def assemble(
-    state: State,
+    state: RunState,
     replica: Replica,
     workers: Workers,
     encode: EncodeUpdate,
@@ -86,7 +86,7 @@ def assemble(
     return Swarm(shared, replica, view, intake, announcer, rounds)
 
 
-def read_encoded(state: State, step: int, encode: EncodeUpdate) -> EncodedUpdate:
+def read_encoded(state: RunState, step: int, encode: EncodeUpdate) -> EncodedUpdate:
     """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
     row = state.fetch_ledger.row(step)
     try:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.swarm.feed import EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.exact.replica import Replica
@@ -58,7 +58,7 @@ class Sealer:
 
     def __init__(
         self,
-        state: State,
+        state: RunState,
         replica: Replica,
         feed: Feed,
         encode: EncodeUpdate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thinwire_coordinator.ledger.ledger import Term
-from thinwire_coordinator.ledger.state_directory import State
+from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.swarm.feed import EncodeUpdate, Feed
 from thinwire_coordinator.swarm.registry import Registry
@@ -17,7 +17,7 @@ from thinwire_proto.exact.tiles import TileLayout
 
 @dataclass(frozen=True)
 class Shared:
-    state: State
+    state: RunState
     layout: TileLayout
     term: Term
     registry: Registry

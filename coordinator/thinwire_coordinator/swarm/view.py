@@ -24,7 +24,7 @@ class MemberView(Protocol):
 
 
 @dataclass(frozen=True)
-class RoundView:
+class OpenRoundView:
     """The round that is open or being sealed.
 
     deadline: on the coordinator's clock, in seconds. accepted: contributions in the round. awaited: nodes that the
@@ -98,12 +98,12 @@ class SwarmView:
         return max(self._driver.next_round - 1, 0)
 
     @property
-    def round(self) -> RoundView | None:
+    def round(self) -> OpenRoundView | None:
         current = self._driver.round
         if current is None:
             return None
         accepted, awaited = len(current.accepted), self._driver.awaited
-        return RoundView(current.number, current.deadline, accepted, awaited, self._driver.sealing)
+        return OpenRoundView(current.number, current.deadline, accepted, awaited, self._driver.sealing)
 
     @property
     def deadline(self) -> float | None:

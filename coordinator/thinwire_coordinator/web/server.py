@@ -18,7 +18,7 @@ CONNECTIONS_MAX = 4 * STREAMS_MAX
 ADVICE = "choose another address with --http HOST:PORT, or use --http off"
 
 
-class Web:
+class WebServer:
     """The HTTP server at `listen` (HOST:PORT).
 
     If that port is taken: uses another one if `may_move`, otherwise raises ConfigError.

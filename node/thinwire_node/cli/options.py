@@ -18,15 +18,15 @@ def _metrics(text: str) -> str:
     return text
 
 
-class StateOptions(Options):
+class NodeStateOptions(Options):
     state_dir: Path = option("the state directory", DEFAULT_STATE_DIR, metavar="DIR", shown="~/.thinwire/node")
 
 
-class StatusOptions(StateOptions):
+class StatusOptions(NodeStateOptions):
     state_slots: Path | None = option("show every node that has a folder DIR/0, DIR/1, …", None, metavar="DIR")
 
 
-class StartOptions(StateOptions):
+class StartOptions(NodeStateOptions):
     coordinator: RemoteAddress = option("where the coordinator listens", metavar="HOST:PORT", positional=True)
     device: str = option("auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE")
     name: str | None = option(

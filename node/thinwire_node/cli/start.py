@@ -14,7 +14,7 @@ from thinwire_common.logs import formatter, log_to, log_to_stderr
 from thinwire_common.options import host_and_port
 from thinwire_node import runtime
 from thinwire_node.cli.options import METRICS_HOST, StartOptions
-from thinwire_node.daemon import Node, Settings
+from thinwire_node.daemon import Node, NodeSettings
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
@@ -27,7 +27,7 @@ def start(options: StartOptions) -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     with _logging(options) as terminal, _home(options) as (state_dir, name):
-        settings = Settings(
+        settings = NodeSettings(
             address=options.coordinator,
             state_dir=state_dir,
             device=options.device,

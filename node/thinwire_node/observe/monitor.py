@@ -25,7 +25,7 @@ from thinwire_node.observe.view import one_line
 from thinwire_proto.errors import LocalError
 
 if TYPE_CHECKING:
-    from thinwire_node.observe.web import Web
+    from thinwire_node.observe.web import MetricsServer
 
 log = logging.getLogger("thinwire.node")
 
@@ -77,14 +77,14 @@ class Monitor:
             if web is not None:
                 await web.stop()
 
-    def _open_web(self) -> Web | None:
+    def _open_web(self) -> MetricsServer | None:
         if self._listen is None:
             return None
         from thinwire_node.observe.metrics import NodeMetrics  # noqa: PLC0415 - see `web`
-        from thinwire_node.observe.web import Web  # noqa: PLC0415
+        from thinwire_node.observe.web import MetricsServer  # noqa: PLC0415
 
         metrics = NodeMetrics(self._reporter, self._node.record, lambda: self.cpu_s)
-        web = Web(*self._listen, lambda: self._costed(metrics.text), self._reporter.report)
+        web = MetricsServer(*self._listen, lambda: self._costed(metrics.text), self._reporter.report)
         web.start()
         self._metrics_url = f"{web.address}/metrics"
         tell(log, logging.INFO, "node.metrics", f"metrics at {self._metrics_url}", metrics=self._metrics_url)

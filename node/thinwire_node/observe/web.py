@@ -20,7 +20,7 @@ CONNECTIONS_MAX = 16
 ADVICE = "give another port with --metrics"
 
 
-class Web:
+class MetricsServer:
     """The HTTP server of one node.
 
     port: 0 for any free port. metrics: returns the body of /metrics. report: returns the current report. Both run on

@@ -11,7 +11,7 @@ from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, Outcome
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation
-from thinwire_node.training.work import Contribution, ParametersDiffer, Work
+from thinwire_node.training.work import Extraction, ParametersDiffer, Work
 from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.node")
@@ -23,7 +23,7 @@ class Outgoing:
 
     round: AnnouncedRound
     claim: Claim
-    contribution: Contribution | None
+    contribution: Extraction | None
 
 
 class Delivery:

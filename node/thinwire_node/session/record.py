@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
 from thinwire_node.training import pacing
-from thinwire_node.training.work import Contribution
+from thinwire_node.training.work import Extraction
 from thinwire_proto.wire.reasons import Reason
 
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait")
@@ -75,7 +75,7 @@ class Record:
         self.speed.trained(samples, seconds)
         self.phases["compute"].add(compute_s)
 
-    def encoded(self, contribution: Contribution, seconds: float) -> None:
+    def encoded(self, contribution: Extraction, seconds: float) -> None:
         """Record a contribution that is extracted and ready to send."""
         self.loss = contribution.claim.loss
         self.components = contribution.components

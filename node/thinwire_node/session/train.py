@@ -81,7 +81,7 @@ class TrainingLoop:
         tell(log, logging.INFO, "node.run_complete", "the run is complete", step=newest.step)
         return True
 
-    def view(self) -> pacing.View:
+    def view(self) -> pacing.PacingView:
         """The input of the next decision."""
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
@@ -89,7 +89,7 @@ class TrainingLoop:
         current = None
         if announced is not None and reading is not None:
             current = pacing.RoundView(announced.step, reading.here(announced.deadline), reading.error)
-        return pacing.View(
+        return pacing.PacingView(
             now=now,
             round=current,
             contributed=situation.has_contributed,

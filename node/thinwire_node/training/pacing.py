@@ -74,7 +74,7 @@ class RoundView:
 
 
 @dataclass(frozen=True)
-class View:
+class PacingView:
     """What the node knows at the time `now`."""
 
     now: float
@@ -120,7 +120,7 @@ class Wait:
 Decision = Train | Extract | SayNothing | Drop | Wait
 
 
-def decide(view: View, spec: RoundSpec) -> Decision:
+def decide(view: PacingView, spec: RoundSpec) -> Decision:
     """Decide what to do next."""
     stands_on = max(view.round.step if view.round else 0, view.replica_step)
     if view.base_step is not None and view.base_step < stands_on - spec.base_age_max:
@@ -137,12 +137,12 @@ def decide(view: View, spec: RoundSpec) -> Decision:
     return _train_or_wait(view, view.round, spec)
 
 
-def extract_at(view: View, current: RoundView, spec: RoundSpec) -> float:
+def extract_at(view: PacingView, current: RoundView, spec: RoundSpec) -> float:
     """The time to extract a contribution so that it arrives before the deadline."""
     return current.deadline - current.error - view.tail_s - margin_s(spec.length_s)
 
 
-def _due(view: View, current: RoundView, spec: RoundSpec) -> str:
+def _due(view: PacingView, current: RoundView, spec: RoundSpec) -> str:
     """The reason to extract now; empty if there is time for more training."""
     if _share_is_trained(view, spec):
         return "the share is trained"
@@ -155,7 +155,7 @@ def _due(view: View, current: RoundView, spec: RoundSpec) -> str:
     return ""
 
 
-def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
+def _train_or_wait(view: PacingView, current: RoundView, spec: RoundSpec) -> Decision:
     # samples trained now go into this round or into the next one, whose base is one step later
     aims_at = current.step + (1 if view.contributed or view.out or view.now > current.deadline else 0)
     if view.replica_step < aims_at - spec.base_age_max:
@@ -167,7 +167,7 @@ def _train_or_wait(view: View, current: RoundView, spec: RoundSpec) -> Decision:
     return Train(_size(view, current, spec), f"towards step {aims_at}")
 
 
-def _share_is_trained(view: View, spec: RoundSpec) -> bool:
+def _share_is_trained(view: PacingView, spec: RoundSpec) -> bool:
     """Whether the node has trained the samples that the other nodes wait for; only at pace barrier.
 
     A node that waits for the next round keeps training while its lease lasts. Otherwise one node's lost packets would
@@ -175,7 +175,7 @@ def _share_is_trained(view: View, spec: RoundSpec) -> bool:
     return spec.pace == "barrier" and view.samples >= spec.samples
 
 
-def _size(view: View, current: RoundView, spec: RoundSpec) -> int:
+def _size(view: PacingView, current: RoundView, spec: RoundSpec) -> int:
     """The samples of the next micro-batch: the volunteer's limit, or fewer if that would take too long."""
     size = min(view.micro_batch, view.leased)
     if spec.pace == "barrier" and not _share_is_trained(view, spec):

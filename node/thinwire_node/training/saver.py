@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thinwire_node.storage.state import KeptMomentum, NodeState
-from thinwire_node.training.threads import Job, Threads
+from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import save_every_s
 
@@ -65,7 +65,7 @@ class Saver:
     async def save(self, copies: Copies) -> None:
         """Write the copies to disk, then shorten the list of sent contributions."""
         began = self._now()
-        await self._threads.saver.run(Job.SAVE, self._write, copies)
+        await self._threads.saver.run(NodeJob.SAVE, self._write, copies)
         self._save_s = self._now() - began
         pending = copies.momentum.pending
         known = [name for name in (copies.last_sent, pending and pending.hash) if name]
@@ -84,10 +84,10 @@ class Saver:
 
     async def drop(self) -> None:
         """Remove the momentum from disk."""
-        await self._threads.journal.run(Job.NOTE, self._state.drop_momentum)
+        await self._threads.journal.run(NodeJob.NOTE, self._state.drop_momentum)
 
     async def _write_sent(self) -> None:
-        await self._threads.journal.run(Job.NOTE, self._state.save_sent, list(self._sent_since))
+        await self._threads.journal.run(NodeJob.NOTE, self._state.save_sent, list(self._sent_since))
 
     def _write(self, copies: Copies) -> None:
         self._state.save_momentum(copies.momentum)

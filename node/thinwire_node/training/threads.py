@@ -13,7 +13,7 @@ from thinwire_common.workers import Worker
 Result = TypeVar("Result")
 
 
-class Job(Enum):
+class NodeJob(Enum):
     """The kind of a job. The simulator charges virtual time for each kind."""
 
     PREPARE = auto()
@@ -33,7 +33,7 @@ class Job(Enum):
 class Thread(Protocol):
     """Runs jobs in order, one at a time."""
 
-    def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]: ...
+    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]: ...
     def close(self) -> None:
         """Wait for the running job and drop the queued ones."""
 
@@ -44,7 +44,7 @@ class WorkerThread:
     def __init__(self, name: str) -> None:
         self._worker = Worker(name)
 
-    def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return self._worker.submit(work, *arguments)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.rules import Rule
 from thinwire_node.training.saver import Copies, Saver
-from thinwire_node.training.threads import Job, Threads
+from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import Replica
@@ -51,7 +51,7 @@ class Computes(Protocol):
 
 
 @dataclass(frozen=True)
-class Contribution:
+class Extraction:
     """An extracted contribution, ready to publish."""
 
     name: bytes
@@ -100,7 +100,7 @@ class Work:
             self.pending = self._on_the_way = kept.pending
             self.lease.trained_through = self._trained_through_at_extraction = kept.trained_through
 
-    def run(self, job: Job, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Queue a job for the compute thread."""
         self.jobs += 1
         done = self._threads.compute.run(job, work, *arguments)
@@ -116,7 +116,7 @@ class Work:
     async def adopt(self, replica: Replica) -> None:
         """Train on this replica from now on. Keeps the momentum and drops the gradient on the previous replica."""
         self.replica = replica
-        await self.run(Job.ADOPT, self._adopt, replica)
+        await self.run(NodeJob.ADOPT, self._adopt, replica)
 
     def _adopt(self, replica: Replica) -> None:
         self.trainer.clear()
@@ -127,7 +127,7 @@ class Work:
 
     async def apply(self, sealed: SealedUpdate) -> None:
         """Check an update's row against the replica and apply it. Raises ReplicaError and then changes nothing."""
-        await self.run(Job.APPLY, self._apply, sealed)
+        await self.run(NodeJob.APPLY, self._apply, sealed)
         async with self._moved:
             self._moved.notify_all()
 
@@ -171,17 +171,17 @@ class Work:
     async def train(self, samples: int) -> int:
         """Train one micro-batch of up to `samples` samples of the lease. Returns their number."""
         positions = self.lease.take(samples)
-        await self.run(Job.MICRO_BATCH, self.trainer.micro_batch, positions)
+        await self.run(NodeJob.MICRO_BATCH, self.trainer.micro_batch, positions)
         return len(positions)
 
     async def drop_gradient(self) -> None:
-        await self.run(Job.DROP_GRADIENT, self.trainer.clear)
+        await self.run(NodeJob.DROP_GRADIENT, self.trainer.clear)
 
-    async def contribution(self, round_: AnnouncedRound) -> Contribution | None:
+    async def contribution(self, round_: AnnouncedRound) -> Extraction | None:
         """Extract, and encode. None if the replica has left the round's step behind: the gradient then waits for the
         next extraction. What was extracted is `pending` from then on, until `settle`; its name is on disk before this
         returns."""
-        done = await self.run(Job.EXTRACT, self._extract, round_, self.lease.trained_through)
+        done = await self.run(NodeJob.EXTRACT, self._extract, round_, self.lease.trained_through)
         if done is None:
             return None
         contribution, copies = done
@@ -189,9 +189,7 @@ class Work:
         self._saver.begin(copies)
         return contribution
 
-    def _extract(
-        self, round_: AnnouncedRound, trained_through: int | None
-    ) -> tuple[Contribution, Copies | None] | None:
+    def _extract(self, round_: AnnouncedRound, trained_through: int | None) -> tuple[Extraction, Copies | None] | None:
         replica, trainer = self.replica, self.trainer
         assert replica is not None
         behind = round_.step - replica.step
@@ -220,7 +218,7 @@ class Work:
             loss=loss,
             compute_ms=self._compute_ms(),
         )
-        return Contribution(name, claim, payload, len(sent.components)), copies
+        return Extraction(name, claim, payload, len(sent.components)), copies
 
     def _compute_ms(self) -> int:
         """Milliseconds spent on forward and backward passes since the last call."""
@@ -229,7 +227,7 @@ class Work:
 
     async def settle(self, counted: bool) -> None:
         """Handle the outcome. Counted votes stay out of the momentum; others are put back into it."""
-        await self.run(Job.SETTLE, self._settle, counted)
+        await self.run(NodeJob.SETTLE, self._settle, counted)
         async with self._moved:
             self._moved.notify_all()
 
@@ -248,7 +246,7 @@ class Work:
 
     async def forget(self) -> None:
         """Drop the momentum and start again with a new lease."""
-        await self.run(Job.FORGET, self._forget)
+        await self.run(NodeJob.FORGET, self._forget)
         await self._saver.drop()
 
     def _forget(self) -> None:
@@ -266,7 +264,7 @@ class Work:
 
     async def finish_jobs(self) -> None:
         """Wait for the jobs that the threads have started. Cancelling a waiting task does not cancel its job."""
-        await self.run(Job.DRAIN, lambda: None)
+        await self.run(NodeJob.DRAIN, lambda: None)
         await self._saver.finish()
 
     # saving
@@ -281,7 +279,7 @@ class Work:
     async def save(self) -> None:
         """Save momentum and replica now, when the node leaves or catches up."""
         await self.finish_jobs()
-        copies = await self.run(Job.COPY, self._copies)
+        copies = await self.run(NodeJob.COPY, self._copies)
         if copies is not None:
             await self._saver.save(copies)
 
