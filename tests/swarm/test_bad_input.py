@@ -126,7 +126,7 @@ def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwar
 
     stub = raw.stub
     for protocol, said in (
-        (OLDEST_SERVED - 1, "the node is the older one, so update the node"),
+        (OLDEST_SERVED - 1, "the node is the older one; update the node"),
         (OLDEST_SERVED, "this run's contract has format 2, which needs protocol 3"),
         (PROTOCOL + 1, "the coordinator is the older one"),
     ):
