@@ -111,7 +111,7 @@ def test_a_new_field_with_a_default_orphans_no_contract(monkeypatch: pytest.Monk
     [
         ({"version": 3, "requires": "7.1.0"}, f"needs thinwire 7.1.0 or newer, and this is thinwire {VERSION}"),
         ({"version": 3}, f"it has version 3; it needs another thinwire, .*; this is thinwire {VERSION}"),
-        ({"version": True}, "it has version True"),
+        ({"version": True}, "this is not a contract: it does not say which version"),
         ({"requires": "7.1.0"}, "it needs thinwire 7.1.0 or newer"),
         ({"requires": "x"}, "requires: string should match"),
         ({"topology": {}, "requires": "7.1.0"}, "topology: there is no such key; it needs thinwire 7.1.0"),

@@ -30,12 +30,13 @@ def parse_contract(data: bytes) -> Contract:
     """
     document = _document(data)
     version = document.get("version")
-    is_version_1 = type(version) is int and version == 1
-    if is_version_1:
+    if type(version) is not int:
+        raise ContractError("this is not a contract: it does not say which version of the format it has")
+    if version == 1:
         document = version_1.upgrade(document)
     needed = _needed(document)
     try:
-        if not is_version_1 and (type(version) is not int or version != FORMAT):
+        if version not in (1, FORMAT):
             raise ContractError(f"thinwire {VERSION} cannot read this contract: it has version {version!r}{needed}")
         contract = Contract.model_validate(document)
     except ValidationError as error:
