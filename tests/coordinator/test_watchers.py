@@ -125,6 +125,20 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     await bench.close()
 
 
+@pytest.mark.parametrize("job", [Job.READ_UPDATE, Job.READ_HISTORY, Job.MEASURE_DISKS])
+async def test_slow_reads_for_followers_and_watchers_do_not_delay_a_receipt(tmp_path: Path, job: Job) -> None:
+    """An update may come from a remote store, and metrics may read the whole ledger."""
+    bench = Bench(tmp_path)
+    member = bench.join("a")
+    await bench.attend(member)
+    await asyncio.wait_for(bench.contribute(member, 1), PATIENCE_S)
+    (counted,) = bench.state.ledger.row(0).contributions
+    with Busy(bench, job):
+        found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
+    assert (found.reason, found.step) == (Reason.COUNTED, 0)
+    await bench.close()
+
+
 @pytest.mark.parametrize("job", [Job.READ_STATUS, Job.WRITE_SNAPSHOT, Job.MEASURE_LOSS])
 async def test_a_round_is_sealed_while_another_job_takes_long(tmp_path: Path, job: Job) -> None:
     bench = Bench(tmp_path)
