@@ -5,7 +5,7 @@ memory bound.
 
 Inputs are damaged valid payloads. Bytes are changed, cut off or appended, or the fields are replaced by those of other
 payloads, other numbers, nested arrays, more or fewer fields, and frames with other contents, so that the checks behind
-the first one are reached too. Whatever is read is written and read again, and must be equal.
+the first one are reached too. Each payload that can be read is written and read again, and must be equal.
 
 The measured memory is that of Python and numpy, not that of zstandard. The latter is bounded by the size in each
 frame's header, which is checked first.

@@ -45,7 +45,7 @@ def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str) -> st
     parts = [_head(how), _verdict(outcomes), "## Speed\n", _speed(outcomes, skipped)]
     if outcomes:
         parts += [f"![tokens per second in every cell]({PLOT})\n"]
-    parts += ["## On the wire\n", _wire(outcomes), "## What the computing gets\n", _computing(outcomes)]
+    parts += ["## On the wire\n", _wire(outcomes), "## Time left for computing\n", _computing(outcomes)]
     return "\n".join(parts)
 
 

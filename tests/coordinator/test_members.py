@@ -1,4 +1,4 @@
-"""Who has a place in a swarm that is full."""
+"""A full swarm: which nodes keep their session, and which one is forgotten."""
 
 from __future__ import annotations
 

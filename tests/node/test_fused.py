@@ -101,7 +101,7 @@ def test_nan_spoils_only_its_own_tile() -> None:
 def test_momentum_is_the_same_with_and_without_the_kernel(precondition: str, transform: str, magnitude: str) -> None:
     """Several rounds with padded shapes, matrices through the kernel and vectors through torch.
 
-    What is sent and what remains must be equal. Each round has new gradient tensors, except the last, which reuses
+    The sent part and the remainder must be equal. Each round has new gradient tensors, except the last, which reuses
     them.
     """
     spec = spec_of(precondition=precondition, transform=transform, magnitude=magnitude, beta=0.9, alpha=0.8)

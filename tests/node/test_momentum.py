@@ -1,4 +1,4 @@
-"""What is sent plus what remains is the momentum, and both agree with a simple reference."""
+"""The sent part plus the remainder is the momentum, and both agree with a simple reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tiles_of(flat: torch.Tensor) -> list[torch.Tensor]:
 
 
 def flat_buffer(sent: Sent) -> torch.Tensor:
-    """What was sent, as a flat buffer in tile space."""
+    """The sent part, as a flat buffer in tile space."""
     flat = torch.zeros(LAYOUT.components)
     flat[sent.components] = sent.values
     return flat

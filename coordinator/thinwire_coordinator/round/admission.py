@@ -12,7 +12,7 @@ from thinwire_proto.wire.reasons import Reason
 
 @dataclass(frozen=True)
 class ContributionClaim:
-    """What the header of a contribution claims.
+    """The claims in the header of a contribution.
 
     step, fingerprint: the node's replica at the extraction. base_step: the oldest step whose parameters contributed to
     the gradient. trained_through: the last sample position trained on; None if the node names none. loss: mean over the
@@ -36,7 +36,7 @@ class ContributionClaim:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """What the coordinator knows about the open round and about the contributing node.
+    """The coordinator's knowledge about the open round and the contributing node.
 
     leased_samples: samples granted to the node, not reported before, up to the position that the claim names; None if
     the node holds no lease. contributed: whether the node has a contribution in this round already.

@@ -1,4 +1,4 @@
-"""What a joining node offers, and what the swarm decides."""
+"""Joining: the momentum that a node offers, and the swarm's decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OfferedMomentum:
 
 @dataclass(frozen=True)
 class JoinDecision:
-    """What a node must do before it takes part.
+    """The steps that a node must take before it takes part.
 
     step: the number of sealed steps. drop_momentum: the reason why the node must drop its momentum; empty if it may
     keep it.

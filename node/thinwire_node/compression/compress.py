@@ -43,7 +43,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Extracted:
-    """What is extracted from a batch of n tiles.
+    """The components extracted from a batch of n tiles.
 
     components: int64 [m], flat within the batch, ascending. values: float32 [m], the value of each vote, never 0.
     codes: uint8, with magnitudes one for each tile that has votes, else empty.

@@ -9,7 +9,7 @@ from thinwire_node.training import pacing
 
 
 class Situation:
-    """What a session knows of the swarm.
+    """A session's knowledge of the swarm.
 
     head_step: the number of sealed steps when the node joined. It grows while the node catches up."""
 

@@ -75,7 +75,7 @@ class RoundView:
 
 @dataclass(frozen=True)
 class PacingView:
-    """What the node knows at the time `now`."""
+    """The node's knowledge at the time `now`."""
 
     now: float
     round: RoundView | None

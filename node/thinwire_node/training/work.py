@@ -179,7 +179,7 @@ class Work:
 
     async def contribution(self, round_: AnnouncedRound) -> Extraction | None:
         """Extract, and encode. None if the replica has left the round's step behind: the gradient then waits for the
-        next extraction. What was extracted is `pending` from then on, until `settle`; its name is on disk before this
+        next extraction. The extracted part is `pending` from then on, until `settle`; its name is on disk before this
         returns."""
         done = await self.run(NodeJob.EXTRACT, self._extract, round_, self.lease.trained_through)
         if done is None:
