@@ -40,7 +40,9 @@ def test_a_newcomer_gets_a_snapshot_and_the_updates_since(swarm: RealSwarm) -> N
     late = swarm.node("late", "--rounds", "3")
     assert ended(late) == 0
     assert late.events("node.snapshot_fetched")
-    assert totals(late) == (3, 0)
+    counted, not_counted = totals(late)
+    assert counted == 3
+    assert not_counted <= 1  # a round of the first node alone takes milliseconds: the one that it joined may be over
     assert first.running
 
 
