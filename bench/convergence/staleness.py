@@ -31,7 +31,7 @@ from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.models import PRESETS, build_decoder, initial_state, manifest
-from thinwire_proto.task import task_of
+from thinwire_proto.task import NO_BLOBS, task_of
 
 CPU = torch.device("cpu")
 OUT = Path("runs") / "staleness.json"
@@ -132,7 +132,7 @@ def held_out_loss(contract: Contract, corpus: Corpus, swarm: StalenessSetup, arm
     trainers = [Trainer(contract, data, replica, TorchCompute(task, CPU)) for _ in range(swarm.nodes)]
     for round_number in range(swarm.rounds):
         train_round(contract, swarm, arm, trainers, replica, round_number)
-    return HeldOut(contract, data).measure(replica)
+    return HeldOut(contract, data, NO_BLOBS).measure(replica)
 
 
 def train_round(

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import torch
 
+from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.task import DataSource, Stateless, Writes, task_of
+from thinwire_proto.task import Batch, DataSource, Stateless, Writes, task_of
 
 HELD_OUT_SAMPLES_MAX = 64
 BATCH = 8
@@ -30,10 +31,10 @@ class HeldOut:
     The replica must not change during a call, so pass a copy.
     """
 
-    def __init__(self, contract: Contract, data: DataSource) -> None:
+    def __init__(self, contract: Contract, data: DataSource, blobs: Blobs) -> None:
         self._data = data
-        self._batch = data.held_out(HELD_OUT_SAMPLES_MAX)
-        self._model = Stateless(task_of(contract.model).model("cpu"))
+        self._batch = spread(data)
+        self._model = Stateless(task_of(contract.model).model("cpu", blobs))
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -49,12 +50,13 @@ class HeldOut:
         began = time.thread_time()
         text = None
         if (tokens := prompt_of(self._model, self._data, prompt)) is not None:
+            assert self._data.tokenizer is not None
             drawn = torch.zeros(0, dtype=torch.int64)
             for piece in pieces(self._model, replica, tokens, SAMPLE_BYTES, SAMPLE_TEMPERATURE, seed):
                 drawn = torch.cat([drawn, piece])
                 if self._stopped.is_set():
                     return None, time.thread_time() - began
-            text = self._data.decode(drawn)
+            text = self._data.tokenizer.decode(drawn)
         return text, time.thread_time() - began
 
     @torch.no_grad()
@@ -72,7 +74,15 @@ class HeldOut:
 
 def prompt_of(model: Stateless, data: DataSource, prompt: str) -> torch.Tensor | None:
     """The tokens of a prompt, at least one; None if the model generates no text."""
-    return data.encode(prompt or "\n") if isinstance(model.model, Writes) else None
+    tokenizer = data.tokenizer
+    return tokenizer.encode(prompt or "\n") if tokenizer is not None and isinstance(model.model, Writes) else None
+
+
+def spread(data: DataSource) -> Batch:
+    """Up to HELD_OUT_SAMPLES_MAX evenly spread samples of the first held-out set."""
+    first = data.held_out_sets()[0]
+    count = min(HELD_OUT_SAMPLES_MAX, first.samples)
+    return data.held_out(first.name, [number * (first.samples - 1) // max(1, count - 1) for number in range(count)])
 
 
 def pieces(
@@ -88,16 +98,18 @@ def pieces(
 
 
 @torch.no_grad()
-def sample(replica: Replica, data: DataSource, prompt: str, length: int, temperature: float, seed: int) -> str:
+def sample(
+    replica: Replica, data: DataSource, blobs: Blobs, prompt: str, length: int, temperature: float, seed: int
+) -> str:
     """Generate `length` tokens after a prompt, drawn at `temperature`, and return them as text.
 
     Raises ConfigError if the model generates no text.
     """
-    model = Stateless(task_of(replica.contract.model).model("cpu"))
+    model = Stateless(task_of(replica.contract.model).model("cpu", blobs))
     tokens = prompt_of(model, data, prompt)
-    if tokens is None:
+    if tokens is None or data.tokenizer is None:
         raise ConfigError(f"a model of kind {replica.contract.model.kind!r} generates no text")
-    return data.decode(torch.cat(list(pieces(model, replica, tokens, length, temperature, seed))))
+    return data.tokenizer.decode(torch.cat(list(pieces(model, replica, tokens, length, temperature, seed))))
 
 
 class SampleBudget:

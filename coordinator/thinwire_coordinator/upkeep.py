@@ -38,7 +38,7 @@ class Upkeep:
         self._retention = retention
         self._evaluate_every = evaluate_every
         self._samples = SampleBudget() if samples else None
-        self._held_out = HeldOut(swarm.state.contract, swarm.state.data)
+        self._held_out = HeldOut(swarm.state.contract, swarm.state.data, swarm.state.blobs)
 
     def stop(self) -> None:
         """Abort the current measurement and any later one."""

@@ -93,7 +93,7 @@ class RealMachine:
         )
         placed = self.place(replica)
         task = task_of(contract.model)
-        compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device)
+        compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
         trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)

@@ -27,6 +27,8 @@ KINDS_OF_CALL = {
     "Updates": ("update", "update"),
     "Snapshot": ("snapshot", "snapshot"),
     "Corpus": ("corpus", "corpus"),
+    "Blob": ("blob", "blob"),
+    "Evaluated": ("evaluated", "evaluated"),
     "Probe": ("probe", "probe"),
     "Status": ("status", "status"),
 }

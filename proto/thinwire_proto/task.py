@@ -7,14 +7,19 @@ The contract's `model.kind` selects a `Task`, and `data.kind` a `DataKind`. Each
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from thinwire_proto.blobs import Blob, Blobs, NoBlobs
 from thinwire_proto.contract import Contract, DataSpec, ModelSpec, Parameter, RunSpec
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.kinds import Kinds
 
+NO_BLOBS = NoBlobs()
 Batch = tuple[Tensor, ...]
 """The arguments of a model's loss: tensors whose first dimension is the sample."""
 
@@ -22,8 +27,9 @@ Batch = tuple[Tensor, ...]
 class Model(Protocol):
     """A module (`torch.nn.Module`) with a loss."""
 
-    def loss(self, *batch: Tensor) -> Tensor:
-        """The mean loss over the batch: a scalar with a gradient."""
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """A method that takes the tensors of a `Batch` and returns the mean loss: a scalar with a gradient."""
 
     def stages(self) -> Iterable[nn.Module]:
         """Modules that run one after another and take about the same time.
@@ -43,50 +49,132 @@ class Writes(Protocol):
         """Generate `count` tokens after `prompt` [length], drawn at `temperature`; 0 picks the most likely ones."""
 
 
+@dataclass(frozen=True)
+class HuggingFaceModel:
+    """A model in the layout of a transformers class.
+
+    config: the contents of `config.json`. tensors: by the names of that class, float32 on the CPU. adapter: the
+    contents of peft's `adapter_config.json`, if the tensors are an adapter and not a whole model.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    adapter: dict[str, Any] | None = None
+
+
 class Task(Protocol):
-    """The model of a contract. The coordinator uses only the manifest, the initial state and the loss."""
+    """The model of a contract. The coordinator uses only the manifest, the initial state and the loss.
+
+    Kinds inherit from this class, and override what applies to them.
+    """
 
     def manifest(self) -> tuple[Parameter, ...]:
         """The trained tensors; tied ones are listed once. Allocates no tensor memory."""
 
-    def initial_state(self, seed: int) -> dict[str, Tensor]:
+    def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         """Draw initial parameters, by name, float32 on the CPU.
 
         Only the creator of a run calls this. All others start from a snapshot, because random generators differ between
         machines and versions.
         """
 
-    def model(self, device: torch.device | str) -> Model:
-        """Build the model on `device` with arbitrary parameter values, and with the manifest's names and shapes."""
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Model:
+        """Build the model on `device` with arbitrary values of the trained parameters, and with the manifest's names
+        and shapes. `blobs` must have those of `blobs()`, except on "meta". Raises BlobMissing."""
+
+    def blobs(self) -> tuple[Blob, ...]:
+        """The blobs that `model` reads: the weights of a frozen base."""
+        return ()
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        """Read initial parameters from a folder in the layout of transformers. Raises ConfigError, naming the tensor,
+        if they do not fit."""
+        raise ConfigError(f"a model of this kind cannot begin from the weights in {folder}")
+
+    def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        """The model as transformers opens it without custom code. Raises ConfigError if it has no such form."""
+        raise ConfigError("a model of this kind has no form that transformers opens; export to X.safetensors")
+
+
+class Tokenizer(Protocol):
+    """Converts between text and tokens."""
+
+    end: int | None
+    """The token that ends a document; None if there is none."""
+
+    def encode(self, text: str) -> Tensor:
+        """The tokens of a text, int64 [n]."""
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of tokens [n]."""
+
+    def files(self) -> dict[str, bytes]:
+        """The files, by name, that `transformers.AutoTokenizer` opens without custom code."""
+
+
+@dataclass(frozen=True)
+class HeldOutSet:
+    """Samples that no node trains on.
+
+    text_bytes: bytes of text that these samples predict, to convert nats into bits a byte; 0 if they are not text.
+    """
+
+    name: str
+    samples: int
+    text_bytes: int = 0
 
 
 class DataSource(Protocol):
-    """The opened data of a run."""
+    """The opened data of a run. Kinds inherit from this class, and override what applies to them."""
 
     def batch(self, positions: Sequence[int]) -> Batch:
         """The samples at these positions in the endless stream of passes, on the CPU.
 
-        Each pass has every sample once, in the order that the contract defines.
+        Each pass has every sample once, in the order that the contract defines. Raises BlobMissing.
         """
 
-    def held_out(self, samples_max: int) -> Batch:
-        """Up to `samples_max` evenly spread samples that no node trains on, on the CPU."""
+    def needs(self, positions: Iterable[range]) -> tuple[Blob, ...]:
+        """The blobs that `batch` reads for these positions, in the order of their first use."""
+        return ()
 
-    def encode(self, text: str) -> Tensor | None:
-        """The tokens of a text, int64 [n]; None if the samples are not text."""
+    def held_out_sets(self) -> tuple[HeldOutSet, ...]:
+        """The held-out sets; the first is the one that is shown where there is room for one."""
 
-    def decode(self, tokens: Tensor) -> str:
-        """The text of tokens [n]."""
+    def held_out(self, name: str, samples: Sequence[int]) -> Batch:
+        """Samples of a held-out set by number, on the CPU. Raises BlobMissing."""
+
+    def held_out_needs(self, name: str, samples: Sequence[int]) -> tuple[Blob, ...]:
+        """The blobs that `held_out` reads for these samples."""
+        return ()
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None if the samples are not text."""
+        return None
 
     def describe(self) -> str:
         """A short description of the data and their size."""
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a new run gets from its data kind.
+
+    spec: the contract's data section, with its derived keys and without local ones. file: the file that every node
+    fetches, with `DataKind.file_bytes_max`. blobs: the files that nodes fetch as they need them, and where they are on
+    this machine.
+    """
+
+    spec: DataSpec
+    file: bytes = b""
+    blobs: Mapping[Blob, Path] = field(default_factory=dict)
+
+
 class DataKind(Protocol):
     """Creates, bounds and reads data of one kind."""
 
-    def make(self, run: RunSpec, go_on: Callable[[], None]) -> tuple[DataSpec, bytes]:
-        """For a new run, return the contract's data section with its derived keys, and the file that nodes fetch.
+    def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
+        """Make the data of a new run.
 
         go_on: called between two steps of a long operation; raises an exception to stop it. Raises ConfigError.
         """
@@ -94,14 +182,26 @@ class DataKind(Protocol):
     def file_bytes_max(self, spec: Any) -> int:
         """Upper bound on the size of the data file; 0 if there is no file to fetch."""
 
-    def open(self, file: bytes, contract: Contract) -> DataSource:
+    def open(self, file: bytes, contract: Contract, blobs: Blobs) -> DataSource:
         """Read a file from an untrusted source. Raises PayloadError if it is not the one that the contract names."""
 
 
 TASKS: Kinds[Callable[[Any], Task]] = Kinds("model", home="thinwire_proto.models")
 """Constructors of tasks, by `model.kind`. Each takes the spec of its kind."""
+MODEL_MAKERS: dict[str, Callable[[Any, Callable[[], None]], tuple[ModelSpec, Mapping[Blob, Path]]]] = {}
+"""See `complete_model`; for the kinds of model whose run file names a local folder. Filled by the kind's own file."""
 DATA_KINDS: Kinds[DataKind] = Kinds("data", home="thinwire_proto.data")
 """Data kinds, by `data.kind`."""
+
+
+def complete_model(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[ModelSpec, Mapping[Blob, Path]]:
+    """For a new run: the contract's model section, with its derived keys and without local ones, and its blobs.
+
+    Raises ConfigError. go_on: see `DataKind.make`.
+    """
+    task_of(spec)  # imports the kind, whose file fills MODEL_MAKERS
+    complete = MODEL_MAKERS.get(spec.kind)
+    return complete(spec, go_on) if complete else (spec, {})
 
 
 def task_of(spec: ModelSpec) -> Task:
@@ -155,9 +255,11 @@ class _Caller(nn.Module):
 
 
 def _give_up_memory(model: Model) -> None:
-    """Replace a model's parameters by tensors without memory. Tied parameters stay tied."""
+    """Replace a model's trained parameters by tensors without memory. Tied parameters stay tied, frozen ones stay."""
     without: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
+            if not parameter.requires_grad:
+                continue
             empty = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
             setattr(module, name, without.setdefault(parameter, empty))

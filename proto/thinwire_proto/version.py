@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 PATTERN = r"[0-9]{1,6}(\.[0-9]{1,6}){1,2}"
 
 

@@ -26,6 +26,7 @@ from thinwire_node.exchange.port import (
     Exchange,
     LinkLost,
     Outcome,
+    Refused,
     RunComplete,
     SealedUpdate,
 )
@@ -33,6 +34,7 @@ from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import NodeState, PartialSnapshot
+from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.errors import ConfigError
@@ -91,6 +93,9 @@ class Alone:
 
     async def corpus(self, contract: Contract) -> bytes:
         return small_corpus().pack()
+
+    async def blob(self, blob: Blob, path: Path) -> None:
+        raise Refused("this swarm has no blobs")
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
         path = folder / f"snapshot-{self._swarm.step}.part"

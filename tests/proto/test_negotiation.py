@@ -26,7 +26,7 @@ def test_the_newest_common_version_is_chosen(newest: int, oldest: int, contract:
 @pytest.mark.parametrize(
     ("newest", "oldest", "said"),
     [
-        (1, 0, "the node is the older one; update the node to thinwire 0.2.0"),
+        (1, 0, "the node is the older one; update the node to thinwire 0.3.0"),
         (0, 0, "the node is the older one"),
         (2, 0, "format 2, which needs protocol 3, but the node speaks 2; update the node to thinwire 0.2.0 or newer"),
         (4, 0, "the coordinator is the older one"),

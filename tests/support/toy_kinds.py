@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DATA, MODELS, Contract, DataSpec, ModelSpec, Parameter, RunSpec
-from thinwire_proto.task import DATA_KINDS, TASKS, Batch
+from thinwire_proto.task import DATA_KINDS, NO_BLOBS, TASKS, Batch, DataKind, DataSource, HeldOutSet, Made, Task
 
 
 @MODELS.register(since="0.2.0")
@@ -45,21 +46,21 @@ class Line(nn.Module):
 
 
 @TASKS.register("line")
-class LineTask:
+class LineTask(Task):
     def __init__(self, spec: LineSpec) -> None:
         self._spec = spec
 
     def manifest(self) -> tuple[Parameter, ...]:
         return (Parameter(name="slope.weight", shape=(1, self._spec.width)),)
 
-    def initial_state(self, seed: int) -> dict[str, Tensor]:
+    def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         return {"slope.weight": torch.zeros(1, self._spec.width)}
 
-    def model(self, device: torch.device | str) -> Line:
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Line:
         return Line(self._spec.width).to(device)
 
 
-class Slopes:
+class Slopes(DataSource):
     """Nothing is fetched: a sample follows from its position."""
 
     def __init__(self, contract: Contract) -> None:
@@ -71,27 +72,24 @@ class Slopes:
         x = torch.stack(of_each)
         return x, x.sum(1, keepdim=True)
 
-    def held_out(self, samples_max: int) -> Batch:
-        return self.batch(range(1 << 40, (1 << 40) + samples_max))
+    def held_out_sets(self) -> tuple[HeldOutSet, ...]:
+        return (HeldOutSet("slopes", 64),)
 
-    def encode(self, text: str) -> Tensor | None:
-        return None
-
-    def decode(self, tokens: Tensor) -> str:
-        return ""
+    def held_out(self, name: str, samples: Sequence[int]) -> Batch:
+        return self.batch([(1 << 40) + sample for sample in samples])
 
     def describe(self) -> str:
         return "slopes without end"
 
 
-class SlopesKind:
-    def make(self, run: RunSpec, go_on: Callable[[], None]) -> tuple[DataSpec, bytes]:
-        return run.data, b""
+class SlopesKind(DataKind):
+    def make(self, run: RunSpec, go_on: Callable[[], None]) -> Made:
+        return Made(run.data)
 
     def file_bytes_max(self, spec: SlopesSpec) -> int:
         return 0
 
-    def open(self, file: bytes, contract: Contract) -> Slopes:
+    def open(self, file: bytes, contract: Contract, blobs: Blobs) -> Slopes:
         return Slopes(contract)
 
 

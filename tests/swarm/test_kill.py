@@ -24,7 +24,9 @@ def test_the_swarm_continues_without_a_killed_node_which_catches_up_later(swarm:
 
     again = swarm.node("victim", "--rounds", "5")
     assert ended(again) == 0
-    assert totals(again) == (5, 0)
+    counted, not_counted = totals(again)
+    assert counted == 5
+    assert not_counted <= 1  # the round that it found open may end before its votes arrive
     step, _ = last_fingerprint(again)
     assert step > killed_at + 20
     assert swarm.status().fingerprints_different == 0

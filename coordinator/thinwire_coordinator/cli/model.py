@@ -21,7 +21,7 @@ def export(folder: Path, step: int | None, out: Path) -> None:
 
 def print_sample(folder: Path, prompt: str, length: int, temperature: float, seed: int) -> None:
     state = open_state(folder, read_only=True)
-    print(prompt + sample(_replica_of(state, None), state.data, prompt, length, temperature, seed))
+    print(prompt + sample(_replica_of(state, None), state.data, state.blobs, prompt, length, temperature, seed))
 
 
 def replica_at(folder: Path, step: int | None) -> Replica:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from thinwire_proto.contract import DATA, RunSpec, parse_run
+from thinwire_proto.contract import DATA, MODELS, DataSpec, ModelSpec, RunSpec, parse_run
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models import PRESETS
 
@@ -28,11 +28,11 @@ def read_run(path: Path) -> RunSpec:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     _expand_preset(document, str(path))
-    data = document.get("data", {})
-    kind = DATA.kind_of(data)
-    for key in kind.spec.DERIVED if kind else ():
-        if isinstance(data, dict) and key in data:
-            raise ConfigError(f"{path}: data.{key}: computed by the coordinator; remove it")
+    for union in (MODELS, DATA):
+        section = document.get(union.section, {})
+        kind = union.kind_of(section)
+        if kind is not None and isinstance(section, dict):
+            _check_keys(section, kind.spec, f"{path}: {union.section}", path.parent)
     return parse_run(document, str(path))
 
 
@@ -44,3 +44,13 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
     if name not in PRESETS:
         raise ConfigError(f"{source}: model.preset: {name!r} does not exist; choose one of {', '.join(PRESETS)}")
     document["model"] = PRESETS[name].model_dump(exclude={"kind"}) | model
+
+
+def _check_keys(section: dict[str, Any], spec: type[ModelSpec | DataSpec], name: str, folder: Path) -> None:
+    """Refuse derived keys, and resolve paths relative to the run file's folder."""
+    for key in spec.DERIVED:
+        if key in section:
+            raise ConfigError(f"{name}.{key}: computed by the coordinator; remove it")
+    for key in spec.LOCAL:
+        if isinstance(value := section.get(key), str) and value:
+            section[key] = str(folder.resolve() / value)

@@ -3,6 +3,7 @@
 contract.json               the contract, in canonical form
 corpus.zst                  the data file, if the contract's kind of data has one
 ledger.sqlite               rows, voids, terms, losses
+blobs/HASH                  shards of data and weights of a base, which nodes fetch as they need them
 updates/HASH                bodies of updates, if they are stored here
 bodies.url                  address of the bodies, if they are stored elsewhere
 snapshots/STEP.safetensors  parameters and state of a replica at a step
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_proto.blobs import Blob, BlobFolder
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -31,7 +33,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.models import check_manifest
-from thinwire_proto.task import DataSource, data_kind_of, task_of
+from thinwire_proto.task import DataSource, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
 from thinwire_proto.wire.rows import Row, genesis
 
@@ -59,6 +61,7 @@ class RunState:
     folder: Path
     contract: Contract
     data: DataSource
+    blobs: BlobFolder
     ledger: Ledger
     reading_ledger: Ledger
     """A connection of its own, for the thread that answers joining and waiting nodes."""
@@ -145,10 +148,17 @@ def lock_state(folder: Path) -> FileLock:
     return lock
 
 
-def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_on: GoOn = always) -> None:
+def create_state(
+    folder: Path,
+    run: RunSpec,
+    bodies_url: str | None = None,
+    go_on: GoOn = always,
+    weights: Path | None = None,
+) -> None:
     """Create a new run: its data, contract and first state. `contract.json` appears last, when all else is complete.
 
-    bodies_url: where to store bodies; None means the state directory. If `go_on` raises or the process dies, a later
+    bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
+    parameters; None draws them at random. If `go_on` raises or the process dies, a later
     call starts over.
     """
     unfinished = folder / "contract.json.new"  # exists only while a run is being created
@@ -161,14 +171,18 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_o
                 "or give another --state-dir"
             )
     _keep_bodies_url(folder, bodies_url)
-    data, file = data_kind_of(run.data).make(run, go_on)
-    task = task_of(run.model)
-    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": data}
+    model, model_blobs = complete_model(run.model, go_on)
+    run = run.model_copy(update={"model": model})
+    made = data_kind_of(run.data).make(run, go_on)
+    task = task_of(model)
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
     contract = Contract(**sections, parameters=task.manifest())
-    if file:
-        replace_synced(folder / DATA_FILE, file)
+    if made.file:
+        replace_synced(folder / DATA_FILE, made.file)
+    blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)
     go_on()
-    first = Replica(contract, task.initial_state(int.from_bytes(os.urandom(7), "big")), 0, b"")
+    tensors = task.load(weights) if weights else task.initial_state(int.from_bytes(os.urandom(7), "big"), blobs)
+    first = Replica(contract, tensors, 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
     replace_synced(unfinished, contract.written)
     snapshots = folder / "snapshots"
@@ -181,6 +195,24 @@ def create_state(folder: Path, run: RunSpec, bodies_url: str | None = None, go_o
     sync_folder(folder)
 
 
+def keep_blobs(folder: Path, blobs: Mapping[Blob, Path], go_on: GoOn) -> BlobFolder:
+    """Link or copy blobs into a folder. Each appears under its name when it is complete."""
+    for blob, source in blobs.items():
+        go_on()
+        folder.mkdir(exist_ok=True)
+        path = folder / blob.hash
+        if path.exists():
+            continue
+        passing = path.with_suffix(".part")
+        passing.unlink(missing_ok=True)
+        try:
+            os.link(source, passing)
+        except OSError:  # another file system
+            shutil.copyfile(source, passing)
+        rename_synced(passing, path)
+    return BlobFolder(folder)
+
+
 def is_state(folder: Path) -> bool:
     return (folder / "contract.json").exists()
 
@@ -191,7 +223,10 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
         contract = _read_contract(folder / "contract.json")
         check_manifest(contract)
         kind = data_kind_of(contract.data)
-        data = kind.open((folder / DATA_FILE).read_bytes() if kind.file_bytes_max(contract.data) else b"", contract)
+        file, blobs = b"", BlobFolder(folder / "blobs")
+        if kind.file_bytes_max(contract.data):
+            file = (folder / DATA_FILE).read_bytes()
+        data = kind.open(file, contract, blobs)
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} is not a coordinator's state directory: {error.filename} is missing") from None
     except PayloadError as error:
@@ -201,7 +236,7 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
         raise Damaged(f"{path} is missing", restore="it")
     ledger = Ledger(path, read_only=read_only)
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
-    return RunState(folder, contract, data, ledger, reading, fetch, watch, upkeep, Bodies(url))
+    return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url))
 
 
 def _read_contract(path: Path) -> Contract:

@@ -26,6 +26,7 @@ from thinwire_proto.wire.negotiation import ABILITIES, choose
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
+HASH_BYTES = 32
 REFUSAL_LENGTH_MAX = 2000
 """gRPC sends an error's text in a header, and headers are limited to 8 kB."""
 
@@ -147,6 +148,17 @@ class Service(SwarmServicer):
             async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
                 yield part
 
+    async def Blob(self, request: pb.BlobRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
+        member = await self._member(request.session, context)
+        path = self._swarm.state.blobs.folder / request.hash.hex()
+        if len(request.hash) != HASH_BYTES or not path.is_file():
+            text = f"this coordinator does not have the blob {request.hash.hex()[:16]}…"
+            await context.abort(grpc.StatusCode.NOT_FOUND, text)
+        self._swarm.events.tell(Fetched(member.node_id, "blob"))
+        async with _one_at_a_time(member, "Blob", context):
+            async for part in self._file(member, path, offset=request.offset):
+                yield part
+
     async def _file(self, member: Member, path: Path, step: int = 0, offset: int = 0) -> AsyncIterator[pb.FilePart]:
         """The parts of a file from `offset` on: at least one, even if no bytes are left."""
         with path.open("rb") as file:
@@ -160,6 +172,10 @@ class Service(SwarmServicer):
                 if not (data := await asyncio.to_thread(file.read, PART_BYTES_MAX)):
                     return
                 part = pb.FilePart(data=data)
+
+    async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
+        await self._member(request.session, context)
+        return pb.EvaluatedReply()
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:
         swarm, view = self._swarm, self._swarm.view

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from thinwire_node.storage.state import Head, PartialSnapshot
+from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.exact.replica import Replica
@@ -218,6 +219,11 @@ class Exchange(Protocol):
 
     async def corpus(self, contract: Contract) -> bytes:
         """Fetch the run's data file. The data kind checks its contents."""
+
+    async def blob(self, blob: Blob, path: Path) -> None:
+        """Fetch a blob into a file, or the rest of it if the file has its beginning. The caller checks the hash.
+
+        Raises Refused if the swarm does not have it."""
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
         """Fetch the newest snapshot into the file `snapshot-STEP.part` in the folder.

@@ -40,7 +40,7 @@ async def fetch_data(exchange: Exchange, state: NodeState, contract: Contract) -
         size_max = kind.file_bytes_max(contract.data)
         tell(log, logging.INFO, "node.fetching_corpus", f"fetching the data (up to {size_max:,} bytes)", bytes=size_max)
         file = await exchange.corpus(contract)
-        data = await asyncio.to_thread(kind.open, file, contract)
+        data = await asyncio.to_thread(kind.open, file, contract, state.blobs)
         state.write(DATA_FILE, file)
     return data
 

@@ -9,6 +9,7 @@ replica.safetensors       the parameters, saved periodically
 momentum.safetensors      the momentum after an extraction, with the contribution that was extracted
 sent.json                 contributions sent since that save. The saved momentum still contains them, so the node must
                           drop it if one of them was counted
+blobs/HASH                shards of data and weights of a base, checked against their hash when they arrived
 snapshot-STEP.part        a snapshot that is partly downloaded
 status.json               the newest report, at most a few seconds old, for `thinwire-node status`
 lock                      held by the node that runs on this directory
@@ -33,6 +34,7 @@ from thinwire_common.files import rename_synced, replace_synced, replace_whole, 
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
 from thinwire_proto import limits
+from thinwire_proto.blobs import BlobFolder
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.parameters import save_tensors
@@ -86,6 +88,7 @@ class NodeState:
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
             self._sweep()
             self.node_id = self._identity()
+            self.blobs = BlobFolder(folder / "blobs")
             self.head = self._read_head()
         except Timeout:
             raise ConfigError(
@@ -140,7 +143,7 @@ class NodeState:
         kind = data_kind_of(contract.data)
         is_fetched = kind.file_bytes_max(contract.data) > 0
         try:
-            return kind.open(self.path(DATA_FILE).read_bytes() if is_fetched else b"", contract)
+            return kind.open(self.path(DATA_FILE).read_bytes() if is_fetched else b"", contract, self.blobs)
         except (FileNotFoundError, PayloadError):
             return None
 

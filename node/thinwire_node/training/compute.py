@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from thinwire_node.training.precision import compute_dtype
-from thinwire_proto.task import Batch, Stateless, Task
+from thinwire_proto.blobs import Blobs
+from thinwire_proto.task import NO_BLOBS, Batch, Stateless, Task
 
 log = logging.getLogger("thinwire.node")
 
@@ -55,10 +56,10 @@ class Compute(Protocol):
 class TorchCompute:
     """Computes on one torch device. The forward pass may use bfloat16; parameters and gradients are float32."""
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: Task, device: torch.device, blobs: Blobs = NO_BLOBS) -> None:
         self.device = device
         self._dtype = compute_dtype(device)
-        self._model = Stateless(task.model(device))
+        self._model = Stateless(task.model(device, blobs))
         self._parameters: dict[str, Tensor] = {}
         self._copies: dict[str, Tensor] | None = None  # None while `_parameters` are the caller's own tensors
         self._is_interrupted = threading.Event()

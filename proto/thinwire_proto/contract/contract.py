@@ -37,6 +37,11 @@ class Contract(RunSpec):
 
     @model_validator(mode="after")
     def _complete(self) -> Contract:
+        for section, spec in (("model", self.model), ("data", self.data)):
+            for key in spec.LOCAL:
+                if getattr(spec, key):
+                    raise ValueError(f"{section}.{key} is a path, and a contract has no paths")
+        self.model.check_complete()
         self.data.check_complete(self.model)
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) != len(names):

@@ -75,8 +75,9 @@ def contract_like(held: Contract, run: RunSpec) -> Contract:
     Keys missing from the file get the defaults of `held`'s format version.
     """
     asked = run.model_dump()
-    if type(held.data) is type(run.data):
-        asked["data"] |= {key: getattr(held.data, key) for key in held.data.DERIVED}
+    for section, ours, theirs in (("data", held.data, run.data), ("model", held.model, run.model)):
+        if type(ours) is type(theirs):
+            asked[section] |= {key: getattr(ours, key) for key in (*ours.DERIVED, *ours.LOCAL)}
     if held.version == 1:
         for section, meant in version_1.MEANT.items():
             said = getattr(run, section).model_fields_set

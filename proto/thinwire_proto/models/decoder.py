@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DecoderSpec, Parameter
 from thinwire_proto.models.trained import manifest, trained
-from thinwire_proto.task import TASKS
+from thinwire_proto.task import NO_BLOBS, TASKS, Task
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
 INITIAL_STD = 0.02  # GPT-2
@@ -120,7 +121,7 @@ class Decoder(nn.Module):
 
 
 @TASKS.register("decoder")
-class DecoderTask:
+class DecoderTask(Task):
     """The `Task` of the model kind `decoder`."""
 
     def __init__(self, spec: DecoderSpec) -> None:
@@ -129,12 +130,12 @@ class DecoderTask:
     def manifest(self) -> tuple[Parameter, ...]:
         return _manifest_of(self._spec)
 
-    def initial_state(self, seed: int) -> dict[str, Tensor]:
+    def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
         model = self.model("cpu")
         model.initialise(torch.Generator().manual_seed(seed))
         return trained(model)
 
-    def model(self, device: torch.device | str) -> Decoder:
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Decoder:
         with torch.device(device):
             return Decoder(self._spec)
 

@@ -202,6 +202,7 @@ class Announcement(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     CLOCK_US_FIELD_NUMBER: _builtins.int
+    EVALUATE_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     term: _builtins.int
     """One life of the coordinator process. A round's number belongs to its term."""
@@ -223,6 +224,10 @@ class Announcement(_message.Message):
     def lease(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
         """The samples that the node may train on, in this order, without those that it has reported as trained."""
 
+    @_builtins.property
+    def evaluate(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationPart]:
+        """Parts of the held-out sets that the node shall measure on the parameters of `step`, besides training."""
+
     def __init__(
         self,
         *,
@@ -236,14 +241,87 @@ class Announcement(_message.Message):
         lease: _abc.Iterable[Global___SampleRange] | None = ...,
         text: _builtins.str = ...,
         clock_us: _builtins.int = ...,
+        evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "evaluate", b"evaluate", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
+
+@_typing.final
+class EvaluationPart(_message.Message):
+    """`count` samples of a held-out set, from number `start` on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    name: _builtins.str
+    start: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        name: _builtins.str = ...,
+        start: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "name", b"name", "start", b"start", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluationPart: _TypeAlias = EvaluationPart  # noqa: Y015
+
+@_typing.final
+class EvaluatedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    loss: _builtins.float
+    """Mean loss over the samples of the part, in nats per token, computed in float32."""
+    @_builtins.property
+    def part(self) -> Global___EvaluationPart: ...
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        part: Global___EvaluationPart | None = ...,
+        loss: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss", "part", b"part", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluatedRequest: _TypeAlias = EvaluatedRequest  # noqa: Y015
+
+@_typing.final
+class EvaluatedReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluatedReply: _TypeAlias = EvaluatedReply  # noqa: Y015
 
 @_typing.final
 class SampleRange(_message.Message):
@@ -671,6 +749,33 @@ class CorpusRequest(_message.Message):
 Global___CorpusRequest: _TypeAlias = CorpusRequest  # noqa: Y015
 
 @_typing.final
+class BlobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    hash: _builtins.bytes
+    """SHA-256, 32 bytes."""
+    offset: _builtins.int
+    """To resume a download: how many bytes the node has."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        hash: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "offset", b"offset", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlobRequest: _TypeAlias = BlobRequest  # noqa: Y015
+
+@_typing.final
 class FilePart(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -744,6 +849,7 @@ class StatusReply(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     MEASURED_STEP_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    HELD_OUT_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """In words: waiting for nodes, training, complete."""
     term: _builtins.int
@@ -772,6 +878,10 @@ class StatusReply(_message.Message):
     parameters: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]: ...
+    @_builtins.property
+    def held_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldOutLoss]:
+        """The newest loss of each held-out set."""
+
     def __init__(
         self,
         *,
@@ -795,10 +905,11 @@ class StatusReply(_message.Message):
         nodes: _abc.Iterable[Global___NodeStatus] | None = ...,
         measured_step: _builtins.int = ...,
         parameters: _builtins.int = ...,
+        held_out: _abc.Iterable[Global___HeldOutLoss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
     _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015
@@ -818,6 +929,36 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss_training) -> _WhichOneofReturnType__loss_training | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class HeldOutLoss(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    BITS_PER_BYTE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    step: _builtins.int
+    loss: _builtins.float
+    """In nats per token."""
+    bits_per_byte: _builtins.float
+    """Bits per byte of text; 0 if the samples are not text."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        step: _builtins.int = ...,
+        loss: _builtins.float = ...,
+        bits_per_byte: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits_per_byte", b"bits_per_byte", "loss", b"loss", "name", b"name", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldOutLoss: _TypeAlias = HeldOutLoss  # noqa: Y015
 
 @_typing.final
 class NodeStatus(_message.Message):

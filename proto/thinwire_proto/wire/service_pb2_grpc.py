@@ -79,6 +79,16 @@ class SwarmStub:
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.CorpusRequest.SerializeToString,
                 response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.FilePart.FromString,
                 _registered_method=True)
+        self.Blob = channel.unary_stream(
+                '/thinwire.v1.Swarm/Blob',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.BlobRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.FilePart.FromString,
+                _registered_method=True)
+        self.Evaluated = channel.unary_unary(
+                '/thinwire.v1.Swarm/Evaluated',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/thinwire.v1.Swarm/Status',
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.StatusRequest.SerializeToString,
@@ -153,6 +163,21 @@ class SwarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Blob(self, request, context):
+        """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
+        NOT_FOUND: this coordinator does not have it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evaluated(self, request, context):
+        """Takes the held-out loss of one part that the coordinator assigned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Returns the state of the swarm.
         """
@@ -207,6 +232,16 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.Corpus,
                     request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.CorpusRequest.FromString,
                     response_serializer=thinwire__proto_dot_wire_dot_service__pb2.FilePart.SerializeToString,
+            ),
+            'Blob': grpc.unary_stream_rpc_method_handler(
+                    servicer.Blob,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.BlobRequest.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.FilePart.SerializeToString,
+            ),
+            'Evaluated': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evaluated,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedRequest.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -457,6 +492,60 @@ class Swarm:
             '/thinwire.v1.Swarm/Corpus',
             thinwire__proto_dot_wire_dot_service__pb2.CorpusRequest.SerializeToString,
             thinwire__proto_dot_wire_dot_service__pb2.FilePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Blob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/thinwire.v1.Swarm/Blob',
+            thinwire__proto_dot_wire_dot_service__pb2.BlobRequest.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.FilePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evaluated(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/thinwire.v1.Swarm/Evaluated',
+            thinwire__proto_dot_wire_dot_service__pb2.EvaluatedRequest.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.EvaluatedReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,12 @@ class SwarmStub:
     """The node leaves in good order, and returns the untrained part of its lease."""
     Corpus: _grpc.UnaryStreamMultiCallable[_service_pb2.CorpusRequest, _service_pb2.FilePart]
     """Sends the corpus of the contract, compressed."""
+    Blob: _grpc.UnaryStreamMultiCallable[_service_pb2.BlobRequest, _service_pb2.FilePart]
+    """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
+    NOT_FOUND: this coordinator does not have it.
+    """
+    Evaluated: _grpc.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]
+    """Takes the held-out loss of one part that the coordinator assigned."""
     Status: _grpc.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]
     """Returns the state of the swarm."""
 
@@ -79,6 +85,12 @@ class SwarmAsyncStub(SwarmStub):
     """The node leaves in good order, and returns the untrained part of its lease."""
     Corpus: _aio.UnaryStreamMultiCallable[_service_pb2.CorpusRequest, _service_pb2.FilePart]  # type: ignore[assignment]
     """Sends the corpus of the contract, compressed."""
+    Blob: _aio.UnaryStreamMultiCallable[_service_pb2.BlobRequest, _service_pb2.FilePart]  # type: ignore[assignment]
+    """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
+    NOT_FOUND: this coordinator does not have it.
+    """
+    Evaluated: _aio.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]  # type: ignore[assignment]
+    """Takes the held-out loss of one part that the coordinator assigned."""
     Status: _aio.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]  # type: ignore[assignment]
     """Returns the state of the swarm."""
 
@@ -156,6 +168,24 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_service_pb2.FilePart], _abc.AsyncIterator[_service_pb2.FilePart]]:
         """Sends the corpus of the contract, compressed."""
+
+    @_abc_1.abstractmethod
+    def Blob(
+        self,
+        request: _service_pb2.BlobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_service_pb2.FilePart], _abc.AsyncIterator[_service_pb2.FilePart]]:
+        """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
+        NOT_FOUND: this coordinator does not have it.
+        """
+
+    @_abc_1.abstractmethod
+    def Evaluated(
+        self,
+        request: _service_pb2.EvaluatedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_service_pb2.EvaluatedReply, _abc.Awaitable[_service_pb2.EvaluatedReply]]:
+        """Takes the held-out loss of one part that the coordinator assigned."""
 
     @_abc_1.abstractmethod
     def Status(

@@ -17,6 +17,7 @@ from thinwire_node.exchange.coordinator.traffic import CountedChannel
 from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, Refused, SealedUpdate
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
+from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
 from thinwire_proto.errors import ContractError, RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
@@ -182,6 +183,14 @@ class Link:
             packed += part
         return bytes(packed)
 
+    async def blob(self, blob: Blob, path: Path) -> None:
+        """Fetch a blob into a file, or the rest of it if the file has its beginning. The caller checks the hash."""
+        offset = await asyncio.to_thread(_size_of, path)
+        request = pb.BlobRequest(session=self._session, hash=bytes.fromhex(blob.hash), offset=offset)
+        with path.open("ab") as file:
+            async for part, _ in self._parts(self._stub.Blob(request), blob.size):
+                await asyncio.to_thread(file.write, part)
+
     async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
         """Yield a file part by part; the first part comes with its message. Raises LinkLost if the file is incomplete
         or too large."""
@@ -211,6 +220,10 @@ def connect(address: str, traffic: Traffic) -> Link:
 
     stub: Any = SwarmStub(CountedChannel(channel, traffic))  # type: ignore[call-overload]  # a stub needs only these methods
     return Link(stub, close)
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _checked(row: Row, body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:

@@ -14,6 +14,7 @@ from thinwire_node.exchange.kinds import Surroundings
 from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import PartialSnapshot
+from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
@@ -52,6 +53,9 @@ class Star:
 
     async def corpus(self, contract: Contract) -> bytes:
         return await self._link.corpus(contract)
+
+    async def blob(self, blob: Blob, path: Path) -> None:
+        await self._link.blob(blob, path)
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
         return await self._link.snapshot(folder, contract, begun)

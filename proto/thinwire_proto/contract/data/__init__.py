@@ -18,6 +18,8 @@ class DataSpec(KindSpec):
 
     DERIVED: ClassVar[tuple[str, ...]] = ()
     """Keys that the coordinator computes."""
+    LOCAL: ClassVar[tuple[str, ...]] = ()
+    """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
 
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the order of samples")
     order: Order = Field(

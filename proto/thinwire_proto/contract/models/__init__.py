@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class ModelSpec(KindSpec):
     """The spec of a model. Both ends build the same tensors from it alone."""
 
+    DERIVED: ClassVar[tuple[str, ...]] = ()
+    """Keys that the coordinator computes."""
+    LOCAL: ClassVar[tuple[str, ...]] = ()
+    """Keys of a run file that name files of the coordinator's machine. They are empty in a contract."""
+
     vocabulary: int
     """Number of different tokens."""
     context: int
     """Tokens per sample; converts counts of samples into counts of tokens."""
+
+    def check_complete(self) -> None:
+        """Raise ValueError if a key is missing that is optional in a run file but required in a contract."""
 
     def in_words(self) -> str:
         """A short description for the web page."""

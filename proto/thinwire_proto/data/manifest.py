@@ -1,0 +1,77 @@
+"""The manifest of prepared data: its shards, by source, and its tokenizer. Its SHA-256 is in the contract.
+
+`thinwire-coordinator prepare` writes a folder:
+
+    manifest.json    this, in canonical JSON
+    blobs/HASH       shards, and the tokenizer's `tokenizer.json` (format of the `tokenizers` library)
+
+A shard of tokens is their little-endian integers, one after another, without a head. A document ends with the token
+`end`, if there is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from thinwire_proto.blobs import HASH_PATTERN, Blob
+from thinwire_proto.contract.sections import Section, canonical_json
+from thinwire_proto.errors import PayloadError
+
+MANIFEST_FILE = "manifest.json"
+BLOBS_FOLDER = "blobs"
+
+
+class Shard(Section):
+    """A shard. tokens: how many tokens it has; of images: how many images. text_bytes: bytes of text in UTF-8 that the
+    tokens stand for; 0 if they are not text."""
+
+    hash: str = Field(pattern=HASH_PATTERN)
+    size: int = Field(ge=1, le=1 << 40)
+    tokens: int = Field(ge=1, le=1 << 40)
+    text_bytes: int = Field(0, ge=0, le=1 << 50)
+
+    @property
+    def blob(self) -> Blob:
+        return Blob(self.hash, self.size)
+
+
+class Source(Section):
+    """One source of a mixture. held_out: shards of the documents that no node trains on; may be empty."""
+
+    name: str = Field(min_length=1, max_length=64)
+    train: tuple[Shard, ...] = Field(strict=False)
+    held_out: tuple[Shard, ...] = Field((), strict=False)
+
+
+class Manifest(Section):
+    """The manifest.
+
+    token: type of a token in a shard. tokenizer: hash and size of `tokenizer.json`; None: token i is the byte i.
+    end: the token that ends a document. files: other files of the tokenizer, by name, such as
+    `tokenizer_config.json` with a chat template.
+    """
+
+    version: Literal[1] = 1
+    token: Literal["uint8", "uint16", "uint32"] = "uint16"
+    vocabulary: int = Field(ge=2, le=1 << 31)
+    end: int | None = Field(None, ge=0)
+    tokenizer: Shard | None = None
+    files: dict[str, Shard] = Field(default_factory=dict)
+    sources: tuple[Source, ...] = Field(min_length=1, max_length=1024, strict=False)
+
+    def written(self) -> bytes:
+        return canonical_json(self.model_dump(mode="json"))
+
+
+def read_manifest(data: bytes, expected_hash: str = "") -> Manifest:
+    """Read a manifest. Raises PayloadError if it is malformed, or not the one with `expected_hash`."""
+    found = hashlib.sha256(data).hexdigest()
+    if expected_hash and found != expected_hash:
+        raise PayloadError(f"the manifest has hash {found[:16]}…; the contract names {expected_hash[:16]}…")
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise PayloadError(f"the manifest cannot be read: {error.errors()[0]['msg']}") from None
