@@ -7,7 +7,8 @@ import math
 import time
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.evaluation import HeldOut, SampleBudget
+from thinwire_coordinator.evaluation import HeldOut
+from thinwire_coordinator.generation import SampleBudget
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
 from thinwire_coordinator.swarm.swarm import Swarm

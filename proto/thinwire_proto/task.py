@@ -45,8 +45,9 @@ class Model(Protocol):
 class Writes(Protocol):
     """A model that can continue a sequence of tokens."""
 
-    def generate(self, prompt: Tensor, count: int, temperature: float, generator: torch.Generator) -> Tensor:
-        """Generate `count` tokens after `prompt` [length], drawn at `temperature`; 0 picks the most likely ones."""
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """The logits, float32 [vocabulary], of the token after `tokens`, int64 [length]. Of a text that is longer than
+        the model's context, the model sees the end."""
 
 
 @dataclass(frozen=True)
@@ -225,16 +226,9 @@ class Stateless:
     def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
         return self._call(parameters, "loss", *batch)
 
-    def generate(
-        self,
-        parameters: Mapping[str, Tensor],
-        prompt: Tensor,
-        count: int,
-        temperature: float,
-        generator: torch.Generator,
-    ) -> Tensor:
+    def next_logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """See `Writes`."""
-        return self._call(parameters, "generate", prompt, count, temperature, generator)
+        return self._call(parameters, "next_logits", tokens)
 
     def _call(self, parameters: Mapping[str, Tensor], method: str, *arguments: object) -> Tensor:
         named = {f"model.{name}": tensor for name, tensor in parameters.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from thinwire_coordinator.evaluation import SAMPLE_SHARE, SampleBudget
+from thinwire_coordinator.generation import SAMPLE_SHARE, SampleBudget
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.web import live

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thinwire_coordinator.evaluation import sample
+from thinwire_coordinator.generation import Sampling, generate, prompt_tokens, text_of, tokenizer_of
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import Stateless, task_of
 
 
 def export(folder: Path, step: int | None, out: Path) -> None:
@@ -19,9 +20,18 @@ def export(folder: Path, step: int | None, out: Path) -> None:
     print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {out}")
 
 
-def print_sample(folder: Path, prompt: str, length: int, temperature: float, seed: int) -> None:
+def print_sample(folder: Path, step: int | None, prompt: str, sampling: Sampling) -> None:
+    """Print a prompt and what the model of a step continues it with, as it is generated."""
     state = open_state(folder, read_only=True)
-    print(prompt + sample(_replica_of(state, None), state.data, state.blobs, prompt, length, temperature, seed))
+    model = Stateless(task_of(state.contract.model).model("cpu", state.blobs))
+    tokenizer = tokenizer_of(model, state.data)
+    if tokenizer is None:
+        raise ConfigError(f"a model of kind {state.contract.model.kind!r} generates no text from these data")
+    parameters, tokens = _replica_of(state, step).tensors, prompt_tokens(tokenizer, prompt)
+    print(prompt, end="", flush=True)
+    for piece in text_of(tokenizer, tokens, generate(model, parameters, tokens, sampling, tokenizer.end)):
+        print(piece, end="", flush=True)
+    print()
 
 
 def replica_at(folder: Path, step: int | None) -> Replica:

@@ -34,11 +34,15 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
     export.set_defaults(command=_export)
 
-    write = commands.add_parser("sample", help="generate text with the current model")
+    write = commands.add_parser("sample", help="generate text with the model of a step")
+    write.add_argument("--step", type=int, metavar="S", help="default: the newest")
     write.add_argument("--prompt", default="def ", metavar="TEXT")
-    write.add_argument("--length", type=_positive, default=300, metavar="BYTES")
+    write.add_argument("--length", type=_positive, default=300, metavar="TOKENS")
     write.add_argument(
-        "--temperature", type=_temperature, default=0.8, help="0 always picks the most likely byte; default 0.8"
+        "--temperature", type=_temperature, default=0.8, help="0 always picks the most likely token; default 0.8"
+    )
+    write.add_argument(
+        "--top-p", type=_share, default=1.0, metavar="P", help="draw only from the likeliest tokens that add up to P"
     )
     write.add_argument("--seed", type=int, default=1)
     write.set_defaults(command=_sample)
@@ -89,15 +93,24 @@ def _sample(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.model import print_sample  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
+    from thinwire_coordinator.generation import Sampling  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
-    print_sample(options.state_dir, given.prompt, given.length, given.temperature, given.seed)
+    sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)
+    print_sample(options.state_dir, given.step, given.prompt, sampling)
 
 
 def _temperature(text: str) -> float:
     number = float(text)
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text}")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
     return number
 
 

@@ -107,17 +107,9 @@ class Decoder(nn.Module):
             tensor.normal_(0.0, std, generator=generator)
 
     @torch.no_grad()
-    def generate(self, prompt: Tensor, count: int, temperature: float, generator: torch.Generator) -> Tensor:
-        """Generate `count` tokens [count] after `prompt` [length], drawn at `temperature`; 0 picks the most likely."""
-        tokens = prompt[None]
-        for _ in range(count):
-            logits = self(tokens[:, -self.spec.context :])[0, -1].float()
-            if temperature == 0:
-                drawn = logits.argmax(0, keepdim=True)
-            else:
-                drawn = torch.multinomial(torch.softmax(logits / temperature, 0), 1, generator=generator)
-            tokens = torch.cat([tokens, drawn[None]], 1)
-        return tokens[0, len(prompt) :]
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """See `thinwire_proto.task.Writes`."""
+        return self(tokens[None, -self.spec.context :])[0, -1].float()  # type: ignore[no-any-return]
 
 
 @TASKS.register("decoder")

@@ -1,0 +1,110 @@
+"""Tests how tokens are drawn from a model's logits, and how they become text."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.small import random_replica, small_contract, small_corpus
+from thinwire_coordinator.generation import Sampling, draw, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_proto.data.byte_tokenizer import ByteTokenizer
+from thinwire_proto.data.text import CorpusText
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.task import Stateless, task_of
+
+LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+BYTES = ByteTokenizer()
+
+
+class Ended(ByteTokenizer):
+    """Like ByteTokenizer, with a token that ends a document."""
+
+    end = 0  # type: ignore[assignment]
+
+
+def small_model() -> tuple[Stateless, dict[str, Tensor]]:
+    contract = small_contract()
+    return Stateless(task_of(contract.model).model("cpu")), random_replica(contract).tensors
+
+
+def drawn(sampling: Sampling, count: int = 2000) -> Counter[int]:
+    generator = torch.Generator().manual_seed(sampling.seed)
+    return Counter(draw(LOGITS, sampling, generator) for _ in range(count))
+
+
+def test_the_byte_model_draws_what_thinwire_0_2_drew() -> None:
+    model, parameters = small_model()
+    tokens, generator = BYTES.encode("line"), torch.Generator().manual_seed(7)
+    reference = []  # as the model's own `generate` did
+    for _ in range(40):
+        logits = model.next_logits(parameters, tokens).detach()
+        reference.append(int(torch.multinomial(torch.softmax(logits / 0.8, 0), 1, generator=generator)))
+        tokens = torch.cat([tokens, torch.tensor(reference[-1:])])
+    assert list(generate(model, parameters, BYTES.encode("line"), Sampling(40, 0.8, seed=7), None)) == reference
+
+
+@pytest.mark.parametrize(("top_p", "likely"), [(1.0, 4), (0.94, 3), (0.79, 2), (0.5, 1), (0.01, 1)])
+def test_top_p_draws_from_the_likeliest_tokens_only(top_p: float, likely: int) -> None:
+    assert set(drawn(Sampling(1, 1.0, top_p))) == set(range(likely))
+
+
+def test_top_p_keeps_the_ratio_of_the_tokens_that_remain() -> None:
+    found = drawn(Sampling(1, 1.0, 0.75))
+    assert found[0] / found.total() == pytest.approx(0.5 / 0.8, abs=0.03)
+
+
+def test_temperature_0_draws_the_likeliest_and_a_high_one_draws_evenly() -> None:
+    assert set(drawn(Sampling(1, 0.0))) == {0}
+    assert min(drawn(Sampling(1, 100.0)).values()) > 400
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_output_that_is_not_finite_is_an_error(wrong: float) -> None:
+    with pytest.raises(ConfigError, match="diverged"):
+        draw(torch.tensor([0.0, wrong]), Sampling(1), torch.Generator())
+
+
+def test_the_end_token_ends_the_text_and_is_left_out() -> None:
+    model, parameters = small_model()
+    tokens = BYTES.encode("line")
+    found = list(generate(model, parameters, tokens, Sampling(30), None))
+    assert len(found) == 30
+    end = found[10]
+    assert list(generate(model, parameters, tokens, Sampling(30), end)) == found[: found.index(end)]
+
+
+def test_an_empty_prompt_begins_a_document() -> None:
+    assert prompt_tokens(BYTES, "").tolist() == [10]
+    assert prompt_tokens(Ended(), "").tolist() == [0]
+    assert prompt_tokens(Ended(), "a").tolist() == [97]
+
+
+class Silent(torch.nn.Linear):
+    """A model that generates nothing."""
+
+    loss = stages = None
+
+
+def test_only_a_model_that_generates_text_has_a_tokenizer() -> None:
+    data = CorpusText(small_corpus(), small_contract())
+    assert isinstance(tokenizer_of(small_model()[0], data), ByteTokenizer)
+    assert tokenizer_of(Stateless(Silent(1, 1)), data) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "naïve – 日本語 🙂", "a\ufffdb", "ends with \ufffd"], ids=["ascii", "wide", "replacement", "last"]
+)
+def test_text_comes_in_whole_characters(text: str) -> None:
+    pieces = list(text_of(BYTES, BYTES.encode("prompt"), text.encode()))
+    assert "".join(pieces) == text
+    assert len(pieces) > 1
+    if "\ufffd" not in text:
+        assert pieces == list(text)
+
+
+def test_bytes_that_are_no_character_are_shown_as_such() -> None:
+    written = b"a\xff\xc3\xa9\xe2\x82b\xf0\x9f"
+    assert "".join(text_of(BYTES, BYTES.encode("p"), written)) == written.decode(errors="replace")
