@@ -39,6 +39,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 	$(BIN)/python -m tools.metrics_table --check
 	$(BIN)/python -m tools.events_table --check
 	$(BIN)/python -m tools.options_table --check
+	$(BIN)/python -m tools.run_reference --check
 
 bench: $(VENV)/.bench  ## bytes, speeds, phases of a round and memory beside baselines; under 5 minutes (BENCH=--full: more)
 	@$(BIN)/python -m bench.speed $(BENCH)

@@ -156,7 +156,7 @@ def test_a_run_file_may_say_what_it_needs() -> None:
 def marks(section: type[Section]) -> Iterator[tuple[str, str]]:
     """Every field of a section and of those in it, by name, with the version in its `since`; of kinds, ours alone."""
     for name, field in section.model_fields.items():
-        if isinstance(field.json_schema_extra, dict):
+        if isinstance(field.json_schema_extra, dict) and "since" in field.json_schema_extra:
             yield f"{section.__name__}.{name}", str(field.json_schema_extra["since"])
         union = next((union for union in field.metadata if isinstance(union, TaggedUnion)), None)
         if union is not None:

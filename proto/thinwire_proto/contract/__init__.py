@@ -30,6 +30,7 @@ from thinwire_proto.contract.sections import (
     Section,
     canonical_json,
     since,
+    unit,
 )
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
@@ -68,4 +69,5 @@ __all__ = [
     "parse_contract",
     "parse_run",
     "since",
+    "unit",
 ]

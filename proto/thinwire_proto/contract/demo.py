@@ -6,24 +6,37 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section
+from thinwire_proto.contract.sections import TILE_EDGE, Magnitude, Section, unit
 
 
 class DemoSpec(Section):
-    """Settings of decoupled momentum (arXiv 2411.19870): how nodes keep and compress their momentum."""
+    """Settings of decoupled momentum (arXiv 2411.19870): how nodes keep and compress their momentum. A tile is 64 × 64
+    parameters; a component is one coefficient of a tile's transform."""
 
-    transform: Literal["dct", "hadamard"] = "dct"
-    k: int = Field(176, ge=1, le=TILE_EDGE**2, description="components kept per tile; see k_policy")
+    transform: Literal["dct", "hadamard"] = Field("dct", description="transform of a tile of the momentum")
+    k: int = Field(
+        176,
+        ge=1,
+        le=TILE_EDGE**2,
+        description="components kept per tile; see k_policy",
+        json_schema_extra=unit("components per tile"),
+    )
     k_policy: Literal["fixed", "total"] = Field(
         "total", description="fixed: every node keeps k; total: the nodes of a round share k, however many they are"
     )
     update_topk: int = Field(
-        0, ge=0, le=TILE_EDGE**2, description="strongest components that an update keeps per tile; 0: all"
+        0,
+        ge=0,
+        le=TILE_EDGE**2,
+        description="strongest components that an update keeps per tile; 0: all",
+        json_schema_extra=unit("components per tile"),
     )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
     alpha: float = Field(1.0, gt=0, le=1, description="fraction of the sent components subtracted from the momentum")
     magnitude: Magnitude = Field(
-        "clipped", description="size of a step: see `decode`; tile: votes carry a scale for each tile"
+        "clipped",
+        description="size of a parameter's step. sign: always the learning rate; clipped: less where the merged votes "
+        "are weak; tile: votes also carry a scale for each tile",
     )
     precondition: Literal["none", "adam"] = Field("adam", description="divisor of the gradient: √v̂ (adam) or 1 (none)")
     precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v per step")

@@ -6,24 +6,56 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import WEIGHT_SUM_MAX, Section
+from thinwire_proto.contract.sections import WEIGHT_SUM_MAX, Section, unit
 
 
 class RoundSpec(Section):
     """The timing of rounds, and the limits for a node within a round."""
 
-    pace: Literal["barrier", "clock"] = "barrier"
-    length_ms: int = Field(30_000, ge=50, le=86_400_000, description="T: maximum length of a round")
+    pace: Literal["barrier", "clock"] = Field(
+        "barrier",
+        description="what ends a round. barrier: all nodes have delivered, or length_ms is over; clock: length_ms is "
+        "over, always",
+    )
+    length_ms: int = Field(
+        30_000, ge=50, le=86_400_000, description="T: maximum length of a round", json_schema_extra=unit("ms")
+    )
     base_age_max: int = Field(
-        0, ge=0, le=16, description="steps that a base may be behind its round; default 1 at pace clock"
+        0,
+        ge=0,
+        le=16,
+        description="steps that a base, the parameters that a gradient was computed on, may be behind its round; with "
+        "1 or more, computing does not wait for the update; default 1 at pace clock",
+        json_schema_extra=unit("steps"),
     )
-    momentum_age_max: int = Field(100, ge=1, description="steps after which an absent node must drop its momentum")
-    min_contributions: int = Field(1, ge=1)
+    momentum_age_max: int = Field(
+        100,
+        ge=1,
+        description="steps after which an absent node must drop its momentum",
+        json_schema_extra=unit("steps"),
+    )
+    min_contributions: int = Field(
+        1,
+        ge=1,
+        description="contributions that a round needs; with fewer, it is void and changes nothing",
+        json_schema_extra=unit("contributions"),
+    )
     samples: int = Field(
-        8, ge=1, le=1 << 20, description="samples for the full weight; at pace barrier also a node's share"
+        8,
+        ge=1,
+        le=1 << 20,
+        description="samples for the full weight; at pace barrier also a node's share",
+        json_schema_extra=unit("samples"),
     )
-    weight_max: int = Field(8, ge=1, le=WEIGHT_SUM_MAX)
-    nodes_max: int = Field(1024, ge=1, le=8192)
+    weight_max: int = Field(
+        8,
+        ge=1,
+        le=WEIGHT_SUM_MAX,
+        description="full weight: a contribution weighs ⌈trained · weight_max / samples⌉, at most this",
+    )
+    nodes_max: int = Field(
+        1024, ge=1, le=8192, description="nodes that may take part at the same time", json_schema_extra=unit("nodes")
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from thinwire_proto.contract.sections import Section
+from thinwire_proto.contract.sections import Section, unit
 
 
 class ScheduleSpec(Section):
     """Linear warm-up, then cosine decay to `floor` times the peak. It depends on the step, not on the round."""
 
-    learning_rate: float = Field(2e-3, gt=0, le=1)
-    warmup_steps: int = Field(50, ge=0)
-    steps: int = Field(200, ge=1, le=1 << 31, description="updates of the whole run")
-    floor: float = Field(0.1, ge=0, le=1)
-    weight_decay: float = Field(0.0, ge=0)
+    learning_rate: float = Field(2e-3, gt=0, le=1, description="peak of the learning rate, after the warm-up")
+    warmup_steps: int = Field(
+        50, ge=0, description="steps in which the rate rises from 0 to its peak", json_schema_extra=unit("steps")
+    )
+    steps: int = Field(200, ge=1, le=1 << 31, description="updates of the whole run", json_schema_extra=unit("steps"))
+    floor: float = Field(0.1, ge=0, le=1, description="rate at the end, as a fraction of the peak")
+    weight_decay: float = Field(
+        0.0, ge=0, description="each step multiplies every parameter by 1 − rate · weight_decay"
+    )
 
     @model_validator(mode="after")
     def _relations(self) -> ScheduleSpec:

@@ -35,6 +35,11 @@ def since(version: str) -> dict[str, Any]:
     return {"since": version}
 
 
+def unit(name: str) -> dict[str, Any]:
+    """Mark a field with the unit of its values, for docs/run-file.md: `Field(8, json_schema_extra=unit("samples"))`."""
+    return {"unit": name}
+
+
 class Parameter(Section):
     """Name and shape of a trained tensor. Tied tensors are listed once; tensors without gradient are not listed."""
 

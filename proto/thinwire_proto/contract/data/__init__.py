@@ -24,7 +24,7 @@ class DataSpec(KindSpec):
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of the order of samples")
     order: Order = Field(
         "feistel",
-        description="order of samples in a pass: see thinwire_proto.data.order; version 1 contracts mean argsort",
+        description="how a pass is shuffled. feistel: by a permutation without memory; argsort: as thinwire 0.1.0 did",
         json_schema_extra=since("0.2.0"),
     )
 

@@ -12,15 +12,16 @@ from thinwire_proto.contract.models import ModelSpec
 
 @DATA.register(since="0.1.0")
 class CorpusSpec(DataSpec):
-    """A corpus. A run file leaves `corpus_hash` and the sizes empty, and the coordinator computes them."""
+    """Files of text as bytes, which every node fetches whole: the Python standard library of the coordinator's
+    machine."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("corpus_hash", "corpus_bytes", "train_bytes")
 
     kind: Literal["corpus"] = "corpus"
-    tokenizer: Literal["bytes"] = "bytes"
+    tokenizer: Literal["bytes"] = Field("bytes", description="how text becomes tokens: each byte is one")
     corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$", description="SHA-256 of the corpus, uncompressed")
-    corpus_bytes: int = Field(0, ge=0, le=1 << 40)
-    train_bytes: int = Field(0, ge=0, le=1 << 40)
+    corpus_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the whole corpus")
+    train_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the part that nodes train on")
 
     def check(self, model: ModelSpec) -> None:
         if self.tokenizer == "bytes" and model.vocabulary < 256:

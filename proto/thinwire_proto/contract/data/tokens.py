@@ -13,7 +13,8 @@ from thinwire_proto.contract.models import ModelSpec
 
 @DATA.register(since="0.3.0")
 class TokensSpec(DataSpec):
-    """Token shards. A node fetches the manifest from the coordinator, and only the shards that its leases need."""
+    """Token shards, which `thinwire-coordinator prepare` makes. A node fetches the manifest from the coordinator, and
+    only the shards that its leases need."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "vocabulary")
     LOCAL: ClassVar[tuple[str, ...]] = ("folder",)
@@ -32,7 +33,7 @@ class TokensSpec(DataSpec):
         description="how often each source of the manifest is drawn, by its name; without it, by its size",
     )
     manifest_hash: str = Field("", pattern=f"^({HASH_PATTERN[1:-1]})?$", description="SHA-256 of the manifest")
-    manifest_bytes: int = Field(0, ge=0, le=1 << 32)
+    manifest_bytes: int = Field(0, ge=0, le=1 << 32, description="size of the manifest")
     vocabulary: int = Field(0, ge=0, le=1 << 31, description="number of different tokens")
 
     @field_validator("weights")

@@ -7,17 +7,24 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from thinwire_proto.contract.models import MODELS, ModelSpec
+from thinwire_proto.contract.sections import unit
 
 
 @MODELS.register(since="0.1.0")
 class DecoderSpec(ModelSpec):
+    """A decoder-only transformer with RMSNorm, rotary positions and SwiGLU; made for text as bytes."""
+
     kind: Literal["decoder"] = "decoder"
-    vocabulary: int = Field(256, ge=2, le=1 << 20)
-    context: int = Field(256, ge=2, le=1 << 17, description="tokens per sample")
-    width: int = Field(128, ge=2, le=1 << 16)
-    layers: int = Field(4, ge=1, le=512)
-    heads: int = Field(4, ge=1, le=1024)
-    hidden: int = Field(384, ge=1, le=1 << 18, description="inner width of the SwiGLU")
+    vocabulary: int = Field(
+        256, ge=2, le=1 << 20, description="number of different tokens", json_schema_extra=unit("tokens")
+    )
+    context: int = Field(256, ge=2, le=1 << 17, description="tokens per sample", json_schema_extra=unit("tokens"))
+    width: int = Field(
+        128, ge=2, le=1 << 16, description="size of the residual stream; a multiple of 2 · heads, best of 64"
+    )
+    layers: int = Field(4, ge=1, le=512, description="number of blocks")
+    heads: int = Field(4, ge=1, le=1024, description="attention heads per block")
+    hidden: int = Field(384, ge=1, le=1 << 18, description="inner width of the SwiGLU; best a multiple of 64")
     tied: bool = Field(True, description="the output matrix is the embedding")
 
     @model_validator(mode="after")

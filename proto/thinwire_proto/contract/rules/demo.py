@@ -9,4 +9,6 @@ from thinwire_proto.contract.rules import RULES, RuleSpec
 
 @RULES.register(since="0.1.0")
 class DemoRuleSpec(RuleSpec):
+    """Gradients are summed, and their mean is added to the momentum."""
+
     kind: Literal["demo"] = "demo"

@@ -9,11 +9,12 @@ from pydantic import Field
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.rules import RULES, RuleSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
+from thinwire_proto.contract.sections import unit
 
 
 @RULES.register(since="0.1.0")
 class LocalAdamWSpec(RuleSpec):
-    """Local AdamW steps.
+    """A node takes local steps of AdamW and sends the compressed difference of its parameters.
 
     A difference of parameters has a meaningful size, and AdamW has preconditioned it already. This explains the changed
     defaults of `demo`.
@@ -22,7 +23,13 @@ class LocalAdamWSpec(RuleSpec):
     DEMO_DEFAULTS: ClassVar[dict[str, Any]] = {"magnitude": "tile", "precondition": "none"}
 
     kind: Literal["local_adamw"] = "local_adamw"
-    micro_batch: int = Field(8, ge=1, le=1 << 20, description="maximum number of samples per inner step")
+    micro_batch: int = Field(
+        8,
+        ge=1,
+        le=1 << 20,
+        description="maximum number of samples per inner step",
+        json_schema_extra=unit("samples"),
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the inner first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the inner second moment")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of an inner step")

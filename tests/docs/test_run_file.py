@@ -1,0 +1,61 @@
+"""docs/run-file.md: every key of every section and kind is there, with a description and the default of the code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from thinwire_proto.contract import RunSpec, Section, parse_run
+from tools.run_reference import PAGE, keys, kinds, values
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TABLES = list(kinds())
+ROW = re.compile(r"^\| `(?P<key>\w+)` \|.*?(?<!\\)\| `(?P<default>[^`]*)` \|", re.MULTILINE)
+
+
+def shown(section: str, kind: str) -> dict[str, Any]:
+    """The defaults in the page's table of a section or a kind; without those that are required."""
+    heading = f'### {section}.kind = "{kind}"' if kind else f"## [{section}]"
+    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    assert found, heading
+    table = re.split(r"^##", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    rows = {match["key"]: match["default"].replace("\\|", "|") for match in ROW.finditer(table)}
+    return {key: None if text == "required" else tomllib.loads(f"x = {text}")["x"] for key, text in rows.items()}
+
+
+def name_of(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+@pytest.mark.parametrize(("section", "kind", "spec"), TABLES, ids=name_of)
+def test_the_page_has_every_key_with_its_default(section: str, kind: str, spec: type[Section]) -> None:
+    defaults = shown(section, kind)
+    fields = keys(spec)
+    assert list(defaults) == list(fields)
+    for key, default in defaults.items():
+        written = fields[key].get_default(call_default_factory=True, validated_data={})
+        assert default is None or default == (list(written) if isinstance(written, tuple) else written), key
+
+
+@pytest.mark.parametrize(("section", "kind", "spec"), TABLES, ids=name_of)
+def test_every_key_has_a_description(section: str, kind: str, spec: type[Section]) -> None:
+    assert [key for key, field in spec.model_fields.items() if key != "kind" and not field.description] == []
+    assert [key for key, field in keys(spec).items() if not values(field)] == []
+    assert spec.__doc__
+
+
+def test_a_run_file_of_all_shown_defaults_is_the_default_run() -> None:
+    default_kinds = {name: getattr(RunSpec(), name) for name in ("model", "data", "rule", "exchange")}
+    document: dict[str, Any] = {}
+    for section, kind, _ in TABLES:
+        if not kind or default_kinds[section].kind == kind:
+            document[section] = shown(section, kind)
+    assert parse_run(document, "run.toml") == RunSpec()
+    assert set(document) == set(RunSpec.model_fields)

@@ -1,0 +1,209 @@
+"""Write docs/run-file.md, the reference of RUN.toml, from the code of the contract, or check it (`--check`)."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from thinwire_proto.contract import ModelSpec, RuleSpec, RunSpec, Section, TaggedUnion
+from thinwire_proto.contract.run import UNIONS
+from thinwire_proto.models import PRESETS
+from thinwire_proto.task import task_of
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "run-file.md"
+OPENING = """# The run file
+
+A run file is a [TOML](https://toml.io) file with up to seven sections. Every key has a default, so an empty file is a
+run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the guide to running one.
+
+Everything in a run file is what the coordinator and all nodes must agree on. When the run is created, it becomes the
+*contract*, which is hashed and cannot change afterwards. What only one process needs, such as addresses and folders, is
+an [option of its command](operating.md#options-and-variables).
+
+Sections with `kind` have several kinds, each with its own keys. An unknown key is an error.
+
+`python -m tools.run_reference` generates this page from the code.
+"""
+SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "exchange")
+POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+HEAD = "| key | values | default | unit | meaning |\n|---|---|---|---|---|"
+DEFAULT_KINDS = {union.section: union.kind_of({}) for union in UNIONS}
+
+
+def page() -> str:
+    unions = {union.section: union for union in UNIONS}
+    assert set(SECTIONS) == set(RunSpec.model_fields)
+    parts = [OPENING]
+    for name in SECTIONS:
+        found = unions.get(name)
+        parts.append(_union(found) if found is not None else _section(name))
+    return "\n".join(parts)
+
+
+def kinds() -> Iterator[tuple[str, str, type[Section]]]:
+    """(section, kind or "", spec) of every table of the page."""
+    unions = {union.section: union for union in UNIONS}
+    for name in SECTIONS:
+        if name in unions:
+            yield from ((name, kind.name, kind.spec) for kind in unions[name])
+        else:
+            yield name, "", type(RunSpec.model_fields[name].default)
+
+
+def keys(spec: type[Section]) -> dict[str, FieldInfo]:
+    """The fields that a run file may have. `kind` and what the coordinator computes are left out."""
+    computed = getattr(spec, "DERIVED", ())
+    return {name: field for name, field in spec.model_fields.items() if name not in ("kind", *computed)}
+
+
+def _section(name: str) -> str:
+    spec = type(RunSpec.model_fields[name].default)
+    return "\n".join([f"## [{name}]", "", _summary(spec), "", _table(spec), ""])
+
+
+def _union(union: TaggedUnion[Any]) -> str:
+    default = DEFAULT_KINDS[union.section]
+    assert default is not None
+    names = ", ".join(f"`{kind.name}`" for kind in union)
+    lines = [f"## [{union.section}]", "", f"`kind` is one of {names}; the default is `{default.name}`.", ""]
+    if union.section == "model":
+        lines += [
+            "`preset` sets the keys of a size that is known by name. Every key that stands beside it overrides it.",
+            "",
+            *_presets(),
+            "",
+        ]
+    for kind in union:
+        lines += [f'### {union.section}.kind = "{kind.name}"', "", _summary(kind.spec), ""]
+        if issubclass(kind.spec, RuleSpec) and kind.spec.DEMO_DEFAULTS:
+            changed = ", ".join(f"`demo.{key} = {toml(value)}`" for key, value in kind.spec.DEMO_DEFAULTS.items())
+            lines += [f"With this rule, the defaults are {changed}.", ""]
+        if keys(kind.spec):
+            lines += [_table(kind.spec), ""]
+        else:
+            lines += ["It has no keys of its own.", ""]
+        if local := getattr(kind.spec, "LOCAL", ()):
+            paths = " and ".join(f"`{key}`" for key in local)
+            lines += [f"{paths}: a path relative to the folder of the run file. It is not part of the contract.", ""]
+    return "\n".join(lines)
+
+
+def _presets() -> Iterator[str]:
+    yield "| preset | kind | parameters | context | vocabulary |"
+    yield "|---|---|---|---|---|"
+    for name, spec in PRESETS.items():
+        yield f"| `{name}` | `{spec.kind}` | {_parameters(spec):,} | {spec.context:,} | {spec.vocabulary:,} |"
+
+
+def _parameters(spec: ModelSpec) -> int:
+    count = 0
+    for parameter in task_of(spec).manifest():
+        size = 1
+        for side in parameter.shape:
+            size *= side
+        count += size
+    return count
+
+
+def _table(spec: type[Section]) -> str:
+    return "\n".join([HEAD, *(_row(name, field) for name, field in keys(spec).items())])
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    meaning = field.description or ""
+    if "since" in extra:
+        meaning += f" (since {extra['since']})"
+    cells = (f"`{name}`", values(field), f"`{default_of(field)}`", str(extra.get("unit", "")), meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default, as a run file would write it."""
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return "required" if default is PydanticUndefined else toml(default)
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }" if value else "{}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml(inner) for inner in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def values(field: FieldInfo) -> str:
+    """What a field takes, in words, with its bounds."""
+    return _kind_of_value(field.annotation) + _bounds(field)
+
+
+def _kind_of_value(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{toml(value)}`" for value in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(_kind_of_value(one) for one in inner if one is not NoneType)
+    if origin in (tuple, list):
+        return f"list of {_plural(inner[0])}"
+    if origin is dict:
+        return f"table of {_plural(inner[1])}"
+    plain = {int: "integer", float: "number", bool: "`true`, `false`", str: "text"}
+    return plain.get(annotation, "table")
+
+
+def _plural(annotation: Any) -> str:
+    return {"integer": "integers", "number": "numbers", "text": "texts"}.get(_kind_of_value(annotation), "values")
+
+
+def _bounds(field: FieldInfo) -> str:
+    low = high = length = ""
+    for bound in field.metadata:
+        if isinstance(bound, Ge):
+            low = f"{_number(bound.ge)} or more"
+        elif isinstance(bound, Gt):
+            low = f"above {_number(bound.gt)}"
+        elif isinstance(bound, Le):
+            high = f"at most {_number(bound.le)}"
+        elif isinstance(bound, Lt):
+            high = f"below {_number(bound.lt)}"
+        elif isinstance(bound, MaxLen):
+            length = f"at most {_number(bound.max_length)} long"
+        elif isinstance(bound, MinLen):
+            length = length or f"at least {_number(bound.min_length)} long"
+    if low.endswith(" or more") and high.startswith("at most "):
+        low, high = f"{low.removesuffix(' or more')} to {high.removeprefix('at most ')}", ""
+    return "".join(f", {words}" for words in (low, high, length) if words)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, int) and value >= 1 << 20 and value & (value - 1) == 0:
+        return "2" + str(value.bit_length() - 1).translate(POWERS)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _summary(spec: type[Section]) -> str:
+    """The first paragraph of the docstring, which says what the section or the kind is."""
+    written = inspect.getdoc(spec) if spec.__doc__ else None
+    return " ".join((written or "").partition("\n\n")[0].split())
+
+
+def main() -> None:
+    if sys.argv[1:] != ["--check"]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
+        raise SystemExit("stale: docs/run-file.md; run `python -m tools.run_reference` and commit")
+    else:
+        print("the reference of the run file is up to date")
+
+
+if __name__ == "__main__":
+    main()
