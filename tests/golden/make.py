@@ -55,14 +55,14 @@ def make_state(folder: Path, sections: dict) -> None:
     from thinwire_proto.rows import genesis
 
     from thinwire_proto.contract import Contract, DataSpec, Parameter
-    from thinwire_proto.models import build_decoder, initial_state, manifest
+    from thinwire_proto.models import build, initial_state, manifest
 
     text = b"".join(b"line %d of a text that is easy to learn\n" % (number % 7) for number in range(400))
     corpus = Corpus([CorpusFile("a.py", text, False), CorpusFile("b.py", text[:3000], True)])
     data = DataSpec(corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train))
     any_manifest = (Parameter(name="x", shape=(1,)),)
     contract = Contract.model_validate({"model": MODEL, "data": data, "parameters": any_manifest} | sections)
-    contract = contract.model_copy(update={"parameters": manifest(build_decoder(contract.model, "meta"))})
+    contract = contract.model_copy(update={"parameters": manifest(build(contract.model, "meta"))})
     (folder / "snapshots").mkdir(parents=True)
     (folder / "corpus.zst").write_bytes(corpus.pack())
     first = Replica(contract, initial_state(contract.model, 7), 0, b"")
