@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire_node import DeMo
-from thinwire_proto.models import PRESETS, build_decoder
+from thinwire_proto.models import BYTE_PRESETS, build_decoder
 
 TEXT_BYTES_MAX = 4_000_000
 WARMUP = 10  # steps
@@ -31,7 +31,7 @@ def main() -> None:
     arguments = _arguments()
     device = _join()
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    spec = PRESETS[arguments.preset]
+    spec = BYTE_PRESETS[arguments.preset]
     model = build_decoder(spec, device)
     model.load_state_dict(_first_state(arguments.preset, arguments.seed))  # equal on all ranks
     optimizer = DeMo(
@@ -94,7 +94,7 @@ def _join() -> torch.device:
 
 
 def _first_state(preset: str, seed: int) -> dict[str, Tensor]:
-    model = build_decoder(PRESETS[preset])
+    model = build_decoder(BYTE_PRESETS[preset])
     model.initialise(torch.Generator().manual_seed(seed))
     return model.state_dict()
 
@@ -157,7 +157,7 @@ def _resume(folder: Path, model: torch.nn.Module, optimizer: DeMo, scheduler: to
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=PRESETS, default="byte-1m", help="model size")
+    parser.add_argument("--preset", choices=BYTE_PRESETS, default="byte-1m", help="model size")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--samples", type=int, default=8, help="samples for each rank and step")
     parser.add_argument("--lr", type=float, default=2e-3)

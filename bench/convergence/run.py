@@ -24,7 +24,7 @@ from bench.convergence.method import Method, NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.text import VOCABULARY, text_of
 from thinwire_proto.contract import DecoderSpec, ScheduleSpec
-from thinwire_proto.models import PRESETS
+from thinwire_proto.models import BYTE_PRESETS
 
 METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = {
     "adamw": AllReduceAdamW,
@@ -61,7 +61,7 @@ class Size:
     @property
     def spec(self) -> DecoderSpec:
         """The model of the preset; its vocabulary is the tokenizer's if the text is not bytes."""
-        preset = PRESETS[self.preset]
+        preset = BYTE_PRESETS[self.preset]
         return preset if self.text == "stdlib" else preset.model_copy(update={"vocabulary": VOCABULARY})
 
 

@@ -30,7 +30,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
-from thinwire_proto.models import PRESETS, build_decoder, initial_state, manifest
+from thinwire_proto.models import BYTE_PRESETS, build_decoder, initial_state, manifest
 from thinwire_proto.task import NO_BLOBS, task_of
 
 CPU = torch.device("cpu")
@@ -114,7 +114,7 @@ def show(found: list[StalenessResult]) -> None:
 
 def make_contract(corpus: Corpus, swarm: StalenessSetup) -> Contract:
     """The default contract of the byte model with 0.886M parameters, on this corpus."""
-    model = PRESETS["byte-1m"]
+    model = BYTE_PRESETS["byte-1m"]
     return Contract(
         model=model,
         schedule=ScheduleSpec(steps=swarm.rounds),

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.wide_area.programs import cpu_s
 from bench.wide_area.workload import MICRO_BATCH, PRESET, SEED, THREADS
-from thinwire_proto.models import PRESETS, build_decoder
+from thinwire_proto.models import BYTE_PRESETS, build_decoder
 
 RESULT = "result "
 PATIENCE = timedelta(minutes=30)
@@ -58,7 +58,7 @@ class LossModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.decoder = build_decoder(PRESETS[PRESET])
+        self.decoder = build_decoder(BYTE_PRESETS[PRESET])
         self.decoder.initialise(torch.Generator().manual_seed(SEED))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Rank:
     @property
     def tokens(self) -> int:
         """Tokens of a round."""
-        return self._passes * MICRO_BATCH * PRESETS[PRESET].context
+        return self._passes * MICRO_BATCH * BYTE_PRESETS[PRESET].context
 
     def round(self) -> float:
         """One round: all passes, the exchange in the last one, and a step. Returns the seconds of computation."""
@@ -104,7 +104,7 @@ class Rank:
         self._optimizer.zero_grad()
 
     def _pass(self) -> None:
-        spec = PRESETS[PRESET]
+        spec = BYTE_PRESETS[PRESET]
         tokens = torch.randint(spec.vocabulary, (MICRO_BATCH, spec.context + 1), generator=self._generator)
         self._module(tokens).backward()
 

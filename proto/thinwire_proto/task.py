@@ -202,7 +202,8 @@ def complete_model(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[ModelSpe
     """
     task_of(spec)  # imports the kind, whose file fills MODEL_MAKERS
     complete = MODEL_MAKERS.get(spec.kind)
-    return complete(spec, go_on) if complete else (spec, {})
+    completed, blobs = complete(spec, go_on) if complete else (spec, {})
+    return completed.model_copy(update=dict.fromkeys(spec.LOCAL, "")), blobs
 
 
 def task_of(spec: ModelSpec) -> Task:

@@ -16,6 +16,7 @@ from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
 from thinwire_proto.contract import DecoderSpec, RunSpec
+from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.parts import PART_BYTES_MAX, split
@@ -42,6 +43,13 @@ def test_other_keys_override_a_preset(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-10m"\nlayers = 2\n[round]\npace = "clock"\n'))
     assert isinstance(run.model, DecoderSpec)
     assert (run.model.width, run.model.layers, run.round.pace) == (384, 2, "clock")
+
+
+def test_a_preset_sets_the_kind_too(tmp_path: Path) -> None:
+    run = read_run(run_file(tmp_path, '[model]\npreset = "llama-1m"\nvocabulary = 4096\nweights = "first"\n'))
+    assert isinstance(run.model, LlamaSpec)
+    assert (run.model.vocabulary, run.model.kv_heads) == (4096, 1)
+    assert run.model.first_weights == str(tmp_path / "first")
 
 
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
@@ -75,6 +83,10 @@ def keys_of(run: RunSpec) -> dict[str, set[str]]:
     [
         ("[model\n", "is not TOML"),
         ('[model]\npreset = "huge"\n', "model.preset: 'huge' does not exist; choose one of byte-1m, byte-10m"),
+        (
+            '[model]\npreset = "llama-1m"\nkind = "decoder"\n',
+            "model.preset: llama-1m is of kind 'llama', and model.kind is 'decoder'; remove it",
+        ),
         ("[data]\ncorpus_bytes = 5\n", "data.corpus_bytes: computed by the coordinator; remove it"),
         ("[rounds]\n", "rounds: there is no such key"),
         ("[schedule]\nsteps = 10\nwarmup_steps = 10\n", "warmup_steps must be less than steps"),

@@ -22,7 +22,7 @@ from bench.convergence.study import Progress, StudyError, results_in, run_all
 from bench.convergence.summaries import summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
 from thinwire_proto.data.corpus import windows
-from thinwire_proto.models import PRESETS
+from thinwire_proto.models import BYTE_PRESETS
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
 TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 2048, 2048, (1,))
@@ -164,7 +164,7 @@ def test_the_larger_study_trains_on_the_machines_text(tmp_path: Path, monkeypatc
 
 def test_a_larger_models_vocabulary_is_its_tokenizers() -> None:
     assert LARGE.size.spec.vocabulary == VOCABULARY
-    assert LARGE.size.spec.width == PRESETS["byte-30m"].width
+    assert LARGE.size.spec.width == BYTE_PRESETS["byte-30m"].width
     assert LARGE.tokens >= 200_000_000
 
 

@@ -1,4 +1,4 @@
-"""The decoder models: presets have the named sizes, attention is causal, and the first loss is that of a guess."""
+"""The built-in models: presets have the named sizes, attention is causal, and the first loss is that of a guess."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from support.small import small_contract
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.models import PRESETS, build_decoder, initial_state, manifest
+from thinwire_proto.task import task_of
 
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("byte-1m", 0.9), ("byte-10m", 10.7), ("byte-30m", 29), ("byte-125m", 127), ("byte-350m", 355), ("byte-1b", 1013)],
+    [
+        *[("byte-1m", 0.9), ("byte-10m", 10.7), ("byte-30m", 29), ("byte-125m", 127), ("byte-350m", 355)],
+        *[("byte-1b", 1013), ("llama-1m", 1.05), ("llama-10m", 10.3), ("llama-30m", 29), ("llama-124m", 123.6)],
+        *[("llama-350m", 353.6), ("llama-1b", 1005)],
+    ],
 )
 def test_presets_have_the_named_sizes(name: str, millions: float) -> None:
-    layout = TileLayout(manifest(build_decoder(PRESETS[name], "meta")))
+    layout = TileLayout(task_of(PRESETS[name]).manifest())
     assert layout.parameters == pytest.approx(millions * 1e6, rel=0.02)
     assert layout.components == layout.parameters  # no tile is padded
 

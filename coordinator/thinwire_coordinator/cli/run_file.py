@@ -43,7 +43,13 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
     name = model.pop("preset")
     if name not in PRESETS:
         raise ConfigError(f"{source}: model.preset: {name!r} does not exist; choose one of {', '.join(PRESETS)}")
-    document["model"] = PRESETS[name].model_dump(exclude={"kind"}) | model
+    preset = PRESETS[name]
+    key = "family" if "family" in model else "kind"  # its name in thinwire 0.1.0
+    if model.get(key, preset.kind) != preset.kind:
+        raise ConfigError(
+            f"{source}: model.preset: {name} is of kind {preset.kind!r}, and model.{key} is {model[key]!r}; remove it"
+        )
+    document["model"] = preset.model_dump(exclude={"kind", *preset.LOCAL}) | {key: preset.kind} | model
 
 
 def _check_keys(section: dict[str, Any], spec: type[ModelSpec | DataSpec], name: str, folder: Path) -> None:

@@ -158,8 +158,8 @@ def create_state(
     """Create a new run: its data, contract and first state. `contract.json` appears last, when all else is complete.
 
     bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
-    parameters; None draws them at random. If `go_on` raises or the process dies, a later
-    call starts over.
+    parameters; None takes the one that the run file names, or draws them at random. If `go_on` raises or the process
+    dies, a later call starts over.
     """
     unfinished = folder / "contract.json.new"  # exists only while a run is being created
     if unfinished.exists():
@@ -171,6 +171,7 @@ def create_state(
                 "or give another --state-dir"
             )
     _keep_bodies_url(folder, bodies_url)
+    weights = weights or (Path(run.model.first_weights) if run.model.first_weights else None)
     model, model_blobs = complete_model(run.model, go_on)
     run = run.model_copy(update={"model": model})
     made = data_kind_of(run.data).make(run, go_on)

@@ -20,6 +20,11 @@ class ModelSpec(KindSpec):
     context: int
     """Tokens per sample; converts counts of samples into counts of tokens."""
 
+    @property
+    def first_weights(self) -> str:
+        """A folder with the weights that a new run begins from; empty if they are drawn."""
+        return ""
+
     def check_complete(self) -> None:
         """Raise ValueError if a key is missing that is optional in a run file but required in a contract."""
 

@@ -1,0 +1,221 @@
+"""A transformer in Llama's layout (arXiv 2302.13971): its tensors have the names and shapes of transformers'
+`LlamaForCausalLM`, so what a run exports opens there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from thinwire_proto.blobs import Blobs
+from thinwire_proto.contract import Parameter
+from thinwire_proto.contract.models.llama import LlamaSpec
+from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.models.weights_folder import check_config, read_tensors
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+
+INITIAL_STD = 0.02  # GPT-2
+
+
+class Linear(nn.Linear):
+    """A matrix without bias, and without the values that torch draws: they are always replaced."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions (arXiv 2104.09864) and grouped queries (arXiv 2305.13245)."""
+
+    def __init__(self, spec: LlamaSpec) -> None:
+        super().__init__()
+        self._head_width = spec.head_width
+        self._group = spec.heads // spec.kv_heads
+        self.q_proj = Linear(spec.width, spec.heads * spec.head_width)
+        self.k_proj = Linear(spec.width, spec.kv_heads * spec.head_width)
+        self.v_proj = Linear(spec.width, spec.kv_heads * spec.head_width)
+        self.o_proj = Linear(spec.heads * spec.head_width, spec.width)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q = _rotate(self._heads(self.q_proj(x)), cos, sin)
+        k = self._for_each_query(_rotate(self._heads(self.k_proj(x)), cos, sin))
+        v = self._for_each_query(self._heads(self.v_proj(x)))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[batch, length, heads · head_width] as [batch, heads, length, head_width]."""
+        return x.view(*x.shape[:2], -1, self._head_width).transpose(1, 2)
+
+    def _for_each_query(self, x: Tensor) -> Tensor:
+        """Repeat each of the heads of keys or values for its group of query heads.
+
+        Not `enable_gqa`: without bfloat16, CUDA has only the slow kernel for it, with a matrix of length²."""
+        if self._group == 1:
+            return x
+        return x[:, :, None].expand(-1, -1, self._group, -1, -1).flatten(1, 2)
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward layer (arXiv 2002.05202)."""
+
+    def __init__(self, spec: LlamaSpec) -> None:
+        super().__init__()
+        self.gate_proj = Linear(spec.width, spec.hidden)
+        self.up_proj = Linear(spec.width, spec.hidden)
+        self.down_proj = Linear(spec.hidden, spec.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each after a norm and with a residual connection."""
+
+    def __init__(self, spec: LlamaSpec) -> None:
+        super().__init__()
+        self.self_attn = Attention(spec)
+        self.mlp = SwiGLU(spec)
+        self.input_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
+        self.post_attention_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+
+
+class Body(nn.Module):
+    """All but the output matrix: maps tokens [batch, length] to [batch, length, width]."""
+
+    def __init__(self, spec: LlamaSpec) -> None:
+        super().__init__()
+        self._spec = spec
+        # pass in a tensor: drawing one on "meta" would load torch's compiler, which takes seconds at each node's start
+        self.embed_tokens = nn.Embedding.from_pretrained(torch.empty(spec.vocabulary, spec.width), freeze=False)  # type: ignore[no-untyped-call]
+        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        cos, sin = _rotary(tokens.shape[1], self._spec, tokens.device)
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+class Llama(nn.Module):
+    """The model: maps tokens [batch, length] to logits [batch, length, vocabulary]."""
+
+    def __init__(self, spec: LlamaSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.model = Body(spec)
+        self.lm_head = Linear(spec.width, spec.vocabulary)
+        if spec.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.lm_head(self.model(tokens))  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Mean next-token cross entropy of `tokens` [batch, context + 1], in nats."""
+        logits = self(tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    def stages(self) -> Iterable[nn.Module]:
+        """See `thinwire_proto.task.Model`."""
+        return self.model.layers
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """See `thinwire_proto.task.Writes`. Uses the last `context` tokens."""
+        last = self.model(tokens[None, -self.spec.context :])[0, -1]
+        return self.lm_head(last).float()  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw normal weights; matrices that write to the residual stream are scaled by 1/√(2·layers) (GPT-2)."""
+        for name, tensor in self.named_parameters():
+            if tensor.dim() == 1:
+                tensor.fill_(1.0)
+                continue
+            residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+            std = INITIAL_STD / math.sqrt(2 * self.spec.layers) if residual else INITIAL_STD
+            tensor.normal_(0.0, std, generator=generator)
+
+
+@TASKS.register("llama")
+class LlamaTask(Task):
+    """The `Task` of the model kind `llama`."""
+
+    def __init__(self, spec: LlamaSpec) -> None:
+        self._spec = spec
+
+    def manifest(self) -> tuple[Parameter, ...]:
+        return _manifest_of(self._spec)
+
+    def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
+        model = self.model("cpu")
+        model.initialise(torch.Generator().manual_seed(seed))
+        return trained(model)
+
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Llama:
+        with torch.device(device):
+            return Llama(self._spec)
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        check_config(folder, self._config())
+        return read_tensors(folder, self.manifest())
+
+    def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        config = self._config()
+        config |= {"architectures": ["LlamaForCausalLM"], "rope_theta": self._spec.rope_theta, "dtype": "float32"}
+        # the defaults of transformers are those of Llama's own tokenizer
+        config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        return HuggingFaceModel(config, {name: tensor.cpu() for name, tensor in parameters.items()})
+
+    def _config(self) -> dict[str, object]:
+        """The keys of `config.json` that follow from the spec."""
+        spec = self._spec
+        return {
+            "model_type": "llama",
+            "vocab_size": spec.vocabulary,
+            "max_position_embeddings": spec.context,
+            "hidden_size": spec.width,
+            "num_hidden_layers": spec.layers,
+            "num_attention_heads": spec.heads,
+            "num_key_value_heads": spec.kv_heads,
+            "head_dim": spec.head_width,
+            "intermediate_size": spec.hidden,
+            "tie_word_embeddings": spec.tied,
+            "rms_norm_eps": spec.norm_epsilon,
+            "rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta},
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+        }
+
+
+@lru_cache(maxsize=16)
+def _manifest_of(spec: LlamaSpec) -> tuple[Parameter, ...]:
+    return manifest(LlamaTask(spec).model("meta"))
+
+
+def _rotary(length: int, spec: LlamaSpec, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles, each [length, head_width / 2]."""
+    exponent = torch.arange(0, spec.head_width, 2, device=device, dtype=torch.float32) / spec.head_width
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), spec.rope_theta**-exponent)
+    return angles.cos(), angles.sin()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + half) of the last dimension of x [batch, heads, length, head_width]."""
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
