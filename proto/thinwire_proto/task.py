@@ -138,6 +138,20 @@ class DataSource(Protocol):
         """The blobs that `batch` reads for these positions, in the order of their first use."""
         return ()
 
+    def block(self, position: int) -> range | None:
+        """The range around a position that one node should train on alone, because its samples read the same blobs.
+
+        Blocks do not overlap, and every position is in one. None: it does not matter which node reads what.
+        """
+        return None
+
+    def check(self, blob: Blob) -> None:
+        """Check the contents of a blob that is on this machine and has the right hash.
+
+        Raises PayloadError if its samples cannot be used, and BlobMissing.
+        """
+        return None
+
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
         """The held-out sets; the first is the one that is shown where there is room for one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -9,6 +10,9 @@ from pydantic import Field, field_validator
 from thinwire_proto.blobs import HASH_PATTERN
 from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.models import ModelSpec
+
+ADDRESS = r"(https?|s3|gs)://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/%+=,-]*)?"
+"""The form of an address that a node may read. Nothing in it can name a file of the node's machine."""
 
 
 @DATA.register(since="0.3.0")
@@ -43,6 +47,16 @@ class TokensSpec(DataSpec):
             if not weight > 0:
                 raise ValueError(f"{name}: the weight of a source must be above 0; it is {weight}")
         return weights
+
+    @field_validator("urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if not re.fullmatch(ADDRESS, url):
+                raise ValueError(
+                    f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
+                )
+        return urls
 
     def check_complete(self, model: ModelSpec) -> None:
         if not self.manifest_hash:

@@ -1,0 +1,100 @@
+"""Tests of the order of samples in shards: exact shares, whole passes, and blocks that read one shard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thinwire_proto.data.shard_order import BLOCKS_MIN, ShardOrder, ratio_of
+
+ONE_SOURCE = [(2, 1), (2, 0), (1, 1), (1, 4), (1, 0), (1, 3), (1, 2), (0, 2), (0, 0), (0, 1)]
+MIXED = [(1, 0), (0, 1), (0, 1), (1, 0), (0, 1), (0, 1), (1, 0), (0, 1), (0, 2), (0, 2)]
+FAR = [(1, 5, 75501), (0, 28, 7360), (0, 28, 33611)]
+
+SHARDS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
+
+
+def test_the_order_never_changes() -> None:
+    """Nodes of other versions must read the same samples."""
+    order = ShardOrder([[3, 5, 2]], 1, "feistel")
+    assert [tuple(order.place(position))[1:] for position in range(10)] == ONE_SOURCE
+    mixed = ShardOrder([[3, 5, 2], [4, 4]], 7, "feistel", [0.7, 0.3])
+    assert [tuple(mixed.place(position))[:2] for position in range(10)] == MIXED
+    far = ShardOrder([[100_000] * 50, [90_000] * 9], 7, "feistel", [0.9, 0.1])
+    assert [tuple(far.place(10**15 + step)) for step in range(3)] == FAR
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SHARDS, min_size=1, max_size=4), st.integers(0, 2**63 - 1), st.integers(0, 3))
+def test_without_weights_each_pass_has_every_sample_once(samples: list[list[int]], seed: int, number: int) -> None:
+    order = ShardOrder(samples, seed, "feistel")
+    total = sum(map(sum, samples))
+    found = [tuple(order.place(position)) for position in range(number * total, (number + 1) * total)]
+    due = [(s, j, i) for s, shards in enumerate(samples) for j, size in enumerate(shards) for i in range(size)]
+    assert sorted(found) == due
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SHARDS, min_size=2, max_size=4), st.integers(0, 2**63 - 1), st.data())
+def test_weights_are_met_exactly_and_each_source_has_its_own_passes(
+    samples: list[list[int]], seed: int, data: st.DataObject
+) -> None:
+    weights = [data.draw(st.sampled_from([0.1, 0.25, 0.5, 1.0, 3.0])) for _ in samples]
+    order = ShardOrder(samples, seed, "feistel", weights)
+    places = [order.place(position) for position in range(12 * order.cycle)]
+    drawn = Counter(place.source for place in places)
+    for source, shards in enumerate(samples):
+        assert drawn[source] * sum(weights) == pytest.approx(len(places) * weights[source], abs=1e-6)
+        mine = [(place.shard, place.sample) for place in places if place.source == source]
+        size = sum(shards)
+        for start in range(0, len(mine) - size + 1, size):
+            assert len(set(mine[start : start + size])) == size
+    for end in range(0, len(places), 7):  # nowhere is the mixture far from its weights
+        so_far = Counter(place.source for place in places[:end])
+        for source, weight in enumerate(weights):
+            assert abs(so_far[source] - end * weight / sum(weights)) <= len(weights)
+
+
+def test_ratios_are_those_of_the_decimals() -> None:
+    assert ratio_of([0.7, 0.2, 0.1]) == (7, 2, 1)
+    assert ratio_of([1.0, 3.0]) == (1, 3)
+    assert ratio_of([0.001, 1e-4]) == (10, 1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SHARDS, min_size=1, max_size=3), st.integers(0, 2**63 - 1), st.integers(0, 500), st.booleans())
+def test_blocks_divide_the_stream_and_read_one_shard_of_the_main_source(
+    samples: list[list[int]], seed: int, position: int, weighted: bool
+) -> None:
+    order = ShardOrder(samples, seed, "feistel", [0.5, 0.3, 0.2][: len(samples)] if weighted else None)
+    block = order.block(position)
+    assert position in block
+    assert {order.block(one) for one in block} == {block}
+    assert order.block(block.stop).start == block.stop
+    main = order.ratio.index(max(order.ratio))
+    assert len({place.shard for place in map(order.place, block) if place.source == main}) == 1
+    found: dict[tuple[int, int], int] = {}
+    for first, source, shard in sorted(order.shards(block)):
+        found.setdefault((source, shard), first)
+    due: dict[tuple[int, int], int] = {}
+    for one in block:
+        due.setdefault(order.place(one)[:2], one)
+    assert found == due
+
+
+def test_few_shards_are_divided_so_that_nodes_share_a_pass() -> None:
+    for shards, blocks in (([800], 8), ([400] * 3, 9), ([100] * 20, 20)):
+        order = ShardOrder([shards], 1, "feistel")
+        starts = {order.block(position).start for position in range(sum(shards))}
+        assert len(starts) == blocks >= BLOCKS_MIN
+
+
+def test_neighbours_in_a_pass_lie_in_one_shard() -> None:
+    order = ShardOrder([[50] * 40], 3, "feistel")
+    places = [order.place(position) for position in range(2000)]
+    assert sum(one.shard != next_.shard for one, next_ in pairwise(places)) == 39
+    assert [place.shard for place in places[::50]] != sorted(range(40))

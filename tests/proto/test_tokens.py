@@ -1,0 +1,210 @@
+"""Tests of token shards: what a new run gets from a folder, what a batch reads, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.small import MODEL
+from support.token_folder import VOCABULARY, write_tokens
+from thinwire_proto.blobs import BlobFolder, BlobMissing
+from thinwire_proto.contract import Contract, RunSpec
+from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest
+from thinwire_proto.data.tokens import TokenShards, TokensKind
+from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.task import Made, task_of
+
+CONTEXT = 9
+
+
+def run_of(prepared: Path, context: int = CONTEXT, vocabulary: int = VOCABULARY, **data: Any) -> RunSpec:
+    model = MODEL | {"context": context, "vocabulary": vocabulary}
+    return RunSpec.model_validate({"model": model, "data": {"kind": "tokens", "folder": str(prepared)} | data})
+
+
+def made(run: RunSpec) -> Made:
+    return TokensKind().make(run, lambda: None)
+
+
+def opened(folder: Path, **data: Any) -> TokenShards:
+    run = run_of(folder, **data)
+    new = made(run)
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": new.spec}
+    contract = Contract(**sections, parameters=task_of(run.model).manifest())
+    return TokensKind().open(new.file, contract, BlobFolder(folder / BLOBS_FOLDER))
+
+
+def test_a_new_run_names_the_manifest_and_no_folder(tmp_path: Path) -> None:
+    manifest = write_tokens(tmp_path, {"wiki": [100, 50]})
+    new = made(run_of(tmp_path))
+    assert isinstance(new.spec, TokensSpec)
+    assert (new.spec.folder, new.spec.vocabulary) == ("", VOCABULARY)
+    assert new.file == (tmp_path / MANIFEST_FILE).read_bytes()
+    assert len(new.file) == new.spec.manifest_bytes == TokensKind().file_bytes_max(new.spec)
+    shards = (*manifest.sources[0].train, *manifest.sources[0].held_out)
+    assert new.blobs == {shard.blob: tmp_path / BLOBS_FOLDER / shard.hash for shard in shards}
+
+
+def test_a_pass_reads_every_sample_once(tmp_path: Path) -> None:
+    manifest = write_tokens(tmp_path, {"wiki": [100, 50, 10, 9], "code": [77]})
+    data = opened(tmp_path)
+    due = []
+    for source in manifest.sources:
+        for shard in source.train:
+            tokens = np.fromfile(tmp_path / BLOBS_FOLDER / shard.hash, "<u2")
+            due += [tuple(tokens[at : at + CONTEXT + 1]) for at in range(0, len(tokens) - CONTEXT, CONTEXT)]
+    assert len(due) == 11 + 5 + 1 + 0 + 8
+    for number in (0, 3):
+        (batch,) = data.batch(range(number * len(due), (number + 1) * len(due)))
+        assert sorted(map(tuple, batch.tolist())) == sorted(due)
+
+
+def test_needs_are_the_shards_that_a_batch_reads(tmp_path: Path) -> None:
+    write_tokens(tmp_path, {"wiki": [100] * 5, "code": [77] * 3})
+    data = opened(tmp_path, weights={"wiki": 0.7, "code": 0.3})
+    lease = (range(3, 20), range(40, 55))
+    needed = data.needs(lease)
+    assert 1 < len(needed) < 8
+    one_by_one = [blob for run in lease for position in run for blob in data.needs([range(position, position + 1)])]
+    assert needed == tuple(dict.fromkeys(one_by_one))
+    for blob in needed:
+        path = tmp_path / BLOBS_FOLDER / blob.hash
+        path.rename(path.with_suffix(".away"))
+        with pytest.raises(BlobMissing):
+            data.batch([position for run in lease for position in run])
+        path.with_suffix(".away").rename(path)
+    for path in (tmp_path / BLOBS_FOLDER).iterdir():
+        if path.name not in [blob.hash for blob in needed]:
+            path.unlink()
+    data.batch([position for run in lease for position in run])
+
+
+def test_a_shard_that_was_truncated_is_missing(tmp_path: Path) -> None:
+    manifest = write_tokens(tmp_path, {"wiki": [100]})
+    data = opened(tmp_path)
+    path = tmp_path / BLOBS_FOLDER / manifest.sources[0].train[0].hash
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(BlobMissing):
+        data.batch(range(11))
+
+
+def test_held_out_sets_are_named_by_source(tmp_path: Path) -> None:
+    manifest = write_tokens(
+        tmp_path, {"wiki": [100], "code": [100], "rest": [100]}, {"wiki": [30, 5, 29], "code": [60]}
+    )
+    data = opened(tmp_path)
+    assert [tuple(vars(found).values()) for found in data.held_out_sets()] == [
+        ("wiki", 6, 4 * 6 * CONTEXT),
+        ("code", 6, 4 * 6 * CONTEXT),
+    ]
+    first, _, last = manifest.sources[0].held_out
+    assert data.held_out_needs("wiki", [0, 2, 3]) == (first.blob, last.blob)
+    (batch,) = data.held_out("wiki", [2, 3])
+    tokens = [np.fromfile(tmp_path / BLOBS_FOLDER / shard.hash, "<u2") for shard in (first, last)]
+    assert batch.tolist() == [tokens[0][18:28].tolist(), tokens[1][:10].tolist()]
+
+
+@pytest.mark.parametrize("token", ["uint8", "uint16", "uint32"])
+def test_every_type_of_token(tmp_path: Path, token: Any) -> None:
+    write_tokens(tmp_path, {"wiki": [1000]}, token=token, vocabulary=256)
+    (batch,) = opened(tmp_path).batch(range(100))
+    assert int(batch.max()) == 255
+    assert all((row[1:] - row[:-1]).remainder(256).eq(1).all() for row in batch)
+
+
+def test_tokens_outside_the_vocabulary_are_found(tmp_path: Path) -> None:
+    manifest = write_tokens(tmp_path, {"wiki": [2000]}, token_max=VOCABULARY)
+    data = opened(tmp_path)
+    with pytest.raises(PayloadError, match=f"has the token {VOCABULARY}, but the vocabulary has {VOCABULARY} tokens"):
+        data.check(manifest.sources[0].train[0].blob)
+    data.check(manifest.sources[0].held_out[0].blob)
+
+
+def _without(folder: Path, manifest: Manifest) -> None:
+    (folder / MANIFEST_FILE).unlink()
+
+
+def _shard_gone(folder: Path, manifest: Manifest) -> None:
+    (folder / BLOBS_FOLDER / manifest.sources[0].train[0].hash).unlink()
+
+
+def _shard_short(folder: Path, manifest: Manifest) -> None:
+    (folder / BLOBS_FOLDER / manifest.sources[0].held_out[0].hash).write_bytes(b"ab")
+
+
+def _not_json(folder: Path, manifest: Manifest) -> None:
+    (folder / MANIFEST_FILE).write_bytes(b"{")
+
+
+def _other_tokens(folder: Path, manifest: Manifest) -> None:
+    document = json.loads(manifest.written())
+    document["sources"][0]["train"][0]["tokens"] += 1
+    (folder / MANIFEST_FILE).write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("damage", "data", "says"),
+    [
+        (None, {"folder": ""}, "data.folder must name a folder of prepared data.*prepare"),
+        (_without, {}, "has no manifest.json; make it with `thinwire-coordinator prepare`"),
+        (_not_json, {}, "the manifest cannot be read"),
+        (_shard_gone, {}, "is missing; run `thinwire-coordinator prepare` again"),
+        (_shard_short, {}, "has 2 bytes, and must have 200"),
+        (_other_tokens, {}, "has 200 bytes, which are not 101 tokens of uint16"),
+        (None, {"weights": {"books": 1.0}}, "there is no source 'books' in the data; there are wiki, tiny"),
+        (None, {"weights": {"tiny": 1.0, "wiki": 2.0}}, "tiny has no shard of more than model.context = 9 tokens"),
+        (None, {"context": 200}, "wiki, tiny has no shard of more than model.context = 200"),
+        (None, {"context": 60}, "no held-out shard has more than model.context = 60"),
+        (None, {"manifest_hash": "0" * 64}, "data.manifest_hash: .* has other data"),
+    ],
+)
+def test_bad_folders_are_refused_in_words(tmp_path: Path, damage: Any, data: dict[str, Any], says: str) -> None:
+    held_out = {"wiki": [50]} if data.get("context") == 60 else {"wiki": [100]}
+    manifest = write_tokens(tmp_path, {"wiki": [100], "tiny": [5]}, held_out)
+    if damage is not None:
+        damage(tmp_path, manifest)
+    context = data.pop("context", CONTEXT)
+    with pytest.raises(ConfigError, match=says):
+        made(run_of(tmp_path, context, **data))
+
+
+def test_a_manifest_that_the_contract_does_not_name_is_refused(tmp_path: Path) -> None:
+    write_tokens(tmp_path / "one", {"wiki": [100]})
+    write_tokens(tmp_path / "other", {"wiki": [101]})
+    run = run_of(tmp_path / "one")
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made(run).spec}
+    contract = Contract(**sections, parameters=task_of(run.model).manifest())
+    with pytest.raises(PayloadError, match="the contract names"):
+        TokensKind().open((tmp_path / "other" / MANIFEST_FILE).read_bytes(), contract, BlobFolder(tmp_path))
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path: Path) -> None:
+    write_tokens(tmp_path, {"wiki": [100]})
+    run = run_of(tmp_path, vocabulary=VOCABULARY - 1)
+    sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made(run).spec}
+    with pytest.raises(ValueError, match=f"model.vocabulary must be at least {VOCABULARY}, the size of the tokenizer"):
+        Contract(**sections, parameters=task_of(run.model).manifest())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc",
+        "/etc",
+        "ftp://a/b",
+        "https://a/b?c=",
+        "https://user@a/b",
+        "https://a/b#c",
+        "http://",
+        "https://a b",
+    ],
+)
+def test_addresses_that_a_node_may_not_read_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="must begin with https://"):
+        TokensSpec(urls=(url,))
+    TokensSpec(urls=("https://example.org:8443/data/v1", "s3://bucket/a-b", "gs://bucket", "http://[::1]:80/x"))
