@@ -132,7 +132,7 @@ def held_out_loss(contract: Contract, corpus: Corpus, swarm: StalenessSetup, arm
     trainers = [Trainer(contract, data, replica, TorchCompute(task, CPU)) for _ in range(swarm.nodes)]
     for round_number in range(swarm.rounds):
         train_round(contract, swarm, arm, trainers, replica, round_number)
-    return HeldOut(contract, data, NO_BLOBS).measure(replica)
+    return HeldOut(contract, data, NO_BLOBS).measure(replica, data.held_out_sets()[0])
 
 
 def train_round(

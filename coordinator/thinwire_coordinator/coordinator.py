@@ -16,6 +16,7 @@ from filelock import FileLock
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
+from thinwire_coordinator.evaluation import SAMPLES
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import (
@@ -58,6 +59,7 @@ class CoordinatorSettings:
     run: RunSpec | None
     wait_for: int
     evaluate_every: int
+    evaluate_samples: int = SAMPLES
     bodies: str | None = None
     """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
     keep: int | None = None
@@ -167,9 +169,10 @@ class Coordinator:
         recorded = await self._run_at_start(state.ledger.recorded)
         self._swarm = swarm = assemble(state, replica, self._workers, encode_update_parts, settings.wait_for)
         swarm.events.watchers += self._watchers
-        self._upkeep = Upkeep(swarm, replica, retention, settings.evaluate_every, samples=self._web is not None)
+        every, samples = settings.evaluate_every, settings.evaluate_samples
+        self._upkeep = Upkeep(swarm, replica, retention, every, samples, samples=self._web is not None)
         if self._web is not None:
-            self._exposition.begin(swarm, settings.keep, needs, recorded.newest_loss)
+            self._exposition.begin(swarm, settings.keep, needs, recorded.newest)
             self._page.open(swarm)
         await self._listen(swarm)
 

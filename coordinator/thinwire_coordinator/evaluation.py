@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -14,22 +15,25 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.task import Batch, DataSource, Stateless, task_of
+from thinwire_proto.task import DataSource, HeldOutSet, Stateless, task_of
 
-HELD_OUT_SAMPLES_MAX = 64
+SAMPLES = 64
+"""Samples of each held-out set that are measured, unless the organizer says otherwise."""
 BATCH = 8
 
 
 class HeldOut:
-    """Measures the loss on up to 64 samples that no node trains on.
+    """Measures the loss on samples that no node trains on.
 
-    The replica must not change during a call, so pass a copy.
+    samples: how many of each set. The replica must not change during a call, so pass a copy.
     """
 
-    def __init__(self, contract: Contract, data: DataSource, blobs: Blobs) -> None:
+    def __init__(self, contract: Contract, data: DataSource, blobs: Blobs, samples: int = SAMPLES) -> None:
         self._data = data
-        self._batch = spread(data)
+        self._samples = samples
         self._model = Stateless(task_of(contract.model).model("cpu", blobs))
+        for module in self._model.model.modules():
+            module.training = False  # without dropout
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -54,21 +58,17 @@ class HeldOut:
             return None, time.thread_time() - began  # a run that has diverged goes on without samples
         return None if self._stopped.is_set() else text, time.thread_time() - began
 
+    def measure(self, replica: Replica, held_out: HeldOutSet) -> float:
+        """Return the mean loss on a set's fixed samples, in nats per token for text models; NaN if stopped."""
+        return self.measure_part(replica, held_out.name, held_out.spread(self._samples))
+
     @torch.no_grad()
-    def measure(self, replica: Replica) -> float:
-        """Return the mean loss, in nats per token for text models; NaN if `stop` was called."""
-        count = len(self._batch[0])
+    def measure_part(self, replica: Replica, name: str, samples: Sequence[int]) -> float:
+        """The same for these samples of the set `name`."""
         total = 0.0
-        for start in range(0, count, BATCH):
+        for start in range(0, len(samples), BATCH):
             if self._stopped.is_set():
                 return math.nan
-            part = tuple(tensor[start : start + BATCH] for tensor in self._batch)
-            total += float(self._model.loss(replica.tensors, part)) * len(part[0])
-        return total / count
-
-
-def spread(data: DataSource) -> Batch:
-    """Up to HELD_OUT_SAMPLES_MAX evenly spread samples of the first held-out set."""
-    first = data.held_out_sets()[0]
-    count = min(HELD_OUT_SAMPLES_MAX, first.samples)
-    return data.held_out(first.name, [number * (first.samples - 1) // max(1, count - 1) for number in range(count)])
+            part = samples[start : start + BATCH]
+            total += float(self._model.loss(replica.tensors, self._data.held_out(name, part))) * len(part)
+        return total / len(samples)

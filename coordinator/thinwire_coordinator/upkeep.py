@@ -7,13 +7,15 @@ import math
 import time
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.evaluation import HeldOut
+from thinwire_coordinator.evaluation import SAMPLES, HeldOut
 from thinwire_coordinator.generation import SampleBudget
 from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.ledger.state_directory import SETS_MAX
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import HeldOutSet
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -23,12 +25,19 @@ SAMPLE_PROMPT = "def "
 class Upkeep:
     """Does the upkeep after sealed steps.
 
-    replica: the coordinator's own. evaluate_every: steps between two measurements. samples: whether to generate sample
-    texts for the page.
+    replica: the coordinator's own. evaluate_every: steps between two measurements. evaluate_samples: samples of each
+    held-out set that are measured. samples: whether to generate sample texts for the page.
     """
 
     def __init__(
-        self, swarm: Swarm, replica: Replica, retention: Retention, evaluate_every: int, *, samples: bool
+        self,
+        swarm: Swarm,
+        replica: Replica,
+        retention: Retention,
+        evaluate_every: int,
+        evaluate_samples: int = SAMPLES,
+        *,
+        samples: bool,
     ) -> None:
         self._swarm = swarm
         self._state = swarm.state
@@ -39,7 +48,9 @@ class Upkeep:
         self._retention = retention
         self._evaluate_every = evaluate_every
         self._samples = SampleBudget() if samples else None
-        self._held_out = HeldOut(swarm.state.contract, swarm.state.data, swarm.state.blobs)
+        self._held_out = HeldOut(swarm.state.contract, swarm.state.data, swarm.state.blobs, evaluate_samples)
+        if (found := len(swarm.state.data.held_out_sets())) > SETS_MAX:
+            log.warning("there are %d held-out sets; the loss is measured on the first %d", found, SETS_MAX)
 
     def stop(self) -> None:
         """Abort the current measurement and any later one."""
@@ -48,7 +59,7 @@ class Upkeep:
     async def run(self) -> None:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
         recorded = await self._workers.submit(Job.READ_STATUS, self._state.watch_ledger.recorded)
-        measured = recorded.newest_loss[0] if recorded.newest_loss else None
+        measured = max((step for step, _ in recorded.newest.values()), default=None)
         newest = self._state.snapshot_steps()[-1]
         while True:
             step = self._swarm.feed.step
@@ -60,7 +71,7 @@ class Upkeep:
                 copy = await self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
                 if to_measure:
                     measured = copy.step
-                    await self._measure(copy)
+                    await self._measure_all(copy)
                 if to_save:
                     newest = copy.step
                     await self._save(copy)
@@ -80,19 +91,38 @@ class Upkeep:
         tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
         await self._workers.submit(Job.DELETE_OLD, self._retention.trim)
 
-    async def _measure(self, copy: Replica) -> None:
-        loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy)
-        if math.isfinite(loss):
-            await self._workers.submit(Job.WRITE_LOSS, self._state.upkeep_ledger.record_loss, copy.step, loss)
-            text = f"step {copy.step}: held-out loss {loss:.3f} nats per token"
-            tell(log, logging.INFO, "coordinator.loss_measured", text, step=copy.step, loss=loss)
-        else:
-            text = f"step {copy.step}: the held-out loss is not finite; the run has diverged"
-            tell(log, logging.WARNING, "coordinator.diverged", text, step=copy.step)
-        self._events.tell(LossMeasured(copy.step, loss))
+    async def _measure_all(self, copy: Replica) -> None:
+        """Measure the loss on each held-out set, and generate a sample text if none has diverged."""
+        finite = True
+        for held_out in self._state.held_out_sets:
+            loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy, held_out)
+            await self._record(copy.step, held_out, loss)
+            finite = finite and math.isfinite(loss)
         self._swarm.registry.measured_step = copy.step
-        if math.isfinite(loss) and copy.step:
+        if finite and copy.step:
             await self._sample(copy)
+
+    async def _record(self, step: int, held_out: HeldOutSet, loss: float) -> None:
+        name, bits_per_nat = held_out.name, held_out.bits_per_nat(self._state.contract.model.context)
+        if math.isfinite(loss):
+            ledger = self._state.upkeep_ledger
+            await self._workers.submit(Job.WRITE_LOSS, ledger.record_loss, step, name, loss, "coordinator")
+            bits = loss * bits_per_nat if bits_per_nat else None
+            tell(
+                log,
+                logging.INFO,
+                "coordinator.loss_measured",
+                f"step {step}: held-out loss {loss:.3f} nats per token on {name!r}",
+                step=step,
+                set=name,
+                loss=loss,
+                bits_per_byte=bits,
+                measured_by="coordinator",
+            )
+        else:
+            text = f"step {step}: the held-out loss on {name!r} is not finite; the run has diverged"
+            tell(log, logging.WARNING, "coordinator.diverged", text, step=step, set=name)
+        self._events.tell(LossMeasured(step, name, loss))
 
     async def _sample(self, copy: Replica) -> None:
         """Generate a sample for the page, if `SampleBudget` allows it."""

@@ -31,7 +31,7 @@ NOW = PanelRow(
             "Newest measurement on held-out text, in nats a token.",
             "number",
             "nats",
-            (Query("thinwire_coordinator_held_out_loss", "held-out"),),
+            (Query("thinwire_coordinator_held_out_loss", "held-out: {{set}}"),),
             width=4,
             decimals=3,
         ),
@@ -74,7 +74,7 @@ LEARNING = PanelRow(
             "nats",
             (
                 Query("thinwire_coordinator_training_loss", "training"),
-                Query("thinwire_coordinator_held_out_loss", "held-out"),
+                Query("thinwire_coordinator_held_out_loss", "held-out: {{set}}"),
             ),
         ),
         Panel(

@@ -22,6 +22,7 @@ class EventType:
 
 FIELDS = {
     "address": "HOST:PORT of the coordinator's gRPC port",
+    "bits_per_byte": "loss in bits per byte of text, or null if it is not text",
     "bodies": "number of bodies",
     "bytes": "size in bytes",
     "contract": "the contract's hash, in hex",
@@ -34,6 +35,7 @@ FIELDS = {
     "here_bytes": "size of the part that is here already, in bytes",
     "joined": "whether the node had joined",
     "loss": "loss in nats per token",
+    "measured_by": "who measured it: coordinator, nodes or both",
     "metrics": "URL of the node's metrics",
     "micro_batches": "number of micro-batches",
     "name": "the node's name; not unique",
@@ -50,6 +52,7 @@ FIELDS = {
     "resyncs": "how often the node fetched its parameters again",
     "round": "the round's number, within the term",
     "sent_bytes": "payload sent, in bytes",
+    "set": "name of the held-out set",
     "short_bytes": "missing disk space, in bytes",
     "slept_s": "how long the machine slept, in seconds",
     "step": "the step, which is the number of updates before it",
@@ -77,8 +80,10 @@ COORDINATOR = {
     "coordinator.bodies_missing": EventType(
         "Bodies of updates are missing; `step` is that of the first.", ("place", "bodies", "step")
     ),
-    "coordinator.loss_measured": EventType("The held-out loss was measured.", ("step", "loss")),
-    "coordinator.diverged": EventType("The held-out loss is not finite.", ("step",)),
+    "coordinator.loss_measured": EventType(
+        "The loss on a held-out set was measured.", ("step", "set", "loss", "bits_per_byte", "measured_by")
+    ),
+    "coordinator.diverged": EventType("The loss on a held-out set is not finite.", ("step", "set")),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
     "coordinator.not_counted": EventType("A contribution was refused.", ("node_id", "name", "reason")),

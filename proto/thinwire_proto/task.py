@@ -6,6 +6,7 @@ The contract's `model.kind` selects a `Task`, and `data.kind` a `DataKind`. Each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +124,18 @@ class HeldOutSet:
     name: str
     samples: int
     text_bytes: int = 0
+
+    def spread(self, count: int) -> list[int]:
+        """The numbers of `count` evenly spread samples, or of all if there are fewer. The same on every machine."""
+        count = min(count, self.samples)
+        return [number * (self.samples - 1) // max(1, count - 1) for number in range(count)]
+
+    def bits_per_nat(self, context: int) -> float | None:
+        """What a loss in nats per token is multiplied by to get bits per byte of text; None if this is not text.
+
+        context: tokens that one sample predicts.
+        """
+        return self.samples * context / (self.text_bytes * math.log(2)) if self.text_bytes else None
 
 
 class DataSource(Protocol):

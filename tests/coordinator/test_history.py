@@ -20,6 +20,7 @@ from thinwire_coordinator.swarm.events import ContributionTaken, Event, LossMeas
 from thinwire_coordinator.web import status
 from thinwire_proto.wire.rows import Counted
 
+LOSSES = ("loss", "loss_min", "loss_max")
 ANSWER_BYTES_MAX = 64_000
 """Maximum size of /api/history with 400 points, for any length of the run."""
 
@@ -101,7 +102,7 @@ class Watched:
 
     def __init__(self, parameters: int = 1000, step: int = 0) -> None:
         self.counts = Counts(parameters)
-        self.history = History(self.counts, step, 100.0)
+        self.history = History(self.counts, step, 100.0, ["wiki", "code"])
 
     def tell(self, event: Event) -> None:
         self.counts.watch(event)
@@ -116,7 +117,7 @@ def test_the_history_of_a_hundred_thousand_rounds_stays_small() -> None:
         counts.traffic.sent.add("update", 987_654_321)
         watched.tell(sealed(step, loss=10 / (step + 1)))
         if step % 20 == 0:
-            watched.tell(LossMeasured(step, 10 / (step + 1)))
+            watched.tell(LossMeasured(step, "wiki", 10 / (step + 1)))
     answer = status.series(history, 400)
     encoded = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
     assert len(encoded) < ANSWER_BYTES_MAX
@@ -135,9 +136,9 @@ def test_a_loss_that_is_not_finite_is_omitted() -> None:
     watched = Watched()
     history = watched.history
     watched.tell(sealed(0, loss=float("nan")))
-    watched.tell(LossMeasured(1, float("inf")))
+    watched.tell(LossMeasured(1, "wiki", float("inf")))
     json.dumps(status.series(history, 16), allow_nan=False)
-    assert history.loss_newest is None
+    assert history.held_out["wiki"].newest is None
 
 
 def test_the_dense_baseline_is_a_ring_all_reduce() -> None:
@@ -183,14 +184,15 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     state = open_state(tmp_path)
     term = state.ledger.begin_term()
     state.ledger.record_void(term.number, 3, "no contribution came")
-    state.ledger.record_loss(2, 4.5)
+    state.ledger.record_loss(2, "code", 4.5, "coordinator")
+    state.ledger.record_loss(2, "gone", 1.5, "nodes")
     state.ledger.record_names({f"{3:032x}": "Ada"})
 
     async def at_once(piece: object) -> None:
         assert callable(piece)
         piece()
 
-    past = await read_past(state.reading_ledger, state.ledger.begin_term().number, 3, 32, at_once)
+    past = await read_past(state.reading_ledger, state.ledger.begin_term().number, 3, 32, ["wiki", "code"], at_once)
     rows = list(state.ledger.rows())
     state.close()
     watched = Watched(step=3)
@@ -207,7 +209,17 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     assert history.share(f"{3:032x}").rounds == 1
     assert history.share(f"{1:032x}").rounds == 2  # one in an earlier term, one in this term
     assert history.names[f"{3:032x}"] == "Ada"
-    assert history.loss_first == (2, 4.5)
+    curve = history.held_out["code"]
+    assert curve.first == curve.newest == (2, 4.5)
+    assert [(bucket.step, bucket.loss) for bucket in curve.series.points(100)] == [(2, 4.5)]
+    assert history.held_out["wiki"].first is None
+    assert set(history.held_out) == {"wiki", "code"}
     assert [(entry.first, entry.last, entry.why) for entry in history.voids] == [(3, 3, "no contribution came")]
+    assert status.series(history, 100)["held_out"] == {"set": "wiki", "step": [], **{key: [] for key in LOSSES}}
+    assert status.series(history, 100, "code")["held_out"] == {
+        "set": "code",
+        "step": [2],
+        **{key: [4.5] for key in LOSSES},
+    }
     answer = status.series(history, 100)["steps"]
     assert answer["bytes_up"][:3] == [None] * 3  # the ledger does not record them

@@ -73,6 +73,28 @@ def test_a_migrated_ledger_keeps_its_content(old: Path) -> None:
         assert db.execute("SELECT term, first_round FROM terms").fetchall()[:-1] == terms
 
 
+def test_losses_without_a_name_become_those_of_the_first_held_out_set(tmp_path: Path) -> None:
+    """Version 1 of the schema, that of thinwire 0.2.0, knew one held-out set."""
+    with connect(tmp_path / "l.sqlite") as db:
+        for statement in schema.MIGRATIONS[0]:
+            db.execute(statement)
+        db.execute("PRAGMA user_version = 1")
+        db.executemany("INSERT INTO losses VALUES (?, ?)", [(0, 5.5), (20, 4.5)])
+    ledger = Ledger(tmp_path / "l.sqlite")
+    ledger.name_losses("wiki")
+    ledger.record_loss(20, "code", 3.0, "nodes")
+    ledger.record_loss(40, "wiki", 4.0, "coordinator")
+    ledger.name_losses("code")  # finds nothing to name
+    assert ledger.losses("wiki") == [(0, 5.5), (20, 4.5), (40, 4.0)]
+    recorded = ledger.recorded()
+    assert recorded.first == {"wiki": (0, 5.5), "code": (20, 3.0)}
+    assert recorded.newest == {"wiki": (40, 4.0), "code": (20, 3.0)}
+    ledger.close()
+    with connect(tmp_path / "l.sqlite") as db:
+        by = db.execute("SELECT name, measured_by FROM losses ORDER BY step, name").fetchall()
+    assert by == [("wiki", "coordinator"), ("code", "nodes"), ("wiki", "coordinator"), ("wiki", "coordinator")]
+
+
 def test_an_unfinished_ledger_of_0_1_0_is_completed(tmp_path: Path) -> None:
     with connect(tmp_path / "l.sqlite") as db:
         db.execute(schema.SCHEMA_0[0])
@@ -119,7 +141,7 @@ def test_a_newer_ledger_is_refused_and_names_the_required_version(old: Path) -> 
         db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
         db.execute("UPDATE about SET value = '0.9.0' WHERE key = 'requires'")
     for read_only in (False, True):
-        with pytest.raises(LedgerError, match=r"version 2 and needs thinwire 0\.9\.0; this is thinwire"):
+        with pytest.raises(LedgerError, match=r"version 3 and needs thinwire 0\.9\.0; this is thinwire"):
             Ledger(old, read_only=read_only)
 
 

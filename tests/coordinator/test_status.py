@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
 from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
-from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
+from thinwire_proto.wire.service_pb2 import HeldOutLoss, NodeStatus, StatusReply
 
 
 def printed(status: StatusReply) -> str:
@@ -31,6 +31,17 @@ def test_the_table_shows_each_node_and_prints_names_literally() -> None:
     )
     for words in ("step 4 of 9", "training", "2.345", "99,000", "[red]a[/]", "1,234", "5.6 kB", "DIFFERS (away)"):
         assert words in text
+
+
+def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> None:
+    held_out = [
+        HeldOutLoss(name="[red]wiki[/]", step=40, loss=2.0, bits_per_byte=0.75),
+        HeldOutLoss(name="images", step=40, loss=800.0),
+    ]
+    text = printed(StatusReply(held_out=held_out))
+    assert "[red]wiki[/]  2.000, perplexity 7.39, 0.750 bits a byte" in text
+    assert "images        800.000, perplexity 1.0e+304" in text
+    assert text.count("bits a byte") == 1
 
 
 def test_a_long_table_shows_the_nodes_with_the_most_tokens() -> None:

@@ -100,7 +100,7 @@ async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) 
         return {"type": "http.disconnect"}
 
     browser = asyncio.ensure_future(live({"type": "http"}, receive, send))
-    events.tell(LossMeasured(0, 1.0))
+    events.tell(LossMeasured(0, "held_out", 1.0))
     await asyncio.wait_for(made.wait(), PATIENCE_S)
     assert events.failures == 1
     assert not live.sending.done()

@@ -35,6 +35,7 @@ from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.assembly import assemble
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
+from thinwire_proto.task import HeldOutSet
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -59,7 +60,7 @@ class Served:
         self.server = Server(self.swarm)
 
     async def start(self) -> str:
-        self.exposition.begin(self.swarm, None, [], (0, 5.5))
+        self.exposition.begin(self.swarm, None, [], {"held_out": (0, 5.5)})
         port = await self.server.start("127.0.0.1:0")
         self.exposition.listening(port)
         self.readiness.swarm = self.swarm.view
@@ -144,7 +145,8 @@ def sealed(**changes: object) -> events.RoundSealed:
 def test_events_update_the_metrics() -> None:
     metrics, counts = Metrics(), Counts(1000)
     metrics.registry.register(Counters(counts))
-    metrics.begin(None)
+    sets = [HeldOutSet("wiki", 10, 640), HeldOutSet("images", 10)]
+    metrics.begin({"wiki": (4, 3.0), "gone": (4, 3.0)}, sets, 64)
     told: list[events.Event] = [
         sealed(),
         sealed(why="nobody is left to wait for", loss=2.0, codec="bits"),
@@ -153,7 +155,9 @@ def test_events_update_the_metrics() -> None:
         events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
         events.FingerprintCompared(NODE, equal=False),
         events.UpdateSent(NODE, 5, 0.4),
-        events.LossMeasured(5, math.nan),
+        events.LossMeasured(5, "wiki", math.log(2)),
+        events.LossMeasured(5, "images", math.nan),
+        events.LossMeasured(5, "unknown", 1.0),
         events.NodeCame(NODE),
         events.NodeWent(NODE, lost=True),
         events.Fetched(NODE, "corpus"),
@@ -179,7 +183,11 @@ def test_events_update_the_metrics() -> None:
     assert figure("phase_seconds_sum", phase="broadcast") == 0.4
     assert figure("fingerprints_compared_total", result="different") == 1
     assert (figure("tokens_total"), figure("training_loss")) == (2 * 768, 2.0)
-    assert math.isnan(figure("held_out_loss"))
+    assert math.isnan(figure("held_out_loss", set="images"))
+    assert figure("held_out_loss", set="wiki") == pytest.approx(math.log(2))
+    assert figure("held_out_text_bytes_per_token", set="wiki") == 1
+    sets_shown = {label for name, labels in of if "held_out" in name for label in labels}
+    assert sets_shown == {("set", "wiki"), ("set", "images")}  # no series for sets that are not measured
     assert (figure("nodes_came_total"), figure("nodes_went_total", reason="lost")) == (1, 1)
     assert figure("fetches_total", what="corpus") == 1
     assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes(3, 1000)

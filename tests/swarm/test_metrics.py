@@ -123,7 +123,7 @@ def test_other_metrics_equal_the_status(watched: CompletedRun) -> None:
     assert told("contributions_total", outcome="counted") == sum(node.counted for node in status.nodes) == 2 * STEPS
     assert told("fingerprints_compared_total", result="equal") == status.fingerprints_compared
     assert told("tokens_total") == status.tokens
-    assert told("held_out_loss") == status.loss_newest
+    assert told("held_out_loss", set="held_out") == status.loss_newest
     assert told("training_loss") == status.loss_training
     assert told("parameters") == status.parameters == PARAMETERS
     assert told("term") == status.term

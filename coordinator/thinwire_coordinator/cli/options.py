@@ -47,6 +47,9 @@ class ServeOptions(RunStateOptions):
     )
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)
+    evaluate_samples: int = option(
+        "samples of each held-out set that are measured: always the same, evenly spread", 64, metavar="N", ge=1
+    )
     keep: int | None = option(
         "keep the newest N snapshots (2 or more) and every update since the oldest of them; without it, keep "
         "everything since the initial state",

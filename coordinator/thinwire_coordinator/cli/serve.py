@@ -20,6 +20,7 @@ def serve(options: ServeOptions) -> None:
         run=read_run(options.run) if options.run else None,
         wait_for=options.wait_for,
         evaluate_every=options.evaluate_every,
+        evaluate_samples=options.evaluate_samples,
         bodies=options.bodies,
         keep=options.keep,
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from thinwire_common.units import human_bytes
-from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
+from thinwire_proto.wire.service_pb2 import HeldOutLoss, NodeStatus, StatusReply
 
 BAR_WIDTH = 60
+LOSS_MAX = 700.0
+"""A larger loss has a perplexity that is no float."""
+PERPLEXITY_IN_FULL = 1e6
 NODES_SHOWN = 50
 """Number of nodes in the table: those with the most tokens."""
 
@@ -40,12 +45,22 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     newest = f"{status.loss_newest:.3f} at step {status.loss_newest_step}" if status.HasField("loss_newest") else "–"
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
+    for found in status.held_out:
+        facts.add_row(Text(f"  {found.name}"), _in_words(found))
     rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
     facts.add_row("tokens", f"{status.tokens:,}", *rate)
     facts.add_row("bytes up", human_bytes(status.bytes_up), "bytes down", human_bytes(status.bytes_down))
     style = "bold red" if status.fingerprints_different else "green"
     facts.add_row("replicas", Text(equality(status), style=style))
     return facts
+
+
+def _in_words(found: HeldOutLoss) -> str:
+    """A held-out loss as loss, perplexity and bits per byte."""
+    perplexity = math.exp(min(found.loss, LOSS_MAX))
+    shown = f"{perplexity:,.2f}" if perplexity < PERPLEXITY_IN_FULL else f"{perplexity:.1e}"
+    words = f"{found.loss:.3f}, perplexity {shown}"
+    return words + (f", {found.bits_per_byte:.3f} bits a byte" if found.bits_per_byte else "")
 
 
 def _nodes(status: StatusReply) -> Table:

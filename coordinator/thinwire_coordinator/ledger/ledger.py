@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 
@@ -27,6 +27,8 @@ COLUMNS = (
     *("version", "extras"),
 )
 """The columns of the table `rows`."""
+MeasuredBy = Literal["coordinator", "nodes", "both"]
+"""Who measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The status of the whole run, from the ledger. Losses are (step, held-out loss); None if none was measured."""
+    """The status of the whole run, from the ledger.
 
-    first_loss: tuple[int, float] | None
-    newest_loss: tuple[int, float] | None
+    first, newest: (step, held-out loss) by the name of the set, for each set that was measured.
+    """
+
+    first: Mapping[str, tuple[int, float]]
+    newest: Mapping[str, tuple[int, float]]
     rounds_void: int
 
 
@@ -54,7 +59,8 @@ class Ledger:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
-        self._is_copy = False
+        self.is_copy = False
+        """Whether this is an upgraded copy of an older ledger, for reading."""
         self._turn = threading.RLock()
         """Held while one of the sibling connections writes.
 
@@ -69,7 +75,7 @@ class Ledger:
             self._db.execute("PRAGMA synchronous=FULL")
             if read_only and schema.is_old(self._db):
                 self._db = schema.upgraded_copy(self._db, str(path))
-                self._is_copy = True
+                self.is_copy = True
             else:
                 schema.prepare(self._db, str(path))
         except sqlite3.DatabaseError as error:
@@ -85,7 +91,7 @@ class Ledger:
 
     def sibling(self) -> Ledger:
         """Open another connection to the same file, for another thread. A copy serves one thread and returns itself."""
-        if self._is_copy:
+        if self.is_copy:
             return self
         sibling = Ledger(self._path)
         sibling._turn = self._turn
@@ -143,9 +149,16 @@ class Ledger:
                 insert = "INSERT INTO voids (first_round, last_round, term, reason) VALUES (?, ?, ?, ?)"
                 self._execute(insert, (round_number, round_number, term, reason))
 
-    def record_loss(self, step: int, loss: float) -> None:
+    def record_loss(self, step: int, name: str, loss: float, measured_by: MeasuredBy) -> None:
+        """Record the loss on the held-out set `name`."""
+        insert = "INSERT OR REPLACE INTO losses (name, step, loss, measured_by) VALUES (?, ?, ?, ?)"
         with self._turn:
-            self._execute("INSERT OR REPLACE INTO losses (step, loss) VALUES (?, ?)", (step, loss))
+            self._execute(insert, (name, step, loss, measured_by))
+
+    def name_losses(self, name: str) -> None:
+        """Name the losses that were measured when there was only one held-out set, which had no name."""
+        with self._turn:
+            self._execute("UPDATE OR IGNORE losses SET name = ? WHERE name = ''", (name,))
 
     @property
     def step(self) -> int:
@@ -164,14 +177,16 @@ class Ledger:
     def rounds_void(self) -> int:
         return int(self._execute("SELECT coalesce(sum(last_round - first_round + 1), 0) FROM voids").fetchone()[0])
 
-    def losses(self) -> list[tuple[int, float]]:
-        """Held-out losses by step, oldest first."""
-        return list(self._execute("SELECT step, loss FROM losses ORDER BY step"))
+    def losses(self, name: str) -> list[tuple[int, float]]:
+        """The losses on the held-out set `name` by step, oldest first."""
+        return list(self._execute("SELECT step, loss FROM losses WHERE name = ? ORDER BY step", (name,)))
 
     def recorded(self) -> Recorded:
-        first = self._execute("SELECT step, loss FROM losses ORDER BY step LIMIT 1").fetchone()
-        newest = self._execute("SELECT step, loss FROM losses ORDER BY step DESC LIMIT 1").fetchone()
-        return Recorded(first, newest, self.rounds_void)
+        first = self._execute("SELECT name, min(step), loss FROM losses GROUP BY name")
+        newest = self._execute("SELECT name, max(step), loss FROM losses GROUP BY name")
+        first_by_name = {name: (step, loss) for name, step, loss in first}
+        newest_by_name = {name: (step, loss) for name, step, loss in newest}
+        return Recorded(first_by_name, newest_by_name, self.rounds_void)
 
     def voids_before(self, term: int, limit: int) -> tuple[int, list[tuple[int, int, str]]]:
         """Void rounds of earlier terms: their number, and the newest `limit` records of them, oldest first.

@@ -15,9 +15,14 @@ import sqlite3
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.version import VERSION
 
-REQUIRES = "0.2.0"
+REQUIRES = "0.3.0"
 """The first thinwire version with the newest schema. The ledger stores it, so that older versions can name it."""
 
+LOSSES = """CREATE TABLE losses (
+        name TEXT NOT NULL, step INTEGER NOT NULL, loss REAL NOT NULL, measured_by TEXT NOT NULL,
+        PRIMARY KEY (name, step)
+    ) STRICT"""
+"""Held-out losses by the name of the set. measured_by: see `MeasuredBy`."""
 SCHEMA = (
     """CREATE TABLE rows (
         step INTEGER PRIMARY KEY, round INTEGER NOT NULL, term INTEGER NOT NULL, nonce BLOB NOT NULL,
@@ -30,12 +35,12 @@ SCHEMA = (
         first_round INTEGER NOT NULL, last_round INTEGER NOT NULL, term INTEGER NOT NULL, reason TEXT NOT NULL
     ) STRICT""",
     "CREATE TABLE terms (term INTEGER PRIMARY KEY, first_round INTEGER NOT NULL) STRICT",
-    "CREATE TABLE losses (step INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT",
+    LOSSES,
     "CREATE TABLE names (node TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT",
     "CREATE TABLE leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT",
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
 )
-"""Schema version 1. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map."""
+"""Schema version 2. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map."""
 
 SCHEMA_0 = (
     """CREATE TABLE IF NOT EXISTS rows (
@@ -65,8 +70,18 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "ALTER TABLE voids RENAME COLUMN epoch TO term",
         "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     ),
+    (
+        "ALTER TABLE losses RENAME TO losses_1",
+        LOSSES,
+        "INSERT INTO losses (name, step, loss, measured_by) SELECT '', step, loss, 'coordinator' FROM losses_1",
+        "DROP TABLE losses_1",
+    ),
 ]
-"""MIGRATIONS[v] leads from version v to v + 1."""
+"""MIGRATIONS[v] leads from version v to v + 1.
+
+Version 1 knew only one held-out set, without a name. Its losses become those of the first set: `Ledger.name_losses`
+gives them its name, which only the data know.
+"""
 
 
 def version_of(db: sqlite3.Connection) -> int:

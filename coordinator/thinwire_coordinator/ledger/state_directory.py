@@ -33,13 +33,15 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.models import check_manifest
-from thinwire_proto.task import DataSource, complete_model, data_kind_of, task_of
+from thinwire_proto.task import DataSource, HeldOutSet, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
 from thinwire_proto.wire.rows import Row, genesis
 
 log = logging.getLogger("thinwire.coordinator")
 
 DATA_FILE = "corpus.zst"
+SETS_MAX = 16
+"""Held-out sets that are measured; it bounds the time of a measurement, the metrics and the messages to browsers."""
 
 
 class StartInterrupted(Exception):
@@ -72,6 +74,11 @@ class RunState:
     upkeep_ledger: Ledger
     """The same for the thread that writes snapshots and deletes old files."""
     bodies: Bodies
+
+    @property
+    def held_out_sets(self) -> tuple[HeldOutSet, ...]:
+        """The held-out sets that are measured: the first SETS_MAX that are not empty."""
+        return tuple(found for found in self.data.held_out_sets() if found.samples)[:SETS_MAX]
 
     def snapshot_path(self, step: int) -> Path:
         return self.folder / "snapshots" / f"{step}.safetensors"
@@ -237,6 +244,8 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
         raise Damaged(f"{path} is missing", restore="it")
     ledger = Ledger(path, read_only=read_only)
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
+    if (sets := data.held_out_sets()) and (not read_only or ledger.is_copy):
+        ledger.name_losses(sets[0].name)
     return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url))
 
 

@@ -96,9 +96,17 @@ TRAINING_LOSS = METRICS.gauge(
 )
 HELD_OUT_LOSS = METRICS.gauge(
     "held_out_loss",
-    "Newest loss on text that no node trains on, in nats per token. NaN if the run has diverged.",
+    "Newest loss on samples that no node trains on, in nats per token. NaN if the run has diverged. The perplexity is "
+    "exp(held_out_loss). set: name of the held-out set; at most 16 sets are measured.",
+    "set",
 )
-HELD_OUT_LOSS_STEP = METRICS.gauge("held_out_loss_step", "Step at which held_out_loss was measured.")
+HELD_OUT_LOSS_STEP = METRICS.gauge("held_out_loss_step", "Step at which held_out_loss was measured.", "set")
+HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(
+    "held_out_text_bytes_per_token",
+    "Bytes of text that one token of the set stands for; absent if the set is not text. held_out_loss / "
+    "(held_out_text_bytes_per_token · ln 2) is the loss in bits per byte.",
+    "set",
+)
 LEARNING_RATE = METRICS.gauge("learning_rate", "Learning rate of the newest sealed update.")
 
 # votes and updates

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from prometheus_client import generate_latest
@@ -57,15 +57,15 @@ class Exposition:
         self._state: RunState | None = None
         self._keep: int | None = None
 
-    def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], loss: tuple[int, float] | None) -> None:
+    def begin(self, swarm: Swarm, keep: int | None, needs: list[Need], losses: Mapping[str, tuple[int, float]]) -> None:
         """Start to watch the swarm.
 
-        keep: number of snapshots to keep, see `retention`. needs: the latest measurement of the disks. loss: step and
-        value of the newest held-out loss.
+        keep: number of snapshots to keep, see `retention`. needs: the latest measurement of the disks. losses: step and
+        value of the newest loss on each held-out set.
         """
         self._state, self._keep = swarm.state, keep
         self._gauges.needs = needs
-        self.metrics.begin(loss)
+        self.metrics.begin(losses, swarm.view.held_out_sets, swarm.view.contract.model.context)
         self._counters.counts = swarm.view.counts
         swarm.events.watchers.append(self.metrics.watch)
 

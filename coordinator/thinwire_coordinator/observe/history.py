@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -71,11 +71,36 @@ class Voids:
 
 
 @dataclass
+class Curve:
+    """The losses on one held-out set. first, newest: (step, loss) of the whole run; None if none was measured."""
+
+    series: Series = field(default_factory=Series)
+    first: tuple[int, float] | None = None
+    newest: tuple[int, float] | None = None
+
+    def add(self, step: int, loss: float) -> None:
+        self.series.add(with_loss(step, loss))
+        self.first = self.first or (step, loss)
+        self.newest = (step, loss)
+
+    def prepend(self, past: list[tuple[int, float]]) -> None:
+        """Prepend the losses of earlier terms, oldest first."""
+        earlier = Series()
+        for step, loss in past:
+            if self.first is None or step < self.first[0]:
+                earlier.add(with_loss(step, loss))
+        self.series.prepend(earlier)
+        if past:
+            self.first = past[0]
+            self.newest = self.newest or past[-1]
+
+
+@dataclass
 class Past:
     """The history of the steps before this term, as read from the ledger."""
 
     series: Series = field(default_factory=Series)
-    held_out: list[tuple[int, float]] = field(default_factory=list)
+    held_out: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     voids: list[tuple[int, int, str]] = field(default_factory=list)
@@ -86,10 +111,10 @@ class History:
     """Collects the figures of a run by watching its events.
 
     counts: the counts of this term; they must be updated before `watch` is called. step: number of steps before this
-    term. started: when this term began, on the clock of the events.
+    term. started: when this term began, on the clock of the events. sets: names of the held-out sets.
     """
 
-    def __init__(self, counts: Counts, step: int, started: float) -> None:
+    def __init__(self, counts: Counts, step: int, started: float, sets: Iterable[str]) -> None:
         self._counts = counts
         self._bytes_before = (0, 0, 0)  # up, down and dense, as of the previous sealed step
         self._shares_before: dict[str, Share] = {}
@@ -99,9 +124,8 @@ class History:
         self.complete = step == 0
         """Whether the steps of earlier terms are included."""
         self.series = Series()
-        self.held_out = Series()
-        self.loss_first: tuple[int, float] | None = None
-        self.loss_newest: tuple[int, float] | None = None
+        self.held_out = {name: Curve() for name in sets}
+        """By the name of the held-out set."""
         self.tokens_before = 0
         """Tokens of earlier terms."""
         self.rounds_void_before = 0
@@ -122,7 +146,8 @@ class History:
         elif isinstance(event, RoundVoid):
             self._void(event)
         elif isinstance(event, LossMeasured) and math.isfinite(event.loss):
-            self._measure(event.step, event.loss)
+            if event.name in self.held_out:
+                self.held_out[event.name].add(event.step, event.loss)
         elif isinstance(event, Sampled):
             self.sample = event
 
@@ -155,14 +180,8 @@ class History:
     def begin_with(self, past: Past) -> None:
         """Prepend the history of earlier terms."""
         self.series.prepend(past.series)
-        measured = Series()
-        for step, loss in past.held_out:
-            if self.loss_first is None or step < self.loss_first[0]:
-                measured.add(with_loss(step, loss))
-        self.held_out.prepend(measured)
-        if past.held_out:
-            self.loss_first = past.held_out[0]
-            self.loss_newest = self.loss_newest or past.held_out[-1]
+        for name, curve in self.held_out.items():
+            curve.prepend(past.held_out.get(name, []))
         by_tokens = sorted(past.shares.items(), key=lambda item: item[1].tokens, reverse=True)
         self._shares_before = dict(by_tokens[:SHARES_MAX])
         self.tokens_before = sum(share.tokens for share in past.shares.values())
@@ -207,28 +226,25 @@ class History:
         else:
             self.voids.append(Voids(event.round, event.round, event.why, event.at))
 
-    def _measure(self, step: int, loss: float) -> None:
-        self.held_out.add(with_loss(step, loss))
-        self.loss_first = self.loss_first or (step, loss)
-        self.loss_newest = (step, loss)
-
 
 async def read_past(
     ledger: Ledger,
     term: int,
     stop: int,
     tokens_a_sample: int,
+    sets: Iterable[str],
     submit: Callable[[Callable[[], None]], Awaitable[None]],
 ) -> Past:
     """Read the history of the steps before `stop` and of the terms before `term`.
 
-    `submit` runs one piece of the work, which takes milliseconds, on a worker thread. Raises LedgerError.
+    sets: names of the held-out sets. `submit` runs one piece of the work, which takes milliseconds, on a worker thread.
+    Raises LedgerError.
     """
     past = Past()
 
     def read_lists() -> None:
         past.rounds_void, past.voids = ledger.voids_before(term, VOIDS_MAX)
-        past.held_out = ledger.losses()
+        past.held_out = {name: ledger.losses(name) for name in sets}
         past.names = ledger.names(NAMES_MAX)
 
     def read_rows(start: int) -> None:

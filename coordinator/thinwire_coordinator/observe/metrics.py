@@ -7,6 +7,7 @@ watcher is called on the event loop and takes microseconds.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
@@ -20,6 +21,7 @@ from thinwire_coordinator.swarm.events import (
     UpdateApplied,
     UpdateSent,
 )
+from thinwire_proto.task import HeldOutSet
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
 
@@ -40,17 +42,27 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._histograms: dict[Definition, Histogram] = {}
         self._gauges: dict[Definition, Gauge] = {}
+        self._sets: set[str] = set()
         for of in HISTOGRAMS:
             self._histograms[of] = Histogram(of.name, of.help, of.labels, registry=self.registry, buckets=BUCKETS_S)
             for value in of.values:
                 self._histograms[of].labels(value)
         ProcessCollector(registry=self.registry)
 
-    def begin(self, loss: tuple[int, float] | None) -> None:
-        """Initialize the gauges once the ledger is replayed. loss: step and value of the newest held-out loss."""
+    def begin(self, losses: Mapping[str, tuple[int, float]], sets: Sequence[HeldOutSet], context: int) -> None:
+        """Initialize the gauges once the ledger is replayed.
+
+        losses: step and value of the newest loss, by the name of the held-out set. sets: those that are measured.
+        context: tokens that one sample predicts.
+        """
         self._set(definitions.SEALED_TIMESTAMP_SECONDS, time.time())
-        if loss is not None:
-            self._measured(*loss)
+        self._sets = {found.name for found in sets}
+        for found in sets:
+            if found.text_bytes:
+                bytes_per_token = found.text_bytes / (found.samples * context)
+                self._set(definitions.HELD_OUT_TEXT_BYTES_PER_TOKEN, bytes_per_token, found.name)
+        for name, (step, loss) in losses.items():
+            self._measured(name, step, loss)
 
     def watch(self, event: Event) -> None:
         """Handle an event. The most frequent events come first: those for every node in every round."""
@@ -64,7 +76,7 @@ class Metrics:
             case UpdateApplied():
                 self._phase("apply", event.seconds)
             case LossMeasured():
-                self._measured(event.step, event.loss)
+                self._measured(event.name, event.step, event.loss)
 
     def _took_contribution(self, event: ContributionTaken) -> None:
         self._histograms[definitions.CONTRIBUTION_AFTER_OPEN_SECONDS].observe(event.after_open_s)
@@ -79,15 +91,18 @@ class Metrics:
         self._set(definitions.TRAINING_LOSS, event.loss)
         self._set(definitions.LEARNING_RATE, event.learning_rate)
 
-    def _measured(self, step: int, loss: float) -> None:
-        self._set(definitions.HELD_OUT_LOSS, loss)
-        self._set(definitions.HELD_OUT_LOSS_STEP, step)
+    def _measured(self, name: str, step: int, loss: float) -> None:
+        if name not in self._sets:
+            return  # a set that is no longer measured; the number of series stays bounded
+        self._set(definitions.HELD_OUT_LOSS, loss, name)
+        self._set(definitions.HELD_OUT_LOSS_STEP, step, name)
 
     def _phase(self, phase: str, seconds: float) -> None:
         self._histograms[definitions.PHASE_SECONDS].labels(phase).observe(seconds)
 
-    def _set(self, of: Definition, value: float) -> None:
+    def _set(self, of: Definition, value: float, *labels: str) -> None:
         """Set a gauge, and create it at its first value, so that a scrape never shows a loss of 0."""
         if of not in self._gauges:
             self._gauges[of] = Gauge(of.name, of.help, of.labels, registry=self.registry)
-        self._gauges[of].set(value)
+        gauge = self._gauges[of]
+        (gauge.labels(*labels) if labels else gauge).set(value)

@@ -87,7 +87,8 @@ def receipt(given: Receipt) -> pb.Receipt:
 
 def status(view: SwarmView, recorded: Recorded, step: int, fingerprint: int | None) -> pb.StatusReply:
     """The state of the swarm. step: the step of the fingerprint, or the newest one."""
-    counts, first, newest = view.counts, recorded.first_loss, recorded.newest_loss
+    counts, name = view.counts, next((found.name for found in view.held_out_sets), "")
+    first, newest = recorded.first.get(name), recorded.newest.get(name)
     return pb.StatusReply(
         state=view.condition,
         term=view.term.number,
@@ -108,8 +109,20 @@ def status(view: SwarmView, recorded: Recorded, step: int, fingerprint: int | No
         fingerprints_compared=counts.fingerprints_compared,
         fingerprints_different=counts.fingerprints_different,
         parameters=view.layout.parameters,
+        held_out=_held_out(view, recorded),
         nodes=[_node_status(member, counts.of(member.node_id)) for member in view.members.values()],
     )
+
+
+def _held_out(view: SwarmView, recorded: Recorded) -> list[pb.HeldOutLoss]:
+    """The newest loss of each held-out set that was measured."""
+    context, losses = view.contract.model.context, []
+    for found in view.held_out_sets:
+        if found.name in recorded.newest:
+            step, loss = recorded.newest[found.name]
+            bits = loss * (found.bits_per_nat(context) or 0.0)
+            losses.append(pb.HeldOutLoss(name=found.name, step=step, loss=loss, bits_per_byte=bits))
+    return losses
 
 
 def _node_status(member: MemberView, counts: NodeCounts) -> pb.NodeStatus:

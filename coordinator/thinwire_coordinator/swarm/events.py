@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from thinwire_coordinator.ledger.ledger import MeasuredBy
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -125,10 +126,12 @@ class UpdateSent:
 
 @dataclass(frozen=True)
 class LossMeasured:
-    """The held-out loss at a step, in nats per token; NaN if the run has diverged."""
+    """The loss on the held-out set `name` at a step, in nats per token; not finite if the run has diverged."""
 
     step: int
+    name: str
     loss: float
+    measured_by: MeasuredBy = "coordinator"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class SwarmView:
         self.contract = shared.contract
         self.layout = shared.layout
         self.term = shared.term
+        self.held_out_sets = shared.state.held_out_sets
+        """The held-out sets that are measured."""
         self._feed = shared.feed
         self._registry = shared.registry
         self._driver = shared.driver
@@ -89,7 +91,7 @@ class SwarmView:
 
     @property
     def measured_step(self) -> int:
-        """The newest step whose held-out loss was measured, finite or not."""
+        """The newest step whose held-out losses were measured, finite or not."""
         return self._registry.measured_step
 
     @property

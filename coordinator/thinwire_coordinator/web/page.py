@@ -81,7 +81,7 @@ class Page:
     def open(self, swarm: Swarm) -> None:
         """Start to watch the swarm. A background task reads the earlier history from the ledger."""
         self._swarm = view = swarm.view
-        self._history = History(view.counts, view.step, view.now)
+        self._history = History(view.counts, view.step, view.now, [found.name for found in view.held_out_sets])
         events = swarm.events
         self._live = Live(self._message, events.failed)
         self._record = partial(_record_names, swarm)
@@ -100,7 +100,12 @@ class Page:
         view, submit = swarm.view, partial(swarm.workers.submit, Job.READ_HISTORY)
         try:
             past = await read_past(
-                swarm.state.watch_ledger, view.term.number, history.since_step, view.contract.model.context, submit
+                swarm.state.watch_ledger,
+                view.term.number,
+                history.since_step,
+                view.contract.model.context,
+                list(history.held_out),
+                submit,
             )
         except LedgerError as error:
             log.warning("the page cannot show the history before step %d: %s", history.since_step, error)
@@ -172,7 +177,10 @@ class Page:
             points = _number(request, "points", POINTS, POINTS_MIN, POINTS_MAX)
         except ValueError as error:
             return _refused(str(error))
-        return self._answer(f"history {points}", lambda _, history: status.series(history, points))
+        name = request.query_params.get("set", "")
+        if name and self._history is not None and name not in self._history.held_out:
+            return _refused(f"set must be one of {', '.join(self._history.held_out)}")
+        return self._answer(f"history {points} {name}", lambda _, history: status.series(history, points, name))
 
     async def _stream(self, request: Request) -> Any:
         return self._live or self._not_yet()

@@ -34,6 +34,10 @@ def run_of(swarm: SwarmView) -> Plain:
         "pace": contract.round.pace,
         "length_s": contract.round.length_s,
         "unit": "nats per byte" if isinstance(contract.data, CorpusSpec) else "nats per token",
+        "held_out": [
+            {"name": found.name, "bits_per_nat": found.bits_per_nat(contract.model.context)}
+            for found in swarm.held_out_sets
+        ],
     }
 
 
@@ -42,7 +46,8 @@ def summary(swarm: SwarmView, history: History) -> Plain:
     now = swarm.now
     counts = swarm.counts
     moved = counts.bytes_up + counts.bytes_down
-    first, newest = history.loss_first, history.loss_newest
+    curves = list(history.held_out.values())
+    first, newest = (curves[0].first, curves[0].newest) if curves else (None, None)
     return {
         "state": swarm.condition,
         "term": swarm.term.number,
@@ -55,6 +60,7 @@ def summary(swarm: SwarmView, history: History) -> Plain:
             "held_out": _short(newest[1]) if newest else None,
             "held_out_step": newest[0] if newest else None,
             "first": _short(first[1]) if first else None,
+            "sets": [_short(curve.newest[1]) if curve.newest else None for curve in curves],
         },
         "tokens": history.tokens_before + counts.tokens,
         "tokens_per_s": round(history.tokens_per_s(now), 1),
@@ -201,11 +207,12 @@ def details(swarm: SwarmView, history: History) -> Plain:
     }
 
 
-def series(history: History, points: int) -> Plain:
+def series(history: History, points: int, held_out: str = "") -> Plain:
     """The series as columns of at most `points` values each. Tokens and bytes are running sums. Bytes are counted from
-    the start of the current term."""
+    the start of the current term. held_out: name of the held-out set; by default the first."""
     found = history.series.points(points)
-    measured = history.held_out.points(points)
+    chosen = held_out or next(iter(history.held_out), "")
+    measured = history.held_out[chosen].series.points(points) if chosen else []
     columns: dict[str, list[Any]] = {}
     for name in ("tokens", "bytes_up", "bytes_down", "dense_bytes"):
         sums = accumulate(getattr(bucket, name) for bucket in found)
@@ -218,7 +225,7 @@ def series(history: History, points: int) -> Plain:
         "term_began_at_step": history.since_step,
         "complete": history.complete,
         "steps": columns | _losses(found),
-        "held_out": {"step": [bucket.step for bucket in measured]} | _losses(measured),
+        "held_out": {"set": chosen, "step": [bucket.step for bucket in measured]} | _losses(measured),
     }
 
 

@@ -27,6 +27,7 @@ const AXES = {
 };
 const nodes = new NodeTable(() => askDetails());
 let against = "step";
+let chosen = 0; // the held-out set that is shown, by its place in run.held_out
 let run = null; // the properties of the run that never change
 let history = null;
 let newest = null; // the newest summary
@@ -95,8 +96,9 @@ async function askDetails() {
 }
 
 async function askHistory() {
-  const said = await ask("api/history");
-  if (!said) return;
+  const wanted = chosen;
+  const said = await ask(`api/history?set=${encodeURIComponent(nameOf(wanted))}`);
+  if (!said || wanted !== chosen) return;
   grown = 0;
   history = said;
   drawCharts();
@@ -149,10 +151,9 @@ function show(said) {
 }
 
 function showFigures(said) {
-  put("loss", words.loss(said.loss.held_out ?? said.loss.training));
-  const fell = said.loss.first !== null && said.loss.held_out !== said.loss.first ? `from ${words.loss(said.loss.first)}` : "";
-  const unit = run?.unit ?? "nats";
-  put("loss-note", said.loss.held_out === null ? "not measured yet" : `${unit}${fell ? `, ${fell}` : ""}`);
+  const held = said.loss.sets[chosen] ?? null;
+  put("loss", words.loss(held ?? said.loss.training));
+  put("loss-note", held === null ? "not measured yet" : lossNote(said.loss, held));
   put("active", words.count(said.nodes.active));
   const { compared, different } = said.nodes;
   byId("equal").classList.toggle("bad", different > 0);
@@ -162,6 +163,16 @@ function showFigures(said) {
   put("rate", said.tokens_per_s ? `${words.amount(said.tokens_per_s)} per second` : "");
   put("moved", words.bytes(said.bytes.up + said.bytes.down));
   put("fewer", said.bytes.fewer ? `${words.amount(Math.round(said.bytes.fewer))} times fewer than dense` : "");
+}
+
+/** The unit of the shown loss, where it began, and the same as perplexity and in bits per byte. */
+function lossNote(loss, held) {
+  const parts = [run?.unit ?? "nats"];
+  if (chosen === 0 && loss.first !== null && held !== loss.first) parts[0] += `, from ${words.loss(loss.first)}`;
+  parts.push(`perplexity ${words.perplexity(held)}`);
+  const factor = run?.held_out[chosen]?.bits_per_nat;
+  if (factor) parts.push(`${words.loss(held * factor)} bits per byte`);
+  return parts.join(" · ");
 }
 
 /** Fill the ring: with time at pace clock, with the share of nodes that have contributed at pace barrier. */
@@ -192,7 +203,17 @@ function tick() {
   if (left !== null && run?.pace === "clock") fill(1 - left / run.length_s);
 }
 
+const nameOf = (set) => run?.held_out[set]?.name ?? "";
+
+/** Offer the choice of a held-out set, if there are several. */
+function offerSets() {
+  const choice = byId("set");
+  byId("sets").hidden = run.held_out.length < 2;
+  if (choice.options.length !== run.held_out.length) choice.replaceChildren(...run.held_out.map(({ name }) => new Option(name, name)));
+}
+
 function showRun() {
+  offerSets();
   put("run", `${words.amount(run.parameters)} parameters, ${run.model} · contract ${run.contract.slice(0, 8)}`);
 }
 
@@ -214,9 +235,10 @@ function grow(said) {
     for (const [name, value] of Object.entries(all)) steps[name].push(value);
     grown += 1;
   }
-  if (said.loss.held_out_step !== null && said.loss.held_out_step > (held.step.at(-1) ?? -1)) {
+  const newest = said.loss.sets[chosen];
+  if (said.loss.held_out_step !== null && newest != null && said.loss.held_out_step > (held.step.at(-1) ?? -1)) {
     held.step.push(said.loss.held_out_step);
-    for (const name of ["loss", "loss_min", "loss_max"]) held[name].push(said.loss.held_out);
+    for (const name of ["loss", "loss_min", "loss_max"]) held[name].push(newest);
   }
   drawCharts();
 }
@@ -230,7 +252,7 @@ function drawCharts() {
   charts.loss.show(
     [
       { name: "training", x, y: steps.loss, low: steps.loss_min, high: steps.loss_max, style: "second" },
-      { name: "held out", x: measured, y: held.loss, dots: true },
+      { name: run?.held_out.length > 1 ? `held out: ${nameOf(chosen)}` : "held out", x: measured, y: held.loss, dots: true },
     ],
     axis,
   );
@@ -279,6 +301,11 @@ for (const radio of document.querySelectorAll("[name=against]")) {
     drawCharts();
   });
 }
+byId("set").addEventListener("change", () => {
+  chosen = Math.max(0, byId("set").selectedIndex);
+  if (newest) showFigures(newest);
+  askHistory();
+});
 document.addEventListener("visibilitychange", () => drawCharts());
 setInterval(() => {
   tick();

@@ -29,6 +29,9 @@ export function duration(seconds) {
 
 export const loss = (number) => (number == null ? "–" : number.toFixed(3));
 
+/** e to the power of a loss in nats. */
+export const perplexity = (loss) => (loss < 20 ? digits(Math.exp(loss)) : Math.exp(loss).toExponential(1));
+
 export const seconds = (number) => (number == null ? "–" : `${number.toFixed(Math.abs(number) < 10 ? 1 : 0)} s`);
 
 export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
