@@ -83,7 +83,7 @@ async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: Blob
         ("flip", "300,000 bytes came with the hash"),
         ("longer", "the file there has 300,001 bytes, and must have 300,000"),
         ("missing", "HTTP 404"),
-        ("redirect:file:///etc/passwd", "it leads to file:///etc/passwd"),
+        ("redirect:file:///etc/passwd", "to url 'file:///etc/passwd' is not allowed"),
         ("redirect:ftp://127.0.0.1/x", "it leads to ftp:"),
         ("redirect:loop", "HTTP 302"),
     ],

@@ -102,8 +102,8 @@ class Counts:
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes of snapshots and of the corpus sent."""
-        return self.traffic.sent.bytes["snapshot"] + self.traffic.sent.bytes["corpus"]
+        """Bytes of snapshots, of the corpus and of blobs sent."""
+        return sum(self.traffic.sent.bytes[kind] for kind in ("snapshot", "corpus", "blob"))
 
     @property
     def fingerprints_compared(self) -> int:
