@@ -164,7 +164,7 @@ NODES_WENT = METRICS.counter(
 )
 FETCHES = METRICS.counter(
     "fetches_total",
-    "Number of times that a node started to fetch a file while catching up. what: snapshot, corpus.",
+    "Number of times that a node started to fetch a file while catching up. what: snapshot, corpus, blob.",
     "what",
     values=("snapshot", "corpus", "blob"),
 )

@@ -81,9 +81,8 @@ class BlobFetcher:
                         if isinstance(error, SourceSilent):
                             self._rests_until[source] = asyncio.get_running_loop().time() + SOURCE_REST_S
                         reasons[source] = str(error)
-                        text = f"{source}: {blob.hash[:16]}…: {error}"
-                        fields = {"place": source, "blob": blob.hash, "reason": str(error)}
-                        tell(log, logging.WARNING, "node.source_failed", text, **fields)
+                        text, why = f"{source}: {blob.hash[:16]}…: {error}", str(error)
+                        tell(log, logging.WARNING, "node.source_failed", text, place=source, blob=blob.hash, reason=why)
             raise BlobUnavailable(blob, "; ".join(f"{source}: {why}" for source, why in reasons.items()))
 
     def _in_order(self) -> list[str]:
