@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,11 @@ from torch import Tensor, nn
 
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DecoderSpec, Parameter
+from thinwire_proto.contract.models.llama import LlamaSpec
+from thinwire_proto.models.decoder_layout import from_llama, to_llama
+from thinwire_proto.models.llama import LlamaTask
 from thinwire_proto.models.trained import manifest, trained
-from thinwire_proto.task import NO_BLOBS, TASKS, Task
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
 INITIAL_STD = 0.02  # GPT-2
@@ -130,6 +134,30 @@ class DecoderTask(Task):
     def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Decoder:
         with torch.device(device):
             return Decoder(self._spec)
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        return from_llama(self._as_llama().load(folder), self._spec.layers)
+
+    def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        return self._as_llama().hugging_face(to_llama(parameters, self._spec.layers), blobs)
+
+    def _as_llama(self) -> LlamaTask:
+        """The same model in Llama's layout."""
+        spec = self._spec
+        return LlamaTask(
+            LlamaSpec(
+                vocabulary=spec.vocabulary,
+                context=spec.context,
+                width=spec.width,
+                layers=spec.layers,
+                heads=spec.heads,
+                kv_heads=spec.heads,
+                hidden=spec.hidden,
+                tied=spec.tied,
+                rope_theta=ROTARY_BASE,
+                norm_epsilon=NORM_EPSILON,
+            )
+        )
 
 
 @lru_cache(maxsize=16)
