@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import NoReturn
 
@@ -11,6 +12,9 @@ from thinwire_common.options import read_options
 from thinwire_coordinator.cli.options import CommonOptions
 from thinwire_coordinator.cli.parser import parser
 from thinwire_proto.errors import MEND_DISK, ThinwireError
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that Ctrl-C ended, as shells have it."""
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -22,6 +26,8 @@ def main() -> None:
         arguments.command(arguments)
     except ThinwireError as error:
         _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except OSError as error:
         _fail(f"the disk fails: {error}; {MEND_DISK}")
 

@@ -14,8 +14,6 @@ KINDS = (
     "announcement",
     "snapshot",
     "corpus",
-    "blob",
-    "evaluated",
     "probe",
     "join",
     "status",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from deploy.local_swarm.processes import BIN
+from support.real import PATIENCE_S
 from support.sealed_run import make_run
 from thinwire_coordinator.__main__ import main
 from thinwire_coordinator.cli.threads import default_threads
@@ -66,3 +70,35 @@ def test_a_small_model_uses_one_thread_unless_more_are_requested(
     finally:
         torch.set_num_threads(before)
     assert (default_threads(1_000_000, 16), default_threads(100_000_000, 16)) == (1, 16)
+
+
+def test_a_step_can_be_chosen(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sampled(run, monkeypatch, capsys, "--step", "0").startswith("line")
+    with pytest.raises(SystemExit):
+        sampled(run, monkeypatch, capsys, "--step", "3")
+    assert "there is no step 3: the ledger holds steps 0 to 2" in capsys.readouterr().err
+
+
+def test_a_chat_needs_a_template(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "sample", "--state-dir", str(run), "--chat", "Hi"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "no chat template" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["Ctrl-C", "closed pipe"])
+def test_sample_streams_and_ends_quietly(run: Path, end: str) -> None:
+    command = [str(BIN / "thinwire-coordinator"), "sample", "--state-dir", str(run), "--length", "1000000"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(20).startswith("def ")  # it streams: the whole text would take minutes
+        if end == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+        else:
+            process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=PATIENCE_S) == (130 if end == "Ctrl-C" else 0)

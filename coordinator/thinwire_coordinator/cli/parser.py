@@ -29,15 +29,35 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("verify", help="replay the ledger and check every hash and fingerprint")
     check.set_defaults(command=_verify)
 
-    export = commands.add_parser("export", help="write the parameters of a step as safetensors")
+    export = commands.add_parser("export", help="write the model of a step, for transformers or as one file")
     export.add_argument("--step", type=int, metavar="S", help="default: the newest")
-    export.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    export.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER|FILE.safetensors",
+        help="a folder that transformers opens, or one file with the parameters under thinwire's names",
+    )
+    export.add_argument(
+        "--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub, with the token in HF_TOKEN"
+    )
     export.set_defaults(command=_export)
+
+    begin = commands.add_parser("import", help="create a run that begins from the weights in a folder")
+    begin.add_argument(
+        "weights", type=Path, metavar="FOLDER", help="config.json and safetensors files, as transformers writes them"
+    )
+    add_options(begin, ServeOptions, "state_dir", "run", "bodies")
+    begin.set_defaults(command=_import)
 
     write = commands.add_parser("sample", help="generate text with the model of a step")
     write.add_argument("--step", type=int, metavar="S", help="default: the newest")
-    write.add_argument("--prompt", default="def ", metavar="TEXT")
-    write.add_argument("--length", type=_positive, default=300, metavar="TOKENS")
+    asked = write.add_mutually_exclusive_group()
+    asked.add_argument("--prompt", default="def ", metavar="TEXT", help="the text to continue; default 'def '")
+    asked.add_argument("--chat", metavar="TEXT", help="a message to answer, by the chat template of the tokenizer")
+    write.add_argument(
+        "--length", type=_positive, default=300, metavar="TOKENS", help="the most tokens to generate; default 300"
+    )
     write.add_argument(
         "--temperature", type=_temperature, default=0.8, help="0 always picks the most likely token; default 0.8"
     )
@@ -81,23 +101,31 @@ def _verify(arguments: argparse.Namespace) -> None:
 def _export(arguments: argparse.Namespace) -> None:
     options = read_options(ReplayOptions, arguments)
 
-    from thinwire_coordinator.cli.model import export  # noqa: PLC0415
+    from thinwire_coordinator.cli.export import export  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
-    export(options.state_dir, arguments.step, arguments.out)
+    export(options.state_dir, arguments.step, arguments.out, arguments.push)
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    options = read_options(ServeOptions, arguments)
+
+    from thinwire_coordinator.cli.import_run import import_run  # noqa: PLC0415
+
+    import_run(arguments.weights, options.run, options.state_dir, options.bodies)
 
 
 def _sample(arguments: argparse.Namespace) -> None:
     options, given = read_options(ReplayOptions, arguments), arguments
 
-    from thinwire_coordinator.cli.model import print_sample  # noqa: PLC0415
+    from thinwire_coordinator.cli.sample import sample  # noqa: PLC0415
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.generation import Sampling  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
     sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)
-    print_sample(options.state_dir, given.step, given.prompt, sampling)
+    sample(options.state_dir, given.step, given.prompt, given.chat, sampling)
 
 
 def _temperature(text: str) -> float:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_common.logs import tell
@@ -33,7 +34,7 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
 from thinwire_proto.models import check_manifest
-from thinwire_proto.task import DataSource, HeldOutSet, complete_model, data_kind_of, task_of
+from thinwire_proto.task import DataSource, HeldOutSet, Task, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
 from thinwire_proto.wire.rows import Row, genesis
 
@@ -181,15 +182,16 @@ def create_state(
     weights = weights or (Path(run.model.first_weights) if run.model.first_weights else None)
     model, model_blobs = complete_model(run.model, go_on)
     run = run.model_copy(update={"model": model})
-    made = data_kind_of(run.data).make(run, go_on)
     task = task_of(model)
+    loaded = _loaded(task, weights) if weights else None  # before the data, which may take hours
+    made = data_kind_of(run.data).make(run, go_on)
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
     contract = Contract(**sections, parameters=task.manifest())
     if made.file:
         replace_synced(folder / DATA_FILE, made.file)
     blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)
     go_on()
-    tensors = task.load(weights) if weights else task.initial_state(int.from_bytes(os.urandom(7), "big"), blobs)
+    tensors = task.initial_state(int.from_bytes(os.urandom(7), "big"), blobs) if loaded is None else loaded
     first = Replica(contract, tensors, 0, b"")
     first.head = genesis(contract.hash, first.state_hash())
     replace_synced(unfinished, contract.written)
@@ -201,6 +203,14 @@ def create_state(
     rename_synced(snapshots / "0.part", snapshots / "0.safetensors")
     unfinished.rename(folder / "contract.json")
     sync_folder(folder)
+
+
+def _loaded(task: Task, weights: Path) -> dict[str, Tensor]:
+    tensors = task.load(weights)
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise ConfigError(f"{weights}: {name}: has values that are not finite; nothing can be trained from them")
+    return tensors
 
 
 def keep_blobs(folder: Path, blobs: Mapping[Blob, Path], go_on: GoOn) -> BlobFolder:

@@ -1,0 +1,32 @@
+"""The command `thinwire-coordinator export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thinwire_coordinator.cli.model import replica_of
+from thinwire_coordinator.export.export import export_file, export_folder, is_file
+from thinwire_coordinator.export.folder import check_free
+from thinwire_coordinator.export.hub import check_push, push
+from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.version import VERSION
+
+
+def export(state_dir: Path, step: int | None, out: Path, push_to: str | None) -> None:
+    """Write the model of a step to a file or a folder, and upload the folder. Raises ThinwireError."""
+    if push_to is not None:
+        if is_file(out):
+            raise ConfigError(f"--push uploads a folder, and {out} is one file; give --out FOLDER")
+        check_push(push_to)
+    if not is_file(out):
+        check_free(out)
+    state = open_state(state_dir, read_only=True)
+    replica = replica_of(state, step)
+    if is_file(out):
+        export_file(replica, out)
+    else:
+        export_folder(state, replica, out)
+    print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {out}")
+    if push_to is not None:
+        print(f"uploaded: {push(out, push_to, f'step {replica.step}, exported by thinwire {VERSION}')}")

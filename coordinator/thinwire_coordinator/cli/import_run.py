@@ -1,0 +1,50 @@
+"""The command `thinwire-coordinator import`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.ledger.state_directory import create_state, is_state, lock_state, open_state
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.task import Tokenizer
+
+
+def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: str | None) -> None:
+    """Create a run whose first state are the weights in a folder, in the layout of transformers. `serve` continues it.
+
+    Raises ConfigError, and then there is no run.
+    """
+    if not weights.is_dir():
+        raise ConfigError(f"{weights}: is not a folder; give one with config.json and safetensors files")
+    run = read_run(run_file) if run_file else RunSpec()
+    with lock_state(state_dir):
+        if is_state(state_dir):
+            raise ConfigError(f"{state_dir}: holds a run already; give another --state-dir")
+        create_state(state_dir, run, bodies, weights=weights)
+    state = open_state(state_dir, read_only=True)
+    replica = state.load_snapshot(0)
+    print(f"{replica.layout.parameters:,} parameters read from {weights}; contract {state.contract.hash.hex()}")
+    if _has_other_tokenizer(weights, state.data.tokenizer):
+        print("warning: the folder's tokenizer is not that of the run's data, so the model knows none of these tokens")
+    print(f"start the run with: thinwire-coordinator serve --state-dir {state_dir}")
+    state.close()
+
+
+def _has_other_tokenizer(weights: Path, ours: Tokenizer | None) -> bool:
+    """Whether the folder has a tokenizer with another vocabulary than that of the run."""
+    try:
+        theirs = _vocabulary((weights / TOKENIZER_FILE).read_bytes())
+    except OSError:
+        return False  # in another format, or the model is not of text
+    return ours is not None and theirs != _vocabulary(ours.files().get(TOKENIZER_FILE, b"{}"))
+
+
+def _vocabulary(tokenizer: bytes) -> object:
+    try:
+        return json.loads(tokenizer)["model"]["vocab"]
+    except (ValueError, KeyError, TypeError):
+        return None

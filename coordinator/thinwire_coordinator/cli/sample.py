@@ -1,0 +1,45 @@
+"""The command `thinwire-coordinator sample`."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from thinwire_coordinator.chat import chat_prompt
+from thinwire_coordinator.cli.model import replica_of
+from thinwire_coordinator.generation import Sampling, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.task import Stateless, task_of
+
+
+def sample(state_dir: Path, step: int | None, prompt: str, chat: str | None, sampling: Sampling) -> None:
+    """Print what the model of a step writes, as it comes: after a prompt, which is printed first, or as the answer to
+    the message `chat`. Raises ThinwireError."""
+    state = open_state(state_dir, read_only=True)
+    model = Stateless(task_of(state.contract.model).model("cpu", state.blobs))
+    tokenizer = tokenizer_of(model, state.data)
+    if tokenizer is None:
+        raise ConfigError(f"a model of kind {state.contract.model.kind!r} generates no text from these data")
+    tokens = prompt_tokens(tokenizer, prompt if chat is None else chat_prompt(tokenizer, chat))
+    drawn = generate(model, replica_of(state, step).tensors, tokens, sampling, tokenizer.end)
+    _print_pieces(prompt if chat is None else "", text_of(tokenizer, tokens, drawn))
+
+
+def _print_pieces(first: str, rest: Iterable[str]) -> None:
+    """Print pieces of text at once. Ends quietly when the program that reads them has ended."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
+    try:
+        print(first, end="", flush=True)
+        for piece in rest:
+            print(piece, end="", flush=True)
+        print(flush=True)
+    except KeyboardInterrupt:
+        print(flush=True)
+        raise
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails when it flushes at exit

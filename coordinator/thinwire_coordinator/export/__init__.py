@@ -1,0 +1,1 @@
+"""Writes the model of a run in the formats of transformers and peft."""

@@ -1,0 +1,48 @@
+"""Exports the model of a step: as one file of parameters, or as a folder that transformers or peft opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thinwire_coordinator.export.folder import whole_folder
+from thinwire_coordinator.export.model_card import model_card
+from thinwire_coordinator.export.model_files import write_model
+from thinwire_coordinator.export.run_facts import facts_of
+from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.task import task_of
+from thinwire_proto.version import VERSION
+
+FILE_SUFFIX = ".safetensors"
+
+
+def is_file(out: Path) -> bool:
+    """Whether this name asks for one file, and not for a folder."""
+    return out.suffix == FILE_SUFFIX
+
+
+def export_file(replica: Replica, out: Path) -> None:
+    """Write the parameters under the names of the contract, as a snapshot. Raises ConfigError."""
+    passing = out.with_name(out.name + ".part")
+    try:
+        replica.save(passing)
+        passing.replace(out)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from None
+    finally:
+        passing.unlink(missing_ok=True)
+
+
+def export_folder(state: RunState, replica: Replica, out: Path) -> None:
+    """Write a folder with the model, its tokenizer and its model card. It appears whole or not at all.
+
+    Raises ConfigError if the model has no form that transformers opens, or `out` may not be replaced.
+    """
+    model = task_of(state.contract.model).hugging_face(replica.tensors, state.blobs)
+    tokenizer, facts = state.data.tokenizer, facts_of(state, replica)
+    about = {"thinwire": VERSION, "contract": facts.contract.hash.hex(), "step": facts.step, "head": facts.head}
+    with whole_folder(out, about | {"fingerprint": facts.fingerprint}) as folder:
+        write_model(model, tokenizer, folder)
+        card = model_card(facts, model, text=tokenizer is not None)
+        (folder / "README.md").write_text(card, encoding="utf-8")

@@ -1,0 +1,172 @@
+"""The model card: the README.md of an exported folder, filled in from the run's ledger."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts
+from thinwire_proto.task import HuggingFaceModel
+from thinwire_proto.version import VERSION
+
+CURVE_ROWS_MAX = 25
+"""Rows of the table of held-out losses; the first and the last measurement are always among them."""
+PERPLEXITY_LOSS_MAX = 50.0
+"""A loss above this, in nats, has no perplexity that is worth a number."""
+_MARKS = re.compile(r"([\\`*_\[\]!|~<>$&])")
+
+
+def model_card(facts: RunFacts, model: HuggingFaceModel, *, text: bool) -> str:
+    """The card, in Markdown. text: whether the model has a tokenizer."""
+    parts = [*_front_matter(model, text), *_opening(facts, model), *_usage(model, text), *_training(facts, text)]
+    return "\n".join([*parts, *_curves(facts, text), *_contributors(facts), *_verification(facts), ""])
+
+
+def _front_matter(model: HuggingFaceModel, text: bool) -> Iterator[str]:
+    """What the Hub reads. JSON strings are YAML strings."""
+    yield "---"
+    yield f"library_name: {'peft' if model.adapter is not None else 'transformers'}"
+    if text:
+        yield "pipeline_tag: text-generation"
+    if base := _base(model):
+        yield f"base_model: {json.dumps(base)}"
+    yield "tags:"
+    yield "- thinwire"
+    if model.adapter is not None:
+        yield "- lora"
+    yield "---"
+
+
+def _base(model: HuggingFaceModel) -> str:
+    """The name of an adapter's base; empty if the adapter does not say it."""
+    return str((model.adapter or {}).get("base_model_name_or_path") or "")
+
+
+def _opening(facts: RunFacts, model: HuggingFaceModel) -> Iterator[str]:
+    what = "An adapter" if model.adapter is not None else "A model"
+    nodes = f"{facts.nodes} machine" + ("" if facts.nodes == 1 else "s")
+    yield "# Model card"
+    yield ""
+    yield (
+        f"{what} of {facts.parameters:,} trained parameters: {_plain(facts.contract.model.in_words())}. {nodes} "
+        f"trained it together over the internet, with thinwire. This is step {facts.step:,} of "
+        f"{facts.contract.schedule.steps:,}."
+    )
+    yield ""
+
+
+def _usage(model: HuggingFaceModel, text: bool) -> Iterator[str]:
+    if model.adapter is not None or not text:
+        return
+    yield from (
+        "## Use",
+        "",
+        "```python",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")',
+        'prompt = tokenizer("Once", return_tensors="pt").input_ids',
+        "print(tokenizer.decode(model.generate(prompt, max_new_tokens=50)[0]))",
+        "```",
+        "",
+    )
+
+
+def _training(facts: RunFacts, text: bool) -> Iterator[str]:
+    contract = facts.contract
+    tokens = f"{facts.tokens:,} tokens, in samples of {contract.model.context:,}"
+    yield from ("## Training", "")
+    yield from _table(
+        ("", ""),
+        (
+            ("data", _plain(facts.data)),
+            ("trained on", tokens if text else f"{facts.samples:,} samples"),
+            ("updates", f"{facts.step:,}, from {facts.contributions:,} contributions"),
+            ("rule", f"{_plain(contract.rule.kind)}, learning rate {contract.schedule.learning_rate:g}"),
+        ),
+    )
+
+
+def _curves(facts: RunFacts, text: bool) -> Iterator[str]:
+    if not facts.curves:
+        return
+    unit = "nats per token" if text else "nats"
+    yield from ("## Held-out loss", "", f"Mean on samples that no machine trained on, in {unit}.", "")
+    for curve in facts.curves:
+        if len(facts.curves) > 1:
+            yield from (f"### {_plain(curve.name)}", "")
+        titles = ("step", "loss", *(["perplexity"] if text else []), *(["bits per byte"] if curve.bits_per_nat else []))
+        yield from _table(titles, (_measured(step, loss, curve, text) for step, loss in _thinned(curve.losses)))
+
+
+def _measured(step: int, loss: float, curve: Curve, text: bool) -> Iterator[str]:
+    yield from (f"{step:,}", f"{loss:.4f}")
+    if text:
+        yield f"{math.exp(loss):.2f}" if loss < PERPLEXITY_LOSS_MAX else "–"
+    if curve.bits_per_nat:
+        yield f"{loss * curve.bits_per_nat:.4f}"
+
+
+def _thinned(curve: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    count = min(len(curve), CURVE_ROWS_MAX)
+    for number in range(count):
+        yield curve[number * (len(curve) - 1) // max(1, count - 1)]
+
+
+def _contributors(facts: RunFacts) -> Iterator[str]:
+    if not facts.contributors:
+        return
+    yield from ("## Contributors", "", "Names are as their owners chose them.", "")
+    rows = ((_name(one), f"{one.contributions:,}", f"{one.samples:,}") for one in facts.contributors)
+    yield from _table(("node", "contributions counted", "samples"), rows)
+    if facts.nodes > len(facts.contributors):
+        yield from (f"And {facts.nodes - len(facts.contributors):,} more.", "")
+
+
+def _name(contributor: Contributor) -> str:
+    """The name that a stranger chose, as code: Markdown makes no link of it."""
+    name = " ".join(contributor.name.split()).replace("`", "'").replace("|", r"\|")
+    return f"`{name}` ({contributor.node[:8]})" if name else f"({contributor.node[:8]})"
+
+
+def _verification(facts: RunFacts) -> Iterator[str]:
+    yield from (
+        "## Verify",
+        "",
+        "The model is its first state plus the updates in the run's ledger, and whoever has the run's state directory",
+        "can compute it again:",
+        "",
+        "```",
+        "thinwire-coordinator verify --state-dir DIR",
+        f"thinwire-coordinator export --state-dir DIR --step {facts.step} --out FOLDER",
+        "```",
+        "",
+        "`verify` replays the ledger, and checks every hash and fingerprint. `export` writes the files of this folder",
+        "again, with the same bytes.",
+        "",
+    )
+    yield from _table(
+        ("", ""),
+        (
+            ("contract", f"`{facts.contract.hash.hex()}`"),
+            ("step", f"{facts.step}"),
+            ("head of the ledger", f"`{facts.head}`"),
+            ("fingerprint", f"`{facts.fingerprint}`"),
+            ("thinwire", VERSION),
+        ),
+    )
+
+
+def _table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(titles)} |"
+    yield "|" + "---|" * len(titles)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def _plain(text: str) -> str:
+    """Text such that Markdown shows it as it is, on one line."""
+    return _MARKS.sub(r"\\\1", " ".join(text.split()))

@@ -1,0 +1,79 @@
+"""Writes a model as the files that transformers or peft opens: configuration, safetensors, tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from thinwire_proto.exact.parameters import save_tensors
+from thinwire_proto.task import HuggingFaceModel, Tokenizer
+
+SHARD_BYTES_MAX = 5_000_000_000
+"""Bound on the size of a file of weights, as in transformers 4. A larger tensor has a file of its own."""
+ABOUT = {"format": "pt"}
+"""The metadata that transformers expects. With a second key, the same tensors would not always give the same bytes."""
+
+
+def write_model(
+    model: HuggingFaceModel, tokenizer: Tokenizer | None, folder: Path, shard_bytes_max: int = SHARD_BYTES_MAX
+) -> None:
+    """Write the files of a model into an empty folder. Raises OSError."""
+    if model.adapter is not None:
+        _write_json(folder / "adapter_config.json", model.adapter)
+        save_tensors(_whole(model.tensors), folder / "adapter_model.safetensors", ABOUT)
+    else:
+        config = dict(model.config)
+        if tokenizer is not None:
+            if tokenizer.end is not None:
+                config["eos_token_id"] = tokenizer.end
+            _write_json(folder / "generation_config.json", _generation(config))
+        _write_json(folder / "config.json", config)
+        _write_weights(model.tensors, folder, shard_bytes_max)
+    if tokenizer is not None:
+        for name, data in tokenizer.files().items():
+            (folder / name).write_bytes(data)
+
+
+def _generation(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of `generate`: which tokens begin, end and fill a text."""
+    keys = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {key: config[key] for key in keys if config.get(key) is not None} | {"_from_model_config": True}
+
+
+def _write_weights(tensors: Mapping[str, Tensor], folder: Path, shard_bytes_max: int) -> None:
+    """Write one file, or several and their index if they are larger than the bound."""
+    parts = list(_parts(tensors, shard_bytes_max))
+    if len(parts) == 1:
+        save_tensors(_whole(parts[0]), folder / "model.safetensors", ABOUT)
+        return
+    places: dict[str, str] = {}
+    for number, part in enumerate(parts, 1):
+        name = f"model-{number:05}-of-{len(parts):05}.safetensors"
+        save_tensors(_whole(part), folder / name, ABOUT)
+        places |= dict.fromkeys(part, name)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
+
+
+def _parts(tensors: Mapping[str, Tensor], bytes_max: int) -> Iterator[dict[str, Tensor]]:
+    """Tensors in their order, in parts of up to `bytes_max`."""
+    part: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if part and sum(other.nbytes for other in part.values()) + tensor.nbytes > bytes_max:
+            yield part
+            part = {}
+        part[name] = tensor
+    yield part
+
+
+def _whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors wants them: none is a view of memory that another one has too."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

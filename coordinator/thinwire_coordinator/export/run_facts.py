@@ -1,0 +1,104 @@
+"""Facts about a run up to a step, read from its ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.replica import Replica
+
+CONTRIBUTORS_MAX = 500
+"""Contributors that are named; the others are only counted."""
+ROWS_AT_ONCE = 10_000
+NAMES_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Contributor:
+    """A node whose contributions were counted.
+
+    name: as its owner chose it, so unchecked; empty if it has none. node: its id.
+    """
+
+    name: str
+    node: str
+    contributions: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The losses on a held-out set.
+
+    losses: (step, mean loss in nats), oldest first. bits_per_nat: converts a loss into bits per byte of text; None if
+    the samples are not text.
+    """
+
+    name: str
+    losses: tuple[tuple[int, float], ...]
+    bits_per_nat: float | None = None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the model card says about a run.
+
+    contributors: those with the most contributions first, at most CONTRIBUTORS_MAX. nodes: all who contributed.
+    curves: of the held-out sets that were measured. data: the data in words.
+    """
+
+    contract: Contract
+    step: int
+    head: str
+    fingerprint: str
+    parameters: int
+    data: str
+    contributors: tuple[Contributor, ...]
+    nodes: int
+    contributions: int
+    samples: int
+    curves: tuple[Curve, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on, each as often as it was trained on."""
+        return self.samples * self.contract.model.context
+
+
+def facts_of(state: RunState, replica: Replica) -> RunFacts:
+    """The facts of a run up to the replica's step. Raises LedgerError."""
+    contributions: Counter[str] = Counter()
+    samples: Counter[str] = Counter()
+    for start in range(0, replica.step, ROWS_AT_ONCE):
+        for _, _, counted in state.ledger.counted_at(start, min(start + ROWS_AT_ONCE, replica.step)):
+            for node, share in counted:
+                contributions[node] += 1
+                samples[node] += share
+    names = state.ledger.names(NAMES_MAX)
+    ordered = sorted(contributions, key=lambda node: (-contributions[node], node))
+    return RunFacts(
+        contract=state.contract,
+        step=replica.step,
+        head=replica.head.hex(),
+        fingerprint=f"{replica.fingerprint(0):016x}",
+        parameters=replica.layout.parameters,
+        data=state.data.describe(),
+        contributors=tuple(
+            Contributor(names.get(node, ""), node, contributions[node], samples[node])
+            for node in ordered[:CONTRIBUTORS_MAX]
+        ),
+        nodes=len(contributions),
+        contributions=contributions.total(),
+        samples=samples.total(),
+        curves=_curves(state, replica.step),
+    )
+
+
+def _curves(state: RunState, step: int) -> tuple[Curve, ...]:
+    found = []
+    for held_out in state.data.held_out_sets():
+        losses = tuple((at, loss) for at, loss in state.ledger.losses(held_out.name) if at <= step)
+        found.append(Curve(held_out.name, losses, held_out.bits_per_nat(state.contract.model.context)))
+    return tuple(curve for curve in found if curve.losses)

@@ -1,0 +1,226 @@
+"""Tests the folder that `export` writes: its files, its model card, and that it appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.sealed_run import make_run
+from thinwire_coordinator.__main__ import main
+from thinwire_coordinator.export.export import export_file, export_folder
+from thinwire_coordinator.export.model_card import CURVE_ROWS_MAX, model_card
+from thinwire_coordinator.export.model_files import write_model
+from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts, facts_of
+from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
+from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.data.text import HELD_OUT
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.task import HuggingFaceModel, task_of
+
+STEPS = 3
+FILES = {
+    *("README.md", "config.json", "generation_config.json", "model.safetensors", "thinwire.json"),
+    *("tokenizer.json", "tokenizer_config.json"),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunState, Replica]:
+    folder = tmp_path_factory.mktemp("run")
+    make_run(folder, STEPS)
+    ledger = Ledger(folder / "ledger.sqlite")
+    for step, loss in ((0, 5.5), (2, 4.0)):
+        ledger.record_loss(step, HELD_OUT, loss, "coordinator")
+    ledger.record_names({f"{0:032x}": "Ada", f"{1:032x}": "<b>|`[x](http://evil.example)\n"})
+    ledger.close()
+    state = open_state(folder, read_only=True)
+    return state, replica_at_head(state)
+
+
+@pytest.fixture
+def facts(run: tuple[RunState, Replica]) -> RunFacts:
+    return facts_of(*run)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", *arguments])
+    main()
+
+
+def test_a_folder_has_the_files_of_transformers_and_its_bytes_depend_on_the_step_alone(
+    run: tuple[RunState, Replica], tmp_path: Path
+) -> None:
+    one, again = tmp_path / "one", tmp_path / "again"
+    for out in (one, again):
+        export_folder(*run, out)
+    assert {path.name for path in one.iterdir()} == FILES
+    for name in FILES:
+        assert (one / name).read_bytes() == (again / name).read_bytes(), name
+        assert os.access(one / name, os.R_OK)
+        assert (one / name).stat().st_mode == (one / "README.md").stat().st_mode
+    mark = json.loads((one / "thinwire.json").read_text())
+    assert mark["step"] == STEPS
+    assert set(mark["files"]) == FILES - {"thinwire.json"}
+
+
+def test_the_command_writes_any_step_to_a_folder_or_to_a_file(
+    run: tuple[RunState, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, head = run
+    where = ("--state-dir", str(state.folder))
+    for step in (1, STEPS):
+        out = tmp_path / f"{step}.safetensors"
+        command(monkeypatch, "export", *where, "--step", str(step), "--out", str(out))
+        assert load_replica(state.contract, out).step == step
+    assert load_replica(state.contract, out).state_hash() == head.state_hash()
+    command(monkeypatch, "export", *where, "--step", "1", "--out", str(tmp_path / "folder"))
+    assert json.loads((tmp_path / "folder" / "thinwire.json").read_text())["step"] == 1
+    assert "step 1: " in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"1.safetensors", "3.safetensors", "folder"}
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else_is(run: tuple[RunState, Replica], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    export_folder(*run, out)  # empty: free to take
+    (out / "README.md").write_text("old")
+    export_folder(*run, out)
+    assert (out / "README.md").read_text() != "old"
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"notes\.txt was added"):
+        export_folder(*run, out)
+    (out / "thinwire.json").unlink()
+    with pytest.raises(ConfigError, match="not an earlier export"):
+        export_folder(*run, out)
+    with pytest.raises(ConfigError, match="is not a folder"):
+        export_folder(*run, out / "notes.txt")
+    assert (out / "notes.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_export_that_fails_halfway_leaves_the_earlier_one(
+    run: tuple[RunState, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    export_folder(*run, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("thinwire_coordinator.export.export.model_card", full)
+    for target in (out, tmp_path / "new"):
+        with pytest.raises(ConfigError, match="No space left"):
+            export_folder(*run, target)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error(run: tuple[RunState, Replica], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):
+        export_file(run[1], tmp_path / "missing" / "model.safetensors")
+
+
+@pytest.mark.parametrize("bytes_max", [1, 20_000, 60_000])
+def test_a_large_model_is_written_in_several_files(
+    run: tuple[RunState, Replica], tmp_path: Path, bytes_max: int
+) -> None:
+    state, replica = run
+    task = task_of(state.contract.model)
+    model = task.hugging_face(replica.tensors)
+    write_model(model, None, tmp_path, bytes_max)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    sizes = [path.stat().st_size for path in tmp_path.glob("model-*.safetensors")]
+    largest = max(tensor.nbytes for tensor in model.tensors.values())
+    assert len(sizes) == len(set(index["weight_map"].values())) > 1
+    assert max(sizes) < max(bytes_max, largest) + 4096
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in model.tensors.values())
+    found = task.load(tmp_path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in replica.tensors.items())
+
+
+def test_an_adapter_is_written_as_peft_has_it(tmp_path: Path) -> None:
+    tensors = {"base_model.model.q.lora_A.weight": torch.arange(6.0).view(2, 3)}
+    model = HuggingFaceModel({}, tensors, {"peft_type": "LORA", "base_model_name_or_path": "ada/base"})
+    write_model(model, None, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["peft_type"] == "LORA"
+
+
+def test_the_card_has_the_figures_of_the_ledger(facts: RunFacts, run: tuple[RunState, Replica]) -> None:
+    state, replica = run
+    card = model_card(facts, HuggingFaceModel({}, {}), text=True)
+    front = card.split("---\n")[1]
+    assert "library_name: transformers" in front
+    assert "pipeline_tag: text-generation" in front
+    for figure in (
+        *(state.contract.hash.hex(), replica.head.hex(), f"{replica.fingerprint(0):016x}", "verify --state-dir"),
+        *("6 contributions", f"{6 * 8 * 32:,} tokens", state.data.describe().split(":")[0]),
+        *("| 0 | 5.5000 | 244.69 | 7.9348 |", "| 2 | 4.0000 | 54.60 | 5.7708 |", "| `Ada` (00000000) | 1 | 8 |"),
+    ):
+        assert figure in card, figure
+
+
+def test_the_card_of_an_earlier_step_has_the_figures_of_that_step(run: tuple[RunState, Replica]) -> None:
+    state, _ = run
+    facts = facts_of(state, state.load_snapshot(0))
+    assert (facts.contributions, facts.nodes, facts.samples) == (0, 0, 0)
+    assert [curve.losses for curve in facts.curves] == [((0, 5.5),)]
+    assert "## Contributors" not in model_card(facts, HuggingFaceModel({}, {}), text=True)
+
+
+def test_a_name_in_the_card_is_shown_as_it_is(facts: RunFacts) -> None:
+    card = model_card(facts, HuggingFaceModel({}, {}), text=True)
+    (line,) = [line for line in card.splitlines() if "evil" in line]
+    assert line == r"| `<b>\|'[x](http://evil.example)` (00000000) | 1 | 8 |"
+
+
+def test_the_card_of_an_adapter_names_its_base(facts: RunFacts) -> None:
+    adapter = {"base_model_name_or_path": 'ada/"base"'}
+    front = model_card(facts, HuggingFaceModel({}, {}, adapter), text=True).split("---\n")[1]
+    assert 'base_model: "ada/\\"base\\""' in front
+    assert "library_name: peft" in front
+
+
+def test_a_long_curve_and_many_contributors_are_shortened(facts: RunFacts) -> None:
+    curves = (Curve("wiki", tuple((step, 5.0) for step in range(1000)), 0.4), Curve("code_2", ((1, 900.0),)))
+    crowd = tuple(Contributor("", f"{number:032x}", 1, 8) for number in range(4))
+    card = model_card(
+        replace(facts, curves=curves, contributors=crowd, nodes=1004), HuggingFaceModel({}, {}), text=True
+    )
+    steps = [int(step) for step in re.findall(r"^\| (\d+) \| 5\.0000", card, re.MULTILINE)]
+    assert len(steps) == CURVE_ROWS_MAX
+    assert (steps[0], steps[-1]) == (0, 999)
+    assert "### wiki" in card
+    assert r"### code\_2" in card
+    assert "| 1 | 900.0000 | – |\n" in card
+    assert "| 5.0000 | 148.41 | 2.0000 |" in card
+    assert "And 1,000 more." in card
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_decoder_survives_export_and_import_to_the_bit(tmp_path: Path, tied: bool) -> None:
+    task = task_of(DecoderSpec(width=64, heads=2, layers=2, hidden=96, context=32, tied=tied))
+    tensors = task.initial_state(1)
+    write_model(task.hugging_face(tensors), None, tmp_path)
+    found = task.load(tmp_path)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    task = task_of(DecoderSpec(width=64, heads=2, layers=1, hidden=96, context=32))
+    write_model(task.hugging_face(task.initial_state(1)), None, tmp_path)
+    for other, word in (({"hidden": 128}, "intermediate_size"), ({"heads": 4}, "num_attention_heads")):
+        spec = DecoderSpec.model_validate({"width": 64, "heads": 2, "layers": 1, "hidden": 96, "context": 32} | other)
+        with pytest.raises(ConfigError, match=word):
+            task_of(spec).load(tmp_path)

@@ -1,0 +1,108 @@
+"""Tests that transformers opens what `export` writes, without custom code, and computes what we compute."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from thinwire_coordinator.chat import chat_prompt
+from thinwire_coordinator.export.export import export_folder
+from thinwire_coordinator.export.model_files import write_model
+from thinwire_coordinator.generation import Sampling, generate
+from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
+from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.data.byte_tokenizer import ByteTokenizer
+from thinwire_proto.task import Stateless, task_of
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PROMPT = "def é("
+TEMPLATE = """{% for message in messages %}
+    {% if loop.first %}first{% endif %}
+    {{- '<' + message['role'] + '>' }}
+    {% set text = message.content | trim %}
+{{ text }}
+{% endfor %}
+{% if add_generation_prompt %}<assistant>{% endif %}
+"""
+
+
+class Chatting(ByteTokenizer):
+    """A tokenizer with more files."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._files = files
+
+    def files(self) -> dict[str, bytes]:
+        return self._files
+
+
+def opened(folder: Path) -> tuple[Any, Any]:
+    return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_and_greedy_text_are_ours(tmp_path: Path, tied: bool) -> None:
+    spec = DecoderSpec(width=64, heads=2, layers=3, hidden=96, context=64, tied=tied)
+    task, tokenizer = task_of(spec), ByteTokenizer()
+    generator = torch.Generator().manual_seed(1)
+    tensors = {p.name: 0.3 * torch.randn(p.shape, generator=generator) for p in task.manifest()}
+    write_model(task.hugging_face(tensors), tokenizer, tmp_path, shard_bytes_max=50_000)
+    theirs, their_tokenizer = opened(tmp_path)
+    prompt = their_tokenizer(PROMPT, return_tensors="pt").input_ids
+    assert prompt[0].tolist() == tokenizer.encode(PROMPT).tolist()
+    ours = Stateless(task.model("cpu"))
+    with torch.no_grad():
+        expected = theirs(prompt).logits[0]
+        for length in range(1, len(prompt[0]) + 1):
+            logits = ours.next_logits(tensors, prompt[0, :length])
+            assert torch.allclose(logits, expected[length - 1], atol=1e-5, rtol=1e-5)
+            assert logits.std() > 0.1, "logits that are all alike would show nothing"
+    written = theirs.generate(prompt, do_sample=False, max_new_tokens=30)[0, len(prompt[0]) :].tolist()
+    assert written == list(generate(ours, tensors, prompt[0], Sampling(30, 0.0), tokenizer.end))
+
+
+@pytest.mark.parametrize("name", ["demo", "local_adamw"])
+def test_a_run_of_thinwire_0_1_opens(name: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / name / "coordinator", tmp_path / "state")
+    state = open_state(tmp_path / "state", read_only=True)
+    replica = replica_at_head(state)
+    export_folder(state, replica, tmp_path / "out")
+    theirs, tokenizer = opened(tmp_path / "out")
+    prompt = tokenizer(PROMPT, return_tensors="pt").input_ids
+    ours = Stateless(task_of(state.contract.model).model("cpu"))
+    with torch.no_grad():
+        expected = theirs(prompt).logits[0, -1]
+    assert torch.allclose(ours.next_logits(replica.tensors, prompt[0]), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_byte_tokenizer_opens_and_reads_all_of_unicode(tmp_path: Path) -> None:
+    tokenizer = ByteTokenizer()
+    for name, data in tokenizer.files().items():
+        (tmp_path / name).write_bytes(data)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    code_points = (*range(0, 0xD800, 3), *range(0xE000, 0x110000, 97), *range(0x600))  # surrogates are no text
+    text = "".join(map(chr, code_points)) + "  two spaces\r\n\ttab "
+    tokens = theirs(text).input_ids
+    assert tokens == tokenizer.encode(text).tolist()
+    assert set(tokens) == set(text.encode())
+    assert len(set(tokens)) == 256 - 13, "UTF-8 never has the bytes C0, C1 and F5 to FF"
+    assert theirs.decode(tokens) == tokenizer.decode(torch.tensor(tokens)) == text
+    assert len(theirs) == 256
+    broken = [0x61, 0xFF, 0xE2, 0x82]
+    assert theirs.decode(broken) == tokenizer.decode(torch.tensor(broken))
+
+
+def test_a_chat_prompt_is_that_of_transformers(tmp_path: Path) -> None:
+    files = ByteTokenizer().files() | {"chat_template.jinja": TEMPLATE.encode()}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    message = [{"role": "user", "content": "Hi\n {{ there }}"}]
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    expected = theirs.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    assert chat_prompt(Chatting(files), message[0]["content"]) == expected
+    assert "{{ there }}" in expected

@@ -1,0 +1,167 @@
+"""Tests the command `import`, which begins a run from the weights in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from support.real import real_swarm
+from support.sealed_run import make_run
+from support.small import MODEL
+from thinwire_coordinator.__main__ import main
+from thinwire_coordinator.export.export import export_folder
+from thinwire_coordinator.ledger.state_directory import is_state, open_state, replica_at_head
+from thinwire_proto.models.weights_folder import WEIGHTS
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A folder that `export` wrote, and the parameters in it."""
+    folder = tmp_path_factory.mktemp("run")
+    make_run(folder, 2)
+    state = open_state(folder, read_only=True)
+    replica = replica_at_head(state)
+    export_folder(state, replica, folder / "out")
+    return folder / "out", replica.tensors
+
+
+def run_file(folder: Path, **model: object) -> Path:
+    path = folder / "RUN.toml"
+    lines = [f"{key} = {value}" for key, value in (MODEL | model).items()]
+    path.write_text("\n".join(["[model]", *lines, "[schedule]", "steps = 3", "warmup_steps = 1"]))
+    return path
+
+
+def imported(monkeypatch: pytest.MonkeyPatch, weights: Path, run: Path, state: Path) -> None:
+    command = ["thinwire-coordinator", "import", str(weights), "--run", str(run), "--state-dir", str(state)]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+
+
+def test_a_run_begins_with_the_exported_parameters_to_the_bit(
+    exported: tuple[Path, dict[str, torch.Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights, tensors = exported
+    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "state")
+    state = open_state(tmp_path / "state", read_only=True)
+    first = replica_at_head(state)
+    assert first.step == 0
+    assert first.tensors.keys() == tensors.keys()
+    assert all(torch.equal(first.tensors[name], tensor) for name, tensor in tensors.items())
+    told = capsys.readouterr().out
+    assert state.contract.hash.hex() in told
+    assert f"serve --state-dir {tmp_path / 'state'}" in told
+    assert "warning" not in told
+
+
+def test_an_imported_run_is_served_and_trained(exported: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path) -> None:
+    with real_swarm(tmp_path) as swarm:
+        shutil.copytree(exported[0], tmp_path / "weights")
+        done = swarm.command("import", str(tmp_path / "weights"), "--run", str(run_file(tmp_path)))
+        assert done.returncode == 0, done.stderr
+        swarm.coordinator()
+        swarm.node("node-a")
+        swarm.reached(3)
+        assert "replayed" in swarm.verify()
+
+
+def _without_a_tensor(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / WEIGHTS)
+
+
+def _with_nan(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    tensors["model.norm.weight"][3] = torch.nan
+    save_file(tensors, folder / WEIGHTS)
+
+
+def _with_another_shape(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    tensors["model.norm.weight"] = torch.ones(65)
+    save_file(tensors, folder / WEIGHTS)
+
+
+def _cut(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+
+
+def _of_another_base(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"] = 5e5
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_without_a_tensor, r"model\.norm\.weight: is missing"),
+        (_with_another_shape, r"model\.norm\.weight: has shape \(65,\)"),
+        (_with_nan, r"norm\.weight: has values that are not finite"),
+        (_cut, "cannot be read as safetensors"),
+        (_of_another_base, "rope_parameters"),
+        (shutil.rmtree, "is not a folder"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "has neither"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json: cannot be read"),
+    ],
+    ids=["missing", "shape", "nan", "truncated", "rope", "no folder", "no weights", "no config"],
+)
+def test_a_folder_that_does_not_fit_leaves_no_run(
+    damage: Callable[[Path], None],
+    words: str,
+    exported: tuple[Path, dict[str, torch.Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights, state = tmp_path / "weights", tmp_path / "state"
+    shutil.copytree(exported[0], weights)
+    damage(weights)
+    with pytest.raises(SystemExit):
+        imported(monkeypatch, weights, run_file(tmp_path), state)
+    error = capsys.readouterr().err
+    assert re.search(words, error), error
+    assert not is_state(state)
+
+
+def test_an_existing_run_is_not_touched(
+    exported: tuple[Path, dict[str, torch.Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = exported[0].parent
+    before = (state / "snapshots" / "0.safetensors").read_bytes()
+    with pytest.raises(SystemExit):
+        imported(monkeypatch, exported[0], run_file(tmp_path), state)
+    assert "holds a run already; give another --state-dir" in capsys.readouterr().err
+    assert (state / "snapshots" / "0.safetensors").read_bytes() == before
+
+
+def test_a_refused_import_does_not_stand_in_the_way_and_another_tokenizer_is_told(
+    exported: tuple[Path, dict[str, torch.Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights = tmp_path / "weights"
+    shutil.copytree(exported[0], weights)
+    tokenizer = json.loads((weights / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = {"a": 0, "b": 1}
+    (weights / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(SystemExit):
+        imported(monkeypatch, weights, run_file(tmp_path, hidden=97), tmp_path / "state")
+    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "state")
+    assert "warning: the folder's tokenizer is not that of the run's data" in capsys.readouterr().out
