@@ -84,8 +84,60 @@ def test_a_malformed_list_of_leases_is_an_error(torn: object) -> None:
         Leases.from_plain(torn)
 
 
+def in_blocks(size: int) -> Leases:
+    leases = Leases()
+    leases.block = lambda position: range(position // size * size, (position // size + 1) * size)
+    return leases
+
+
+def test_a_node_stays_in_its_block_and_knows_the_next_one() -> None:
+    leases = in_blocks(10)
+    assert leases.grant("a", 4, 0) == (SampleRange(0, 4),)
+    assert leases.reserved("a") == (SampleRange(4, 6), SampleRange(10, 10))
+    assert leases.grant("b", 4, 0) == (SampleRange(20, 4),)
+    leases.report("a", 3)
+    assert leases.grant("a", 4, 1) == (SampleRange(4, 4),)
+    leases.report("a", 7)
+    assert leases.grant("a", 4, 2) == (SampleRange(8, 4),)  # the end of one block and the begin of the next
+    assert leases.reserved("a") == (SampleRange(12, 8), SampleRange(40, 10))
+    assert leases.grant("b", 25, 2) == (SampleRange(20, 20), SampleRange(50, 5))
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_the_rest_of_a_block_is_free_when_its_node_is_gone(lost: bool) -> None:
+    leases = in_blocks(10)
+    leases.grant("a", 4, 0)
+    leases.report("a", 1)
+    if lost:
+        leases.take_back("a")
+    else:
+        leases.give_back("a")
+    assert leases.reserved("a") == ()
+    assert leases.grant("b", 4, 1) == (SampleRange(0, 4) if lost else SampleRange(2, 4),)
+    assert leases.reserved("b")[-1] == SampleRange(10, 10)
+    assert leases.grant("c", 4, 1) == (SampleRange(20, 4),)
+
+
+def test_each_of_four_nodes_reads_a_quarter_of_the_blocks() -> None:
+    leases = in_blocks(100)
+    read: dict[str, set[int]] = {node: set() for node in "abcd"}
+    for step in range(300):
+        for node in "abcd":
+            granted = leases.grant(node, 12, step)
+            read[node] |= {run.start // 100 for run in granted}
+            leases.report(node, granted[-1].start + granted[-1].count - 1)
+            leases.settle(node)
+    assert sum(map(len, read.values())) == len(set().union(*read.values())) == 144
+
+
+def test_leases_of_older_versions_are_read() -> None:
+    older = [12, [[4, 2]], [["a", 3, [[0, 4]], []]]]
+    assert Leases.from_plain(older).plain() == older
+
+
 @settings(deadline=None, max_examples=200)
 @given(
+    st.integers(0, 12),
     st.lists(
         st.tuples(
             st.sampled_from(["grant", "report", "settle", "back", "give", "resume", "seen"]),
@@ -93,11 +145,11 @@ def test_a_malformed_list_of_leases_is_an_error(torn: object) -> None:
             st.integers(1, 9),
         ),
         max_size=60,
-    )
+    ),
 )
-def test_no_position_ever_belongs_to_two_nodes(events: list[tuple[str, int, int]]) -> None:
-    """Compares with a simple reference that keeps one state for each position."""
-    leases = Leases()
+def test_no_position_ever_belongs_to_two_nodes(block: int, events: list[tuple[str, int, int]]) -> None:
+    """Compares with a simple reference that keeps one state for each position. block: its size; 0: no blocks."""
+    leases = in_blocks(block) if block else Leases()
     settled: set[int] = set()
     for what, number, size in events:
         node = "abcde"[number]
@@ -122,7 +174,7 @@ def test_no_position_ever_belongs_to_two_nodes(events: list[tuple[str, int, int]
         assert packed == msgpack.packb(leases.plain())
         assert Leases.from_plain(msgpack.unpackb(packed)).plain() == leases.plain()  # survives a write and a read
         cursor, free, held = leases.plain()
-        everywhere = _positions(free) + [p for _, _, granted, trained in held for p in _positions(granted + trained)]
+        everywhere = _positions(free) + [p for _, _, *runs in held for part in runs for p in _positions(part)]
         assert len(set(everywhere)) == len(everywhere)
         assert set(everywhere) | settled == set(range(cursor))
         assert not set(everywhere) & settled

@@ -14,7 +14,7 @@ class RoundAnnouncement:
     step: contributions are computed on the parameters of this step. deadline, now: the end of the round and the time of
     this announcement, in seconds on the coordinator's clock. k: components to keep in each tile. nonces: for
     fingerprints of the parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: the samples
-    that the node may train on, in order.
+    that the node may train on, in order. upcoming: samples that it may train on later, so that it can fetch them now.
     """
 
     term: int
@@ -25,6 +25,7 @@ class RoundAnnouncement:
     k: int
     nonces: tuple[int, ...]
     lease: tuple[SampleRange, ...]
+    upcoming: tuple[SampleRange, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,17 @@ dies with its state. So each position has a state instead:
 Positions are granted in order: first those taken back, then those from the cursor on. (seed, pass, position) alone
 determine the sample at a position; see `thinwire_proto.data.order.sample_at`. This module is pure. All leases together
 are stored on disk as one short list.
+
+Data may come in *blocks*: ranges of positions whose samples lie in one shard (see `DataSource.block`). Then a node is
+granted positions of a block that is reserved for it alone, so that different nodes fetch different shards. The block
+after it is reserved too, so that the node can fetch that shard before it needs it. A reserved position is neither free
+nor granted. When the node leaves or is lost, it is free again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,17 +44,21 @@ class _Held:
 
     granted: list[SampleRange] = field(default_factory=list)  # in training order
     trained: list[SampleRange] = field(default_factory=list)
+    reserved: list[SampleRange] = field(default_factory=list)  # the rest of its block, and the next block
     seen_step: int = 0
     packed: bytes = b""  # cached msgpack of `plain`; empty after a change
 
     def plain(self, node: str) -> list[Any]:
-        return [node, self.seen_step, _plain(self.granted), _plain(self.trained)]
+        reserved = [_plain(self.reserved)] if self.reserved else []  # without blocks, as older versions wrote it
+        return [node, self.seen_step, _plain(self.granted), _plain(self.trained), *reserved]
 
 
 class Leases:
     """The leases of all nodes, and the positions that are free again."""
 
     def __init__(self) -> None:
+        self.block: Callable[[int], range | None] = lambda position: None
+        """See `DataSource.block`."""
         self.cursor = 0
         """The first position that was never granted."""
         # positions taken back: sorted, with adjacent ranges merged, so that leases are not fragmented
@@ -61,6 +70,11 @@ class Leases:
         held = self._held.get(node)
         return tuple(held.granted) if held else ()
 
+    def reserved(self, node: str) -> tuple[SampleRange, ...]:
+        """The positions that the node will be granted next, as far as this is known."""
+        held = self._held.get(node)
+        return tuple(held.reserved) if held else ()
+
     def holds(self, node: str) -> bool:
         return node in self._held
 
@@ -70,17 +84,36 @@ class Leases:
         held.seen_step, held.packed = step, b""
         missing = samples - count(held.granted)
         while missing > 0:
-            if not self._free:
-                self._free.append(SampleRange(self.cursor, missing))
-                self.cursor += missing
-            run = self._free.popleft()
-            if run.count > missing:
-                self._free.appendleft(SampleRange(run.start + missing, run.count - missing))
-                run = SampleRange(run.start, missing)
+            run, rest = _cut(held.reserved.pop(0) if held.reserved else self._next(missing), missing)
+            if rest is not None:
+                held.reserved.insert(0, rest)
             held.granted.append(run)
             missing -= run.count
         held.granted = _joined(held.granted)
+        self._reserve_ahead(held)
         return tuple(held.granted)
+
+    def _next(self, samples: int) -> SampleRange:
+        """Take the next positions that nobody has: the rest of their block, or up to `samples` if there are no blocks.
+
+        The free positions of a block are taken together, but positions of another block never with them."""
+        start = self._free[0].start if self._free else self.cursor
+        block = self.block(start)
+        size = block.stop - start if block is not None else samples
+        if not self._free:
+            self.cursor += size
+            return SampleRange(start, size)
+        run, rest = _cut(self._free.popleft(), size)
+        if rest is not None:
+            self._free.appendleft(rest)
+        return run
+
+    def _reserve_ahead(self, held: _Held) -> None:
+        """Reserve positions of the next block too, if there are blocks."""
+        if not held.granted or (block := self.block(held.granted[-1].start + held.granted[-1].count - 1)) is None:
+            return
+        if all(run.start in block for run in held.reserved):
+            held.reserved.append(self._next(0))
 
     def reported_samples(self, node: str, trained_through: int | None) -> int:
         """How many granted positions this mark would report; 0 if the mark is not in the node's lease."""
@@ -115,14 +148,14 @@ class Leases:
         """Free the unreported positions of a node that leaves and keeps its momentum."""
         held = self._to_change(node)
         if held is not None:
-            self._set_free(held.granted)
-            held.granted = []
+            self._set_free(held.granted + held.reserved)
+            held.granted, held.reserved = [], []
 
     def take_back(self, node: str) -> None:
         """Free all unsettled positions of a node that is lost together with its state."""
         held = self._held.pop(node, None)
         if held is not None:
-            self._set_free(held.trained + held.granted)
+            self._set_free(held.trained + held.granted + held.reserved)
 
     def _set_free(self, runs: list[SampleRange]) -> None:
         self._free = deque(_joined(sorted([*self._free, *runs], key=lambda run: run.start)))
@@ -167,13 +200,16 @@ class Leases:
         try:
             leases.cursor, free, held = plain
             leases._free.extend(SampleRange(*run) for run in free)
-            for node, seen_step, granted, trained in held:
-                leases._held[node] = _Held(
-                    [SampleRange(*run) for run in granted], [SampleRange(*run) for run in trained], seen_step
-                )
+            for node, seen_step, granted, trained, *others in held:
+                (reserved,) = others or ([],)
+                leases._held[node] = _Held(_ranges(granted), _ranges(trained), _ranges(reserved), seen_step)
         except (TypeError, ValueError) as error:
             raise Damaged(f"cannot read the leases on disk: {error}") from None
         return leases
+
+
+def _ranges(plain: Iterable[Iterable[int]]) -> list[SampleRange]:
+    return [SampleRange(*run) for run in plain]
 
 
 def _plain(runs: Iterable[SampleRange]) -> list[list[int]]:
@@ -182,6 +218,13 @@ def _plain(runs: Iterable[SampleRange]) -> list[list[int]]:
 
 def count(runs: list[SampleRange] | tuple[SampleRange, ...]) -> int:
     return sum(run.count for run in runs)
+
+
+def _cut(run: SampleRange, size: int) -> tuple[SampleRange, SampleRange | None]:
+    """Cut a range after `size` positions; the second part is None if it would be empty."""
+    if run.count <= size:
+        return run, None
+    return SampleRange(run.start, size), SampleRange(run.start + size, run.count - size)
 
 
 def _split(runs: list[SampleRange], through: int | None) -> tuple[list[SampleRange], list[SampleRange]]:

@@ -55,6 +55,7 @@ def announcement(told: Announcement) -> pb.Announcement:
         k=told.k,
         nonces=told.nonces,
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in told.lease],
+        upcoming=[pb.SampleRange(start=run.start, count=run.count) for run in told.upcoming],
     )
 
 

@@ -87,4 +87,5 @@ class Announcer:
             k=current.k,
             nonces=tuple(self._registry.fingerprints.nonces(current.round.step)),
             lease=self._registry.leases.granted(node),
+            upcoming=self._registry.leases.reserved(node),
         )

@@ -52,10 +52,12 @@ def assemble(
     """
     contract, randomness = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
+    leases = state.ledger.leases()
+    leases.block = state.data.block
     counts = Counts(replica.layout.parameters)
     registry = Registry(
         Members(contract.round.nodes_max, randomness),
-        state.ledger.leases(),
+        leases,
         KnownFingerprints(contract.round.base_age_max),
         counts,
         Events([counts.watch]),

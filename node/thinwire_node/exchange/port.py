@@ -88,7 +88,7 @@ class AnnouncedRound:
     term: one life of the process that numbers the rounds. step: contributions are computed on the parameters of this
     step. deadline: a time of the exchange. k: components to keep in each tile. nonces: for fingerprints of the
     parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: sample positions that the node
-    may train on, in order."""
+    may train on, in order. upcoming: positions that the node will be granted next, as far as this is known."""
 
     term: int
     number: int
@@ -97,6 +97,7 @@ class AnnouncedRound:
     k: int
     nonces: tuple[int, ...]
     lease: tuple[range, ...]
+    upcoming: tuple[range, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,7 @@ class Announcement(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     CLOCK_US_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
+    UPCOMING_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     term: _builtins.int
     """One life of the coordinator process. A round's number belongs to its term."""
@@ -228,6 +229,10 @@ class Announcement(_message.Message):
     def evaluate(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationPart]:
         """Parts of the held-out sets that the node shall measure on the parameters of `step`, besides training."""
 
+    @_builtins.property
+    def upcoming(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
+        """The samples that the node will be granted next, as far as this is known, so that it can fetch their data ahead."""
+
     def __init__(
         self,
         *,
@@ -242,10 +247,11 @@ class Announcement(_message.Message):
         text: _builtins.str = ...,
         clock_us: _builtins.int = ...,
         evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
+        upcoming: _abc.Iterable[Global___SampleRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "evaluate", b"evaluate", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "evaluate", b"evaluate", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

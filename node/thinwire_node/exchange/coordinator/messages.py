@@ -38,6 +38,7 @@ def announcement(message: pb.Announcement) -> Announcement:
             k=message.k,
             nonces=tuple(message.nonces),
             lease=tuple(range(run.start, run.start + run.count) for run in message.lease),
+            upcoming=tuple(range(run.start, run.start + run.count) for run in message.upcoming),
         )
     if message.state == pb.Announcement.STATE_COMPLETE:
         return RunComplete(message.step)
