@@ -23,3 +23,11 @@ def human_seconds(seconds: float) -> str:
         if seconds < 120 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86400:.0f} days"
+
+
+def human_count(count: float) -> str:
+    """Format a number of parameters or tokens with three digits: 1.05M."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= 0.9995 * size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.0f}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from thinwire_common.options import add_options, add_version, read_options
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
+from thinwire_coordinator.cli.planning_options import add_planning_commands
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,6 +18,7 @@ def parser() -> argparse.ArgumentParser:
     add_version(parser)
     add_options(parser, CommonOptions)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_planning_commands(commands)
 
     serve = commands.add_parser("serve", help="run the swarm")
     add_options(serve, ServeOptions, *(name for name in ServeOptions.model_fields if name != "log_level"))

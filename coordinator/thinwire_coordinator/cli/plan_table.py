@@ -1,0 +1,23 @@
+"""Formats the figures of a plan as a table for a terminal."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from thinwire_coordinator.planning.advice import Plan
+from thinwire_coordinator.planning.figures_in_words import coordinator_rows, run_rows, volunteer_rows
+
+
+def table(plan: Plan) -> Table:
+    """The figures of the run, of a volunteer's machine and of the coordinator's."""
+    found = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
+    found.add_column(style="bold", no_wrap=True)
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    sections = (("the run", run_rows), ("each volunteer", volunteer_rows), ("the coordinator", coordinator_rows))
+    for title, rows in sections:
+        for number, (name, value) in enumerate(rows(plan)):
+            found.add_row(title if number == 0 else "", name, value)
+        found.add_section()
+    return found

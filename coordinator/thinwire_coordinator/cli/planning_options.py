@@ -1,0 +1,76 @@
+"""The command lines of `thinwire-coordinator init` and `check`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
+
+NODES, UP_MBIT, DOWN_MBIT = 4, 10.0, 50.0
+"""An ordinary home link in many countries, and as many nodes as were measured most."""
+
+
+def add_planning_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `init` and `check` to the commands."""
+    init = commands.add_parser("init", help="write a commented run file for a model, data and links")
+    init.add_argument("--model", metavar="PRESET|FOLDER", help="default: the preset that suits the amount of data")
+    init.add_argument("--data", type=Path, metavar="FOLDER", help="prepared data; default: the byte corpus")
+    _add_swarm(init)
+    long = init.add_mutually_exclusive_group()
+    long.add_argument(
+        "--tokens", type=_count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
+    )
+    long.add_argument("--steps", type=_count, metavar="N", help="steps to train")
+    init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
+    init.add_argument("--force", action="store_true", help="write over a file that is there")
+    init.set_defaults(command=_init)
+
+    check = commands.add_parser("check", help="explain the errors of a run file, and warn of what will be slow")
+    check.add_argument("run", type=Path, metavar="RUN.toml")
+    _add_swarm(check)
+    check.set_defaults(command=_check)
+
+
+def _add_swarm(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--nodes", type=_count, default=NODES, metavar="N", help=f"expected nodes; default {NODES}")
+    for name, default, what in (("--up", UP_MBIT, "upload"), ("--down", DOWN_MBIT, "download")):
+        text = f"a node's {what} in Mbit/s; default {default:g}"
+        command.add_argument(name, type=_positive, default=default, metavar="MBIT", help=text)
+    speed = command.add_mutually_exclusive_group()
+    speed.add_argument(
+        "--machine",
+        choices=tuple(MACHINES),
+        default=DEFAULT_MACHINE,
+        help=f"what a node is, to estimate its speed to a factor of about three; default {DEFAULT_MACHINE}",
+    )
+    speed.add_argument("--tokens-per-second", type=_positive, metavar="N", help="a node's measured speed")
+
+
+def _init(arguments: argparse.Namespace) -> None:
+    from thinwire_coordinator.cli.init import init  # noqa: PLC0415
+
+    init(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from thinwire_coordinator.cli.check import check  # noqa: PLC0415
+
+    check(arguments)
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
+    return number
+
+
+def _count(text: str) -> int:
+    """A whole number of 1 or more; 2e9 and 500M are understood."""
+    units = {"k": 1e3, "M": 1e6, "B": 1e9}
+    number = float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+    if not 1 <= number < 1 << 62 or not number.is_integer():
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {text}")
+    return int(number)

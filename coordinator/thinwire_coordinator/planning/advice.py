@@ -1,0 +1,250 @@
+"""Warns of what will be slow or unwise in a run, with figures. Every rule is one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from thinwire_common.units import human_bytes, human_count, human_seconds
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.forecast import Forecast, forecast
+from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
+from thinwire_coordinator.planning.settings import FEW_NODES, PASSES_MAX, TOKENS_A_PARAMETER, known_rate
+from thinwire_proto.contract import TILE_EDGE, RunSpec
+
+PADDING_MAX = 0.05
+TRANSFER_PART_MAX = 0.5
+RATE_FACTOR_MAX = 3.0
+VOLUME_MAX = 1e12
+"""What providers often allow in a month."""
+LONG_RUN_S = 60 * 86_400.0
+BARRIER_NODES_MAX = 8
+WARMUP_PART_MAX = 0.2
+COMPONENTS_MIN = 20
+"""Components of a node below which it chooses mostly by chance: 11 each end 9% above AdamW
+(docs/log/convergence.md)."""
+SPARE_VOCABULARY_MAX = TILE_EDGE
+FEW_TOKENS_A_PARAMETER = 2
+ROUND_S_TOO_LONG = 3_600.0
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A warning. key: the dotted key that it is about; empty if it is about no single one."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that the rules look at. run: completed. memory_bytes: of one node's machine."""
+
+    run: RunSpec
+    model: ModelFacts
+    data: DataFacts
+    swarm: SwarmFacts
+    figures: Forecast
+    memory_bytes: float
+    micro_batch: int
+
+
+def plan_of(run: RunSpec, model: ModelFacts, data: DataFacts, swarm: SwarmFacts, memory_bytes: float) -> Plan:
+    """The plan of a run, with the largest micro-batch that fits into a node's memory."""
+    micro_batch = micro_batch_for(run, model, memory_bytes)
+    figures = forecast(run, model, data, swarm, micro_batch)
+    return Plan(run, model, data, swarm, figures, memory_bytes, micro_batch)
+
+
+def advise(plan: Plan) -> list[Advice]:
+    """All warnings about a run."""
+    return [advice for rule in RULES for advice in rule(plan)]
+
+
+def _padding(plan: Plan) -> Iterator[Advice]:
+    if plan.model.padding > PADDING_MAX:
+        yield Advice(
+            "model",
+            f"{plan.model.padding:.0%} of the tiles is padding, which costs memory and time but learns nothing; give "
+            f"matrices sides that are multiples of {TILE_EDGE}, such as width, hidden and vocabulary",
+        )
+
+
+def _link(plan: Plan) -> Iterator[Advice]:
+    figures, swarm, rounds = plan.figures, plan.swarm, plan.run.round
+    up = f"{human_bytes(figures.upload_bytes)} at {swarm.up_bits_s / 1e6:g} Mbit/s: {human_seconds(figures.upload_s)}"
+    down = (
+        f"{human_bytes(figures.download_bytes)} down at {swarm.down_bits_s / 1e6:g} Mbit/s: "
+        f"{human_seconds(figures.download_s)}"
+    )
+    if figures.upload_s >= rounds.length_s:
+        yield Advice(
+            "round.length_ms",
+            f"a round of {human_seconds(rounds.length_s)} is shorter than its upload ({up}). No contribution "
+            "would arrive in time; give a longer round or a smaller demo.k",
+        )
+    elif figures.transfer_s > TRANSFER_PART_MAX * rounds.length_s:
+        yield Advice(
+            "round.length_ms",
+            f"a round of {human_seconds(rounds.length_s)} leaves little room for its transfers ({up}; {down}). A "
+            "link that is slower for a moment misses the round; give a longer round or a smaller demo.k",
+        )
+    if not rounds.base_age_max and figures.transfer_s > 0.2 * figures.round_s:
+        yield Advice(
+            "round.base_age_max",
+            f"nodes wait for the network for {figures.transfer_s / figures.round_s:.0%} of each round ({up}; {down}). "
+            "With base_age_max = 1 they train meanwhile",
+        )
+
+
+def _volume(plan: Plan) -> Iterator[Advice]:
+    figures = plan.figures
+    volume = min(figures.run_bytes, figures.bytes_a_month)
+    if volume > VOLUME_MAX:
+        yield Advice(
+            "round.length_ms",
+            f"a node that runs all the time sends and receives {human_bytes(volume)} a month, and some home links "
+            f"allow {human_bytes(VOLUME_MAX)}; a longer round with more samples, or a smaller demo.k, takes less",
+        )
+
+
+def _memory(plan: Plan) -> Iterator[Advice]:
+    needed = plan.figures.node_memory_bytes
+    if needed > plan.memory_bytes:
+        yield Advice(
+            "model",
+            f"a node needs about {human_bytes(needed)} of memory even with --micro-batch {plan.micro_batch}, and the "
+            f"machine has {human_bytes(plan.memory_bytes)}; choose a smaller model or context, or larger machines",
+        )
+    elif plan.micro_batch < DEFAULT_MICRO_BATCH:
+        default = node_bytes(plan.run, plan.model, DEFAULT_MICRO_BATCH)
+        yield Advice(
+            "model",
+            f"a node needs about {human_bytes(default)} of memory by default, and the machine has "
+            f"{human_bytes(plan.memory_bytes)}; volunteers start it with --micro-batch {plan.micro_batch}, which needs "
+            f"{human_bytes(needed)}",
+        )
+
+
+def _rate(plan: Plan) -> Iterator[Advice]:
+    given, known = plan.run.schedule.learning_rate, known_rate(plan.model.trained)
+    if plan.model.frozen or plan.run.model.first_weights:
+        return  # a model that begins from weights has other rates
+    if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
+        factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
+        yield Advice(
+            "schedule.learning_rate",
+            f"{given:g} is {factor} what is known to work for {human_count(plan.model.trained)} parameters: {known:g}",
+        )
+
+
+def _duration(plan: Plan) -> Iterator[Advice]:
+    if plan.figures.run_s > LONG_RUN_S:
+        yield Advice(
+            "schedule.steps",
+            f"{plan.run.schedule.steps:,} steps take about {human_seconds(plan.figures.run_s)} with {plan.swarm.nodes} "
+            f"nodes of {plan.swarm.tokens_s:,.0f} tokens/s; choose a smaller model, fewer steps or more nodes",
+        )
+    if plan.run.round.length_s > ROUND_S_TOO_LONG and plan.run.round.pace == "clock":
+        yield Advice(
+            "round.length_ms", f"a round lasts {human_seconds(plan.run.round.length_s)}; a newcomer waits as long"
+        )
+
+
+def _vocabulary(plan: Plan) -> Iterator[Advice]:
+    spare = plan.run.model.vocabulary - plan.data.vocabulary if plan.data.vocabulary else 0
+    if spare > SPARE_VOCABULARY_MAX:
+        enough = -(-plan.data.vocabulary // TILE_EDGE) * TILE_EDGE
+        yield Advice(
+            "model.vocabulary",
+            f"the data have {plan.data.vocabulary:,} different tokens, so {spare:,} rows of the embedding are never "
+            f"used; {enough:,} is enough",
+        )
+
+
+def _data(plan: Plan) -> Iterator[Advice]:
+    if plan.figures.passes > PASSES_MAX:
+        yield Advice(
+            "schedule.steps",
+            f"the run passes over the data {plan.figures.passes:.1f} times: {human_count(plan.figures.tokens)} tokens "
+            f"of {human_count(plan.data.all_tokens)}. More than {PASSES_MAX} passes teach little; give more text or "
+            "fewer steps",
+        )
+
+
+def _tokens(plan: Plan) -> Iterator[Advice]:
+    facts, tokens = plan.model, plan.figures.tokens
+    if facts.frozen or plan.run.model.first_weights:
+        return
+    if tokens < FEW_TOKENS_A_PARAMETER * facts.trained:
+        yield Advice(
+            "schedule.steps",
+            f"{human_count(tokens)} tokens are few for {human_count(facts.trained)} parameters; "
+            f"{TOKENS_A_PARAMETER} for each make the most of its size. Choose a smaller model, or more text and steps",
+        )
+
+
+def _nodes(plan: Plan) -> Iterator[Advice]:
+    run, nodes = plan.run, plan.swarm.nodes
+    if run.round.pace == "barrier" and nodes > BARRIER_NODES_MAX:
+        yield Advice(
+            "round.pace",
+            f'with pace = "barrier", every round waits for the slowest of {nodes} nodes, up to '
+            f'{human_seconds(run.round.length_s)}; with "clock" a slow node contributes less and delays nobody',
+        )
+    if nodes < run.round.min_contributions:
+        yield Advice(
+            "round.min_contributions",
+            f"a round needs {run.round.min_contributions} contributions, and there are {nodes} nodes: all are void",
+        )
+    if nodes > run.round.nodes_max:
+        yield Advice("round.nodes_max", f"only {run.round.nodes_max} of {nodes} nodes may take part")
+    k = run.demo.k_of_round(nodes)
+    if run.demo.k_policy == "total" and k < COMPONENTS_MIN and nodes > FEW_NODES:
+        yield Advice(
+            "demo.k",
+            f"{nodes} nodes share {run.demo.k} components a tile, {k} each, and choose mostly by chance; with "
+            'k_policy = "fixed", k = 44 and update_topk = 352, 16 nodes learn nearly as well as four',
+        )
+
+
+def _schedule(plan: Plan) -> Iterator[Advice]:
+    schedule = plan.run.schedule
+    if schedule.warmup_steps > WARMUP_PART_MAX * schedule.steps:
+        yield Advice(
+            "schedule.warmup_steps",
+            f"the warm-up takes {schedule.warmup_steps} of {schedule.steps} steps; a twentieth to a fifth is usual",
+        )
+
+
+def _speed(plan: Plan) -> Iterator[Advice]:
+    rounds, swarm = plan.run.round, plan.swarm
+    sample_s = plan.model.context / swarm.tokens_s
+    if sample_s > rounds.length_s:
+        yield Advice(
+            "round.length_ms",
+            f"a node of {swarm.tokens_s:,.0f} tokens/s needs {human_seconds(sample_s)} for one sample of "
+            f"{plan.model.context} tokens, and a round lasts {human_seconds(rounds.length_s)}: it could not contribute",
+        )
+    elif rounds.pace == "barrier" and rounds.samples * sample_s > rounds.length_s:
+        yield Advice(
+            "round.samples",
+            f"a node of {swarm.tokens_s:,.0f} tokens/s needs {human_seconds(rounds.samples * sample_s)} for its share "
+            f"of {rounds.samples} samples, and a round lasts at most {human_seconds(rounds.length_s)}",
+        )
+
+
+RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
+    _padding,
+    _link,
+    _volume,
+    _memory,
+    _rate,
+    _duration,
+    _vocabulary,
+    _data,
+    _tokens,
+    _nodes,
+    _schedule,
+    _speed,
+)

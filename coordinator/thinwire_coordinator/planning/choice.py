@@ -1,0 +1,90 @@
+"""Works out the settings of a new run for given model, data, nodes and links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from thinwire_coordinator.planning import traffic
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.forecast import round_of
+from thinwire_coordinator.planning.settings import (
+    PASSES_MAX,
+    TOKENS_A_PARAMETER,
+    budgets,
+    known_batch,
+    known_rate,
+    warmup_steps,
+)
+from thinwire_proto.contract import DataSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
+
+TRANSFER_PART = 0.5
+"""The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
+STRETCH_MAX = 2.0
+"""How much longer than the batch wants a round may be, before k is made smaller."""
+ROUND_S_MIN, ROUND_S_MAX = 1.0, 600.0
+"""A shorter round is mostly waiting; a longer one shows too seldom that all is well."""
+SAMPLES_MAX = 1 << 20
+LENGTH_MS_MAX = 86_400_000
+
+
+def choose(
+    model: ModelSpec,
+    data: DataSpec,
+    facts: ModelFacts,
+    sizes: DataFacts,
+    swarm: SwarmFacts,
+    *,
+    tokens: float | None = None,
+    steps: int | None = None,
+) -> RunSpec:
+    """The run for this model and these data. tokens, steps: how long it trains; by default `tokens_for`.
+
+    The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
+    nobody.
+    """
+    demo, seconds = _round_s(facts, swarm)
+    length_s = _rounded_s(max(seconds, facts.context / swarm.tokens_s))  # at least one sample
+    fitting = length_s * swarm.tokens_s / facts.context
+    wanted_samples = known_batch(facts.trained + facts.frozen) / facts.context / swarm.nodes
+    rounds = RoundSpec(
+        pace="clock",
+        length_ms=min(LENGTH_MS_MAX, round(1000 * length_s)),
+        samples=min(max(1, round(min(fitting, wanted_samples))), SAMPLES_MAX),
+    )
+    if steps is None:
+        wanted = tokens if tokens is not None else tokens_for(facts, sizes)
+        each, _ = round_of(rounds, facts.context, swarm.tokens_s, _transfer_s(facts, demo, swarm))
+        steps = max(2, int(wanted / (each * swarm.nodes)))
+    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=known_rate(facts.trained))
+    return RunSpec(model=model, data=data, demo=demo, schedule=schedule, round=rounds)
+
+
+def tokens_for(facts: ModelFacts, sizes: DataFacts) -> float:
+    """Tokens that the run should train on: 20 a parameter, but not more than four passes over the data."""
+    wanted = TOKENS_A_PARAMETER * (facts.trained + facts.frozen)
+    return min(wanted, PASSES_MAX * sizes.all_tokens) if sizes.all_tokens else wanted
+
+
+def _round_s(facts: ModelFacts, swarm: SwarmFacts) -> tuple[DemoSpec, float]:
+    """The setting of [demo] with the most bytes whose transfers fit into a round of the known batch, and the round's
+    length."""
+    batch_s = known_batch(facts.trained + facts.frozen) / (swarm.nodes * swarm.tokens_s)
+    wanted_s = min(max(batch_s, ROUND_S_MIN), ROUND_S_MAX)
+    options: Sequence[DemoSpec] = budgets(swarm.nodes)
+    for demo in options:
+        needed_s = _transfer_s(facts, demo, swarm) / TRANSFER_PART
+        if needed_s <= STRETCH_MAX * wanted_s or demo is options[-1]:
+            return demo, max(wanted_s, needed_s)
+    raise AssertionError("there is at least one setting")
+
+
+def _transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
+    up = 8 * traffic.contribution_bytes(facts, demo, swarm.nodes) / swarm.up_bits_s
+    return up + 8 * traffic.update_bytes(facts, demo, swarm.nodes) / swarm.down_bits_s
+
+
+def _rounded_s(seconds: float) -> float:
+    """Round up to a length that people like to read."""
+    unit = next(unit for below, unit in ((10, 0.5), (60, 1), (600, 5), (math.inf, 60)) if seconds < below)
+    return math.ceil(seconds / unit - 1e-9) * unit

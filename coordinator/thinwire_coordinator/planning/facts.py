@@ -1,0 +1,67 @@
+"""The facts of a model, of data and of a swarm that a plan is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from thinwire_proto.contract import TILE_EDGE
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Sizes of a model.
+
+    trained: parameters that are trained and travel. frozen: parameters of a frozen base. activation_bytes: what the
+    forward pass of one sample keeps for the backward pass, in float32.
+    """
+
+    trained: int
+    matrix_tiles: int
+    vector_tiles: int
+    context: int
+    frozen: int = 0
+    activation_bytes: int = 0
+
+    @property
+    def tiles(self) -> int:
+        return self.matrix_tiles + self.vector_tiles
+
+    @property
+    def components(self) -> int:
+        """Components of all tiles, padding included."""
+        return self.matrix_tiles * TILE_EDGE**2 + self.vector_tiles * TILE_EDGE
+
+    @property
+    def padding(self) -> float:
+        """The part of all components that is padding: 0 to 1."""
+        return 1 - self.trained / self.components
+
+    @property
+    def flops_a_token(self) -> float:
+        """Operations of a forward and a backward pass: 6 for a trained parameter (arXiv 2001.08361, section 2.1), and
+        4 for a frozen one, which needs no gradient of its own. Attention over long contexts costs more."""
+        return 6.0 * self.trained + 4.0 * self.frozen
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Sizes of training data. tokens: by source, held-out ones not included. bytes: of all files that nodes may
+    fetch."""
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    vocabulary: int = 0
+
+    @property
+    def all_tokens(self) -> int:
+        return sum(self.tokens.values())
+
+
+@dataclass(frozen=True)
+class SwarmFacts:
+    """The nodes of a run and their links. tokens_s: what one node trains per second."""
+
+    nodes: int
+    up_bits_s: float
+    down_bits_s: float
+    tokens_s: float

@@ -1,0 +1,54 @@
+"""Foretells the peak memory and the disk space of a node and of the coordinator, in bytes."""
+
+from __future__ import annotations
+
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
+from thinwire_proto.contract import RunSpec
+
+PROGRAM_BYTES = 350_000_000
+"""Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
+DEFAULT_MICRO_BATCH = 8
+"""What `thinwire-node start` uses without `--micro-batch`."""
+NODE_BYTES_A_PARAMETER = 33
+"""Measured peak (docs/performance.md): parameters, gradient and its sum, momentum, second moment, and copies of three
+of them while the state is saved."""
+LOOK_AHEAD_BYTES_A_PARAMETER = 5
+"""More where bases may be older than the newest step (docs/performance.md, peak memory)."""
+LOCAL_ADAMW_BYTES_A_PARAMETER = 8
+"""More with local steps: five values for each parameter in place of three (docs/local-rules.md)."""
+COORDINATOR_BYTES_A_PARAMETER = 18
+"""Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
+COORDINATOR_TILE_BYTES_A_PARAMETER = 6
+"""More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
+FROZEN_BYTES_A_PARAMETER = 4
+STATE_BYTES_A_PARAMETER = 12
+"""What a node keeps on disk: parameters, momentum and second moment in float32. Twice that while it replaces them."""
+
+
+def node_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
+    """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here."""
+    each = NODE_BYTES_A_PARAMETER
+    each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
+    each += LOCAL_ADAMW_BYTES_A_PARAMETER if run.rule.kind == "local_adamw" else 0
+    samples = min(run.rule.micro_batch_max(micro_batch), run.round.samples)
+    frozen = FROZEN_BYTES_A_PARAMETER * facts.frozen
+    return PROGRAM_BYTES + each * facts.trained + frozen + samples * facts.activation_bytes
+
+
+def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: int = DEFAULT_MICRO_BATCH) -> int:
+    """The largest micro-batch, a power of two up to `most`, that fits into the memory; 1 if none does."""
+    while most > 1 and node_bytes(run, facts, most) > memory_bytes:
+        most //= 2
+    return most
+
+
+def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
+    """Peak memory of the coordinator."""
+    each = COORDINATOR_BYTES_A_PARAMETER
+    each += COORDINATOR_TILE_BYTES_A_PARAMETER if run.demo.magnitude == "tile" else 0
+    return PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen
+
+
+def node_disk_bytes(facts: ModelFacts, data: DataFacts) -> float:
+    """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
+    return 2 * STATE_BYTES_A_PARAMETER * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen + data.bytes

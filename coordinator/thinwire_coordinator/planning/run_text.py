@@ -1,0 +1,107 @@
+"""Writes a commented run file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from thinwire_common.units import human_count
+from thinwire_coordinator.planning.advice import Plan
+from thinwire_coordinator.planning.figures_in_words import Row, coordinator_rows, run_rows, volunteer_rows
+from thinwire_coordinator.planning.settings import known_rate
+from thinwire_proto.contract import RunSpec
+
+COMMENT_COLUMN = 32
+Key = tuple[str, Any, str]
+"""(key, value, comment) of one line."""
+
+
+def run_text(plan: Plan, command: str, model: Sequence[Key], data: Sequence[Key], sources: Mapping[str, int]) -> str:
+    """The text of a run file.
+
+    command: how it was made. model, data: the lines of these sections. sources: tokens of each source of the data.
+    """
+    run = plan.run
+    lines = [
+        f"# Made by: {command}",
+        "#",
+        "# Edit what you like, then run `thinwire-coordinator check` on this file. docs/run-file.md has every key.",
+        "# Figures are estimates for the nodes and links given above; `check` works them out again.",
+        "#",
+        *_rows("The run", run_rows(plan)),
+        *_rows("Each volunteer", volunteer_rows(plan)),
+        *_rows("The coordinator", coordinator_rows(plan)),
+        "",
+        "[model]",
+        *_keys(model),
+        "",
+        "[data]",
+        *_keys(data),
+        *_mixture(sources),
+        "",
+        "[schedule]",
+        *_keys(_schedule(plan)),
+        "",
+        "[round]",
+        *_keys(_round(plan)),
+        "",
+        "[demo]",
+        *_keys(_demo(run)),
+    ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _schedule(plan: Plan) -> list[Key]:
+    schedule, facts = plan.run.schedule, plan.model
+    measured = "measured" if facts.trained < 2_000_000 else "extended from smaller models"
+    usual = f"for {human_count(facts.trained)} parameters, {measured}"
+    if schedule.learning_rate != known_rate(facts.trained):
+        usual = "for a model that begins from weights"
+    tokens = plan.figures.tokens / max(1, facts.trained + facts.frozen)
+    return [
+        ("steps", schedule.steps, f"{tokens:.3g} tokens for each parameter"),
+        ("learning_rate", schedule.learning_rate, f"the peak; {usual}"),
+        ("warmup_steps", schedule.warmup_steps, "then the rate falls as a cosine"),
+        ("floor", schedule.floor, "to this part of the peak"),
+    ]
+
+
+def _round(plan: Plan) -> list[Key]:
+    rounds = plan.run.round
+    transfer = f"{plan.figures.transfer_s / plan.figures.round_s:.0%} of it for the network"
+    return [
+        ("pace", rounds.pace, "a slow node contributes less, and delays nobody"),
+        ("length_ms", rounds.length_ms, transfer),
+        ("samples", rounds.samples, "of a node for its full weight; up to 3 times as many are used"),
+    ]
+
+
+def _demo(run: RunSpec) -> list[Key]:
+    shared = "shared by the nodes of a round" if run.demo.k_policy == "total" else "sent by each node"
+    found: list[Key] = [
+        ("k", run.demo.k, "components of each tile of 4,096; fewer are fewer bytes"),
+        ("k_policy", run.demo.k_policy, shared),
+    ]
+    if run.demo.update_topk:
+        found.append(("update_topk", run.demo.update_topk, "the strongest that an update keeps"))
+    return found
+
+
+def _mixture(sources: Mapping[str, int]) -> list[str]:
+    if len(sources) < 2:
+        return []
+    shares = ", ".join(f"{json.dumps(name)} = 1.0" for name in sources)
+    return [f"# weights = {{ {shares} }}", "# how often each source is drawn; without it, by its size"]
+
+
+def _rows(title: str, rows: Iterable[Row]) -> list[str]:
+    return [f"# {title}", *(f"#   {name:<14} {value}" for name, value in rows), "#"]
+
+
+def _keys(keys: Iterable[Key]) -> list[str]:
+    lines = []
+    for key, value, comment in keys:
+        text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        lines.append(f"{text:<{COMMENT_COLUMN}}# {comment}" if comment else text)
+    return lines

@@ -1,0 +1,72 @@
+"""Settings that are known to work, and their extension to other sizes.
+
+Everything that was measured here was measured at 0.9M parameters (docs/convergence). For larger models, the rate and
+the batch follow the published table of GPT-3 (arXiv 2005.14165, table 2.1), between its points on a logarithmic scale.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from thinwire_proto.contract import DemoSpec
+
+TOKENS_A_PARAMETER = 20
+"""Compute-optimal tokens (arXiv 2203.15556)."""
+PASSES_MAX = 4
+"""Passes over the data up to which repeated text is worth nearly as much as new text (arXiv 2305.16264)."""
+WARMUP_PART, WARMUP_STEPS_MIN, WARMUP_STEPS_MAX = 0.05, 10, 2000
+FEW_NODES = 4
+"""Up to this many nodes share k = 176, which was measured best. With 16 nodes, 11 components each end 9% above AdamW,
+and 44 each nearly where four nodes end (docs/log/convergence.md)."""
+
+
+class Point(NamedTuple):
+    parameters: float
+    learning_rate: float
+    batch_tokens: float
+
+
+POINTS = (
+    Point(0.886e6, 2e-3, 4_096),  # docs/convergence: the sweep of learning rates; 16 samples of 256 tokens
+    Point(125e6, 4e-4, 0.5e6),  # GPT-3: 6e-4 for AdamW. Here, 2/3 of AdamW's best rate was best
+    Point(350e6, 2e-4, 0.5e6),
+    Point(1_300e6, 1.33e-4, 1e6),
+)
+BUDGETS_OF_FEW = tuple(DemoSpec(k=k) for k in (176, 88, 44))
+BUDGETS_OF_MANY = tuple(
+    DemoSpec(k=k, k_policy="fixed", update_topk=kept) for k, kept in ((44, 352), (44, 176), (22, 176), (22, 88))
+)
+"""Settings of [demo], from the most bytes to the fewest."""
+
+
+def known_rate(parameters: int) -> float:
+    """A peak learning rate for a model of this size, to two digits."""
+    return float(f"{_between(parameters, [point.learning_rate for point in POINTS]):.1e}")
+
+
+def known_batch(parameters: int) -> float:
+    """Tokens of all nodes together in a step, for a model of this size."""
+    return _between(parameters, [point.batch_tokens for point in POINTS])
+
+
+def warmup_steps(steps: int) -> int:
+    """Steps of warm-up, a fifth of the run at most."""
+    return min(max(WARMUP_STEPS_MIN, int(steps * WARMUP_PART)), WARMUP_STEPS_MAX, steps // 5)
+
+
+def budgets(nodes: int) -> tuple[DemoSpec, ...]:
+    return BUDGETS_OF_FEW if nodes <= FEW_NODES else BUDGETS_OF_MANY
+
+
+def _between(parameters: int, values: list[float]) -> float:
+    """Interpolate between POINTS on logarithmic scales; constant below the first and above the last."""
+    sizes = [math.log(point.parameters) for point in POINTS]
+    at, logs = math.log(max(1, parameters)), [math.log(value) for value in values]
+    if at <= sizes[0]:
+        return values[0]
+    for left in range(len(sizes) - 1):
+        if at <= sizes[left + 1]:
+            part = (at - sizes[left]) / (sizes[left + 1] - sizes[left])
+            return math.exp(logs[left] + part * (logs[left + 1] - logs[left]))
+    return values[-1]

@@ -1,0 +1,60 @@
+"""Chooses the model of a new run file: a preset by name, a folder, or what suits the amount of data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from thinwire_coordinator.planning.facts import DataFacts
+from thinwire_coordinator.planning.problems import did_you_mean
+from thinwire_coordinator.planning.run_text import Key
+from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER
+from thinwire_proto.contract import TILE_EDGE, ModelSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.models import PRESETS
+from thinwire_proto.task import task_of
+
+BYTE_MODEL = "byte-1m"
+FAMILY = "llama-"
+"""Presets for tokenized text, from the smallest to the largest."""
+
+
+def check_name(name: str | None) -> None:
+    """Raise ConfigError if a name stands for no model."""
+    if name is None or name in PRESETS:
+        return
+    if Path(name).exists():
+        raise ConfigError(f"--model {name}: has no config.json of transformers")
+    guess = did_you_mean(name, PRESETS)
+    raise ConfigError(f"--model {name}: there is no such preset or folder{guess}; there are {', '.join(PRESETS)}")
+
+
+def chosen_model(name: str | None, sizes: DataFacts, *, is_corpus: bool) -> tuple[ModelSpec, list[Key]]:
+    """The model section and its lines in the run file. Raises ConfigError."""
+    if name is None:
+        name = BYTE_MODEL if is_corpus else _suitable(sizes)
+    check_name(name)
+    spec = PRESETS[name]
+    keys: list[Key] = [("preset", name, spec.in_words())]
+    if sizes.vocabulary and (fitting := _vocabulary(sizes)) != spec.vocabulary:
+        spec = spec.model_copy(update={"vocabulary": fitting})
+        keys.append(("vocabulary", fitting, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"))
+    return spec, keys
+
+
+def _suitable(sizes: DataFacts) -> str:
+    """The largest preset for whose parameters the data are enough, in four passes; at least the smallest."""
+    names = [name for name in PRESETS if name.startswith(FAMILY)]
+    enough = PASSES_MAX * sizes.all_tokens
+    fitting = [name for name in names if TOKENS_A_PARAMETER * _parameters(name, sizes) <= enough]
+    return fitting[-1] if fitting else names[0]
+
+
+def _parameters(name: str, sizes: DataFacts) -> int:
+    spec = PRESETS[name].model_copy(update={"vocabulary": _vocabulary(sizes)})
+    return sum(math.prod(parameter.shape) for parameter in task_of(spec).manifest())
+
+
+def _vocabulary(sizes: DataFacts) -> int:
+    """The data's vocabulary, rounded up to whole tiles."""
+    return -(-sizes.vocabulary // TILE_EDGE) * TILE_EDGE

@@ -1,0 +1,70 @@
+"""Foretells the bytes of a contribution and of an update from the number of tiles and components.
+
+The components of a tile are taken as drawn at random. Then the choice of k of them costs log2 C(size, k) bits and their
+signs cost k; the codec writes 2% more (docs/performance.md, bits per component). Nodes choose independently, so an
+update holds nearly the sum of what they choose. Nodes of a real run choose the same component more often, so a real
+update is smaller.
+"""
+
+from __future__ import annotations
+
+import math
+
+from thinwire_coordinator.planning.facts import ModelFacts
+from thinwire_proto.contract import TILE_EDGE, DemoSpec
+
+CODEC_OVERHEAD = 1.02
+"""Bytes of the codec over the entropy, at k from 4 to 128 (docs/performance.md: 0.98 to 0.987 of the floor)."""
+CALL_BYTES = 200
+"""Envelope of a contribution or an update: header, receipt and row, without the row's contributions."""
+ROW_BYTES_A_NODE = 90
+"""What a row lists of each contribution: node, hash, weight and samples."""
+OTHER_BYTES_A_ROUND = 100
+"""Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
+
+
+def contribution_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
+    """Bytes that a node sends for its votes of a round with `nodes` nodes."""
+    k = demo.k_of_round(nodes)
+    bits = sum(tiles * _choice_bits(size, k) for size, tiles in _tiles(facts))
+    scales = facts.tiles if demo.magnitude == "tile" else 0
+    return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES
+
+
+def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
+    """Bytes of a round's update, of `nodes` nodes with equal weights."""
+    k = demo.k_of_round(nodes)
+    bits = 0.0
+    for size, tiles in _tiles(facts):
+        chosen = min(k, size)
+        mean_votes = nodes * chosen / size
+        merged = size * -math.expm1(nodes * math.log1p(-chosen / size)) if chosen < size else size
+        kept = min(merged, demo.update_topk or size)
+        bits += tiles * (_choice_bits(size, kept) + kept * _size_bits(mean_votes))
+    scales = 2 * facts.tiles if demo.magnitude == "tile" else 0
+    return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES + ROW_BYTES_A_NODE * nodes
+
+
+def _tiles(facts: ModelFacts) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (TILE_EDGE**2, facts.matrix_tiles), (TILE_EDGE, facts.vector_tiles)
+
+
+def _choice_bits(size: int, chosen: float) -> float:
+    """Bits of a choice of `chosen` among `size` components, and of one sign for each."""
+    chosen = min(chosen, size)
+    ways = math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
+    return ways / math.log(2) + chosen
+
+
+def _size_bits(mean_votes: float) -> float:
+    """Entropy of a merged component's size in bits: a Poisson count of votes that is at least 1."""
+    if mean_votes <= 0:
+        return 0.0
+    bits, probability = 0.0, math.exp(-mean_votes)
+    some = -math.expm1(-mean_votes)
+    for count in range(1, 64):
+        probability *= mean_votes / count
+        share = probability / some
+        if share > 0:
+            bits -= share * math.log2(share)
+    return bits

@@ -1,0 +1,241 @@
+"""`thinwire-coordinator check` explains every error of a run file at once, and warns with figures."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from thinwire_coordinator.cli.check import check
+from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.planning.advice import Plan, advise, plan_of
+from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
+from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.settings import known_rate
+from thinwire_proto.contract import DecoderSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
+from thinwire_proto.contract.models.presets import PRESETS
+
+WRONG = """\
+[model]
+width = 100
+heds = 4
+[data]
+kind = "token"
+corpus_bytes = 5
+[schedule]
+step = 100
+steps = "5"
+learning_rate = 3.0
+warmup_steps = 1e2
+length_ms = 5
+[round]
+pace = "clok"
+nodes_max = 8192
+weight_max = 16
+[rule]
+kind = "local_adamw"
+outer_rate = 2.0
+[rounds]
+x = 1
+"""
+EXPECTED = """\
+3: model.heds: there is no such key; did you mean heads?
+5: data.kind: there is no kind 'token'; did you mean tokens?; there are
+8: schedule.step: there is no such key; did you mean steps?
+9: schedule.steps: input should be a valid integer (it is '5'); write the number without quotes
+10: schedule.learning_rate: input should be less than or equal to 1 (it is 3.0)
+11: schedule.warmup_steps: input should be a valid integer (it is 100.0); write 100
+12: schedule.length_ms: there is no such key; it belongs into [round]
+14: round.pace: input should be 'barrier' or 'clock' (it is 'clok'); did you mean "clock"?
+15: round: nodes_max · weight_max must be at most 32767
+20: rounds: there is no such section; did you mean [round]?
+"""
+
+
+def errors_of(folder: Path, text: str) -> list[str]:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return [f"{found.line}: {found.key}: {found.text}" for found in check_file(path).problems]
+
+
+def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> None:
+    found = errors_of(tmp_path, WRONG)
+    for line, expected in zip(found, EXPECTED.splitlines(), strict=True):
+        assert line.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[round]\npace = clock\n",
+            '2: : is not TOML: Invalid value (at line 2, column 8); a text needs quotes: "clock"',
+        ),
+        ('[model]\npreset = "byte-1"\n', "2: model.preset: there is no preset 'byte-1'; did you mean byte-1"),
+        ('[model]\npreset = "byte-1m"\nkind = "llama"\n', "3: model.kind: the preset byte-1m is of kind 'decoder'"),
+        ("[data]\n\ncorpus_bytes = 5\n", "3: data.corpus_bytes: computed by the coordinator; remove it"),
+        ('[data]\nkind = "tokens"\nfolder = "nothing"\n', "3: data.folder: there is no folder"),
+        ("[schedule]\nsteps = 10\n\nwarmup_steps = 10\n", "4: schedule: warmup_steps must be less than steps"),
+        ("[round]\nsteps = 10\n", "2: round.steps: there is no such key; it belongs into [schedule]"),
+        ("steps = 10\n", "1: steps: there is no such section; the key belongs into [schedule]"),
+        ("[rule]\nmicro_batch = 4\n", "2: rule.micro_batch: there is no such key; it is for rule.kind = local_adamw"),
+        ("[model]\ntied = 1\n", "2: model.tied: input should be a valid boolean (it is 1); write true or false"),
+        ("model = 5\n", "1: model: input should be a table"),
+        ("[model]\nvocabulary = 200\n", "2: : model.vocabulary must be at least 256"),
+        ('requires = "9.0"\n', "1: requires: the file needs thinwire 9.0 or newer"),
+    ],
+)
+def test_an_error_names_its_line_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
+    (found,) = errors_of(tmp_path, text)
+    assert found.startswith(said)
+
+
+def test_an_error_in_one_section_does_not_hide_that_two_others_do_not_fit(tmp_path: Path) -> None:
+    text = "[model]\nvocabulary = 100\n[rule]\nouter_rate = 2.0\n[round]\nlenght_ms = 5\n"
+    assert [line.partition(":")[0] for line in errors_of(tmp_path, text)] == ["2", "4", "6"]
+
+
+def test_an_error_between_keys_that_another_error_explains_is_not_told_again(tmp_path: Path) -> None:
+    """Without its misspelt `steps`, the section would have 200 steps, fewer than its warm-up."""
+    (found,) = errors_of(tmp_path, "[schedule]\nsteeps = 1000\nwarmup_steps = 500\n")
+    assert "did you mean steps?" in found
+
+
+def test_an_old_name_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[round]\npace = "quorum"\n')
+    checked = check_file(path)
+    (found,) = checked.problems
+    assert (found.is_error, found.line) == (False, 2)
+    assert checked.run is not None
+
+
+def test_errors_are_told_without_torch(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npreset = "byte-1m"\n[schedule]\nstep = 1\n')
+    code = """
+import sys
+from thinwire_coordinator.__main__ import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, "check", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        f"{path}:4: error: schedule.step: there is no such key; did you mean steps?",
+        f"{path}: 1 error, no warnings",
+        "False",
+    ]
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    return parser().parse_args(["check", *words])
+
+
+def test_a_run_without_errors_is_shown_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[round]\nlength_ms = 50\n")
+    check(arguments(str(path), "--up", "0.01"))  # does not exit
+    shown = capsys.readouterr().out
+    assert "each volunteer" in shown
+    assert f"{path}:2: warning: round.length_ms: a round of 50.0 ms is shorter than its upload" in shown
+
+
+def test_what_a_start_would_refuse_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\nkind = "tokens"\nfolder = "data"\n')
+    with pytest.raises(SystemExit) as exit_:
+        check(arguments(str(path)))
+    assert exit_.value.code == 1
+    assert f"{path}:3: error: data.folder:" in capsys.readouterr().out
+
+
+LONG = ScheduleSpec(steps=5_000)
+facts_once = lru_cache(facts_of)
+
+
+def a_plan(run: RunSpec | None = None, model: ModelSpec | None = None, nodes: int = 4, **other: float) -> Plan:
+    """A plan that has no warnings, and what differs from it. model: its facts only."""
+    run = run or RunSpec(schedule=LONG)
+    swarm = SwarmFacts(nodes, other.get("up", 10e6), other.get("down", 50e6), other.get("tokens_s", 10_000.0))
+    data = DataFacts({"text": int(other.get("tokens", 1e8))}, 10**8, int(other.get("vocabulary", 256)))
+    return plan_of(run, facts_once(model or DecoderSpec()), data, swarm, other.get("memory", 16e9))
+
+
+def test_a_sensible_run_has_no_warnings() -> None:
+    assert advise(a_plan()) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "key", "said"),
+    [
+        (a_plan(model=DecoderSpec(width=136, hidden=200)), "model", r"\d+% of the tiles is padding"),
+        (a_plan(up=1e3), "round.length_ms", "is shorter than its upload"),
+        (a_plan(up=20e3, down=20e3), "round.length_ms", "leaves little room for its transfers"),
+        (a_plan(up=100e3, down=100e3), "round.base_age_max", r"nodes wait for the network for \d+% of each round"),
+        (a_plan(memory=0.42e9), "model", "volunteers start it with --micro-batch [124]"),
+        (a_plan(memory=0.1e9), "model", "choose a smaller model"),
+        (a_plan(RunSpec(schedule=ScheduleSpec(steps=5_000, learning_rate=0.02))), "schedule.learning_rate", "10 times"),
+        (a_plan(RunSpec(schedule=ScheduleSpec(steps=10**6)), tokens_s=60.0), "schedule.steps", "take about 347 days"),
+        (a_plan(vocabulary=64), "model.vocabulary", "192 rows of the embedding are never used; 64 is enough"),
+        (a_plan(tokens=1e6), "schedule.steps", r"passes over the data 41\.0 times"),
+        (a_plan(RunSpec()), "schedule.steps", "tokens are few for 886k parameters"),
+        (a_plan(nodes=16), "round.pace", "waits for the slowest of 16 nodes"),
+        (a_plan(nodes=16), "demo.k", "16 nodes share 176 components a tile, 11 each"),
+        (a_plan(RunSpec(schedule=LONG, round=RoundSpec(nodes_max=2))), "round.nodes_max", "only 2 of 4 nodes"),
+        (
+            a_plan(RunSpec(schedule=LONG, round=RoundSpec(min_contributions=5))),
+            "round.min_contributions",
+            "needs 5 contributions, and there are 4 nodes",
+        ),
+        (
+            a_plan(RunSpec(schedule=ScheduleSpec(steps=5_000, warmup_steps=2_000))),
+            "schedule.warmup_steps",
+            "2000 of 5000",
+        ),
+        (
+            a_plan(RunSpec(schedule=LONG, round=RoundSpec(length_ms=100)), tokens_s=2_000.0),
+            "round.length_ms",
+            "one sample",
+        ),
+        (
+            a_plan(RunSpec(schedule=LONG, round=RoundSpec(length_ms=500)), tokens_s=2_000.0),
+            "round.samples",
+            "its share",
+        ),
+        (
+            a_plan(RunSpec(schedule=ScheduleSpec(steps=10**8), round=RoundSpec(pace="clock", length_ms=100))),
+            "round.length_ms",
+            "sends and receives .* a month",
+        ),
+    ],
+)
+def test_what_is_unwise_is_warned_of_with_figures(plan: Plan, key: str, said: str) -> None:
+    found = [advice.text for advice in advise(plan) if advice.key == key]
+    assert any(re.search(said, text) for text in found), advise(plan)
+
+
+def test_a_model_that_begins_from_weights_may_have_another_rate() -> None:
+    plan = a_plan(RunSpec(schedule=ScheduleSpec(steps=5_000, learning_rate=2e-5)))
+    assert any(advice.key == "schedule.learning_rate" for advice in advise(plan))
+    frozen = replace(plan, model=replace(plan.model, frozen=10**9))
+    assert not any(advice.key == "schedule.learning_rate" for advice in advise(frozen))
+
+
+def test_known_rates_fall_with_the_size_and_are_the_measured_one_at_the_measured_size() -> None:
+    sizes = [facts_of(PRESETS[name]).trained for name in ("byte-1m", "byte-10m", "byte-125m", "byte-1b")]
+    rates = [known_rate(size) for size in sizes]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == ScheduleSpec().learning_rate
+    assert DemoSpec().k == 176

@@ -1,0 +1,249 @@
+"""What `thinwire-coordinator init` works out, beside the codec and a real pass, and the run file that it writes."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.speed.sizes import round_bytes
+from bench.speed.synthetic import contract_of
+from thinwire_coordinator.cli.init import init
+from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning import memory
+from thinwire_coordinator.planning.choice import TRANSFER_PART, choose
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_coordinator.planning.forecast import forecast
+from thinwire_coordinator.planning.machines import MACHINES
+from thinwire_coordinator.planning.problems import check_file
+from thinwire_coordinator.planning.traffic import contribution_bytes, update_bytes
+from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.models import build_decoder, initial_state
+
+CODEC_TOLERANCE = 0.1
+MATRIX = (Parameter(name="matrix", shape=(512, 512)), Parameter(name="vector", shape=(512,)))
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 16])
+@pytest.mark.parametrize("demo", [DemoSpec(), DemoSpec(k=44, k_policy="fixed", update_topk=352)], ids=["few", "many"])
+def test_the_foretold_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -> None:
+    layout = layout_of(MATRIX)
+    facts = ModelFacts(layout.parameters, layout.matrix_tiles, layout.vector_tiles, 256)
+    sent, received = round_bytes(contract_of(MATRIX, demo), nodes)
+    assert contribution_bytes(facts, demo, nodes) == pytest.approx(sent * facts.trained, rel=CODEC_TOLERANCE)
+    assert update_bytes(facts, demo, nodes) == pytest.approx(received * facts.trained, rel=CODEC_TOLERANCE)
+
+
+def test_the_foretold_activations_are_those_of_a_real_pass() -> None:
+    spec = PRESETS["byte-1m"]
+    model = build_decoder(spec)
+    model.load_state_dict(initial_state(spec, 1), strict=False)
+    own = {tensor.untyped_storage().data_ptr() for _, tensor in model.named_parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.loss(torch.zeros(1, spec.context + 1, dtype=torch.int64))
+    real = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert facts_of(spec).activation_bytes == pytest.approx(real, rel=0.1)
+
+
+def test_facts_of_a_model_count_each_parameter_once() -> None:
+    facts = facts_of(PRESETS["byte-1m"])
+    assert (facts.trained, facts.frozen, facts.padding) == (885_888, 0, 0)
+
+
+def test_more_memory_allows_larger_micro_batches() -> None:
+    run, facts = RunSpec(), facts_of(PRESETS["byte-1m"])
+    needs = [memory.node_bytes(run, facts, micro_batch) for micro_batch in (1, 2, 4, 8)]
+    assert needs == sorted(needs)
+    assert [memory.micro_batch_for(run, facts, need) for need in needs] == [1, 2, 4, 8]
+    assert memory.micro_batch_for(run, facts, 0) == 1
+
+
+def swarm(nodes: int = 4, up: float = 10e6, down: float = 50e6, tokens_s: float = 10_000) -> SwarmFacts:
+    return SwarmFacts(nodes, up, down, tokens_s)
+
+
+SMALL = ModelFacts(885_888, 216, 18, 256)
+LARGE = ModelFacts(124_000_000, 30_000, 400, 1024)
+DATA = DataFacts({"text": 10**9}, 2 * 10**9, 256)
+
+
+def chosen(facts: ModelFacts, of: SwarmFacts, *, tokens: float | None = None, steps: int | None = None) -> RunSpec:
+    return choose(PRESETS["byte-1m"], CorpusSpec(), facts, DATA, of, tokens=tokens, steps=steps)
+
+
+@pytest.mark.parametrize("facts", [SMALL, LARGE], ids=["1M", "124M"])
+@pytest.mark.parametrize("nodes", [1, 4, 50])
+@pytest.mark.parametrize("mbit", [1, 10, 1000])
+@pytest.mark.parametrize("tokens_s", [100.0, 10_000.0, 1e6])
+def test_transfers_fit_into_the_chosen_round(facts: ModelFacts, nodes: int, mbit: float, tokens_s: float) -> None:
+    of = swarm(nodes, mbit * 1e6, mbit * 1e6, tokens_s)
+    run = chosen(facts, of)
+    figures = forecast(run, facts, DATA, of)
+    assert figures.transfer_s <= 1.05 * TRANSFER_PART * run.round.length_s
+    assert figures.tokens_a_round >= nodes * facts.context * 0.99
+    assert run.schedule.warmup_steps < run.schedule.steps
+
+
+def test_a_slow_link_gets_fewer_components_or_a_longer_round() -> None:
+    fast, slow = (
+        chosen(LARGE, swarm(up=1e9, down=1e9, tokens_s=1e5)),
+        chosen(LARGE, swarm(up=2e6, down=5e6, tokens_s=1e5)),
+    )
+    assert slow.demo.k < fast.demo.k
+    assert slow.round.length_ms > fast.round.length_ms
+
+
+def test_the_run_trains_the_wanted_tokens() -> None:
+    of = swarm()
+    for run, wanted in ((chosen(SMALL, of, tokens=5e6), 5e6), (chosen(SMALL, of), 20 * SMALL.trained)):
+        assert forecast(run, SMALL, DATA, of).tokens == pytest.approx(wanted, rel=0.01)
+    assert chosen(SMALL, of, steps=77).schedule.steps == 77
+
+
+def test_little_data_are_passed_over_four_times_at_most() -> None:
+    few = DataFacts({"text": 10**6}, 2 * 10**6, 256)
+    run = choose(PRESETS["byte-1m"], CorpusSpec(), SMALL, few, swarm())
+    assert 3.5 < forecast(run, SMALL, few, swarm()).passes <= 4
+
+
+@pytest.mark.parametrize(
+    ("rounds", "tokens", "seconds"),
+    [
+        (RoundSpec(samples=8), 8 * 256, 2.548),  # it trains, and then waits for the network
+        (RoundSpec(samples=8, base_age_max=1), 8 * 256, 2.048),  # it trains meanwhile
+        (RoundSpec(samples=8, length_ms=1000), 1000, 1.0),  # its share is not done in time
+        (RoundSpec(pace="clock", samples=8, length_ms=4000), 4000, 4.0),
+        (RoundSpec(pace="clock", samples=4, length_ms=4000), 3 * 4 * 256, 4.0),  # its lease is used up
+        (RoundSpec(pace="clock", samples=8, length_ms=2000, base_age_max=0), 1500, 2.0),
+    ],
+)
+def test_a_round_of_each_pace(rounds: RoundSpec, tokens: int, seconds: float) -> None:
+    """A node of 1,000 tokens/s whose transfers take half a second."""
+    of = swarm(nodes=1, tokens_s=1000)
+    run = RunSpec(round=rounds)
+    plain = forecast(run, SMALL, DATA, of)
+    half = SwarmFacts(1, 8 * plain.upload_bytes / 0.25, 8 * plain.download_bytes / 0.25, 1000)
+    figures = forecast(run, SMALL, DATA, half)
+    assert figures.transfer_s == pytest.approx(0.5)
+    assert (figures.tokens_a_round, figures.round_s) == (pytest.approx(tokens), pytest.approx(seconds))
+
+
+def prepared(folder: Path, vocabulary: int = 1000) -> Path:
+    """A folder as `prepare` writes it, with two sources of 100,000 tokens each."""
+    (folder / BLOBS_FOLDER).mkdir(parents=True)
+
+    def shard(tokens: int, seed: int) -> Shard:
+        drawn = torch.randint(0, vocabulary, (tokens,), generator=torch.Generator().manual_seed(seed))
+        data = drawn.to(torch.uint16).numpy().tobytes()
+        name = hashlib.sha256(data).hexdigest()
+        (folder / BLOBS_FOLDER / name).write_bytes(data)
+        return Shard(hash=name, size=len(data), tokens=tokens, text_bytes=4 * tokens)
+
+    sources = tuple(
+        Source(name=name, train=(shard(100_000, 2 * number),), held_out=(shard(3_000, 2 * number + 1),))
+        for number, name in enumerate(("wiki", "my code"))
+    )
+    (folder / MANIFEST_FILE).write_bytes(Manifest(vocabulary=vocabulary, sources=sources).written())
+    return folder
+
+
+def run_init(*words: str) -> None:
+    arguments: argparse.Namespace = parser().parse_args(["init", *words])
+    init(arguments)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> None:
+    data, out = prepared(tmp_path / "data"), tmp_path / "runs" / "run.toml"
+    out.parent.mkdir()
+    run_init("--model", preset, "--data", str(data), "--out", str(out), "--machine", "a100", "--nodes", "8")
+    checked = check_file(out)
+    assert checked.problems == ()
+    run = checked.run
+    assert run is not None
+    assert run == read_run(out)
+    assert run.model.vocabulary == 1024
+    assert run.model == PRESETS[preset].model_copy(update={"vocabulary": 1024})
+    assert Path(getattr(run.data, "folder", "")).resolve() == data
+    assert run.demo.k_policy == "fixed"
+
+
+def test_the_file_says_how_it_was_made_and_what_it_will_take(tmp_path: Path) -> None:
+    data, out = prepared(tmp_path / "data"), tmp_path / "run.toml"
+    run_init("--data", str(data), "--out", str(out), "--nodes", "2", "--up", "5", "--tokens-per-second", "2000")
+    text = out.read_text()
+    assert f"init --data {data} --nodes 2 --up 5 --down 50 --tokens-per-second 2000" in text
+    assert 'preset = "llama-1m"' in text
+    for words in (
+        "Each volunteer",
+        "memory",
+        "an hour",
+        "until the end",
+        'weights = { "wiki" = 1.0, "my code" = 1.0 }',
+    ):
+        assert words in text
+    uncommented = text.replace("# weights", "weights")
+    out.write_text(uncommented)
+    assert check_file(out).problems == ()
+
+
+def test_without_data_the_byte_model_is_trained(tmp_path: Path) -> None:
+    out = tmp_path / "run.toml"
+    out.write_text("")
+    with pytest.raises(ConfigError, match="is there already"):
+        run_init("--out", str(out))
+    run_init("--out", str(out), "--force", "--steps", "10")
+    assert read_run(out).model == RunSpec().model
+    assert read_run(out).schedule.steps == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "lama-1m"), "there is no such preset or folder; did you mean llama-1m"),
+        (("--data", "nothing"), "nothing is no folder"),
+        (("--data", "."), "has no manifest.json, so it has no prepared data; make one with"),
+        (("--out", "none/run.toml"), "there is no folder none"),
+    ],
+)
+def test_wrong_input_is_explained(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        run_init(*words)
+
+
+@pytest.mark.parametrize(
+    "words", [("--tokens", "0"), ("--up", "0"), ("--nodes", "1.5"), ("--tokens", "5", "--steps", "5")]
+)
+def test_impossible_options_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["init", *words])
+    assert "error" in capsys.readouterr().err
+
+
+def test_large_numbers_may_have_a_unit() -> None:
+    assert parser().parse_args(["init", "--tokens", "2.5B"]).tokens == 2_500_000_000
+    assert parser().parse_args(["init", "--tokens", "1e6"]).tokens == 1_000_000
+
+
+def test_every_machine_says_where_its_speed_is_from() -> None:
+    assert all(machine.source.startswith(("measured", "estimate")) for machine in MACHINES.values())

@@ -1,0 +1,65 @@
+"""The scanner of lines finds every key that Python's parser finds, on the line where it stands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from thinwire_coordinator.planning.toml_lines import key_lines, line_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TEXT = '''\
+# a comment with [brackets] and = signs
+top = 1
+
+[model]   # a comment
+preset = "a [b] # c"
+  "quoted key" = 2
+layers.count = 3
+urls = [
+  "https://one",  # x = 5
+  "two",
+]
+text = """
+width = 100
+"""
+weights = { wiki = 1.0, code = 2.0 }
+[data.inner]
+literal = 'C:\\'
+last = 5'''
+
+
+def all_paths(table: dict[str, Any], path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    found = set()
+    for key, value in table.items():
+        found.add((*path, key))
+        if isinstance(value, dict) and key != "weights":
+            found |= all_paths(value, (*path, key))
+    return found
+
+
+def test_every_key_has_a_line() -> None:
+    assert set(key_lines(TEXT)) == all_paths(tomllib.loads(TEXT))
+
+
+def test_a_key_is_on_the_line_where_it_stands() -> None:
+    lines, text = key_lines(TEXT), TEXT.splitlines()
+    for path, number in lines.items():
+        assert path[-1] in text[number - 1] or path in {("layers",), ("data",)}, path
+    assert lines["model", "weights"] == 15
+    assert lines["data", "inner", "last"] == 18
+
+
+def test_a_key_inside_an_inline_table_has_the_line_of_the_table() -> None:
+    assert line_of(key_lines(TEXT), ("model", "weights", "wiki")) == 15
+    assert line_of(key_lines(TEXT), ("model", "none")) == 4
+    assert line_of(key_lines(TEXT), ("none",)) is None
+
+
+def test_an_empty_file_has_no_keys() -> None:
+    assert key_lines("") == {}
+    assert key_lines("\n# nothing") == {}
