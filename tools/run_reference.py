@@ -16,6 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from thinwire_proto.contract import ModelSpec, RuleSpec, RunSpec, Section, TaggedUnion
 from thinwire_proto.contract.run import UNIONS
+from thinwire_proto.contract.unions import Kind
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
 
@@ -54,9 +55,14 @@ def kinds() -> Iterator[tuple[str, str, type[Section]]]:
     unions = {union.section: union for union in UNIONS}
     for name in SECTIONS:
         if name in unions:
-            yield from ((name, kind.name, kind.spec) for kind in unions[name])
+            yield from ((name, kind.name, kind.spec) for kind in _kinds_of(unions[name]))
         else:
             yield name, "", type(RunSpec.model_fields[name].default)
+
+
+def _kinds_of(union: TaggedUnion[Any]) -> list[Kind[Any]]:
+    """The kinds of thinwire itself, without those that installed packages and tests register."""
+    return [kind for kind in union if kind.spec.__module__.startswith("thinwire_proto.")]
 
 
 def keys(spec: type[Section]) -> dict[str, FieldInfo]:
@@ -73,7 +79,7 @@ def _section(name: str) -> str:
 def _union(union: TaggedUnion[Any]) -> str:
     default = DEFAULT_KINDS[union.section]
     assert default is not None
-    names = ", ".join(f"`{kind.name}`" for kind in union)
+    names = ", ".join(f"`{kind.name}`" for kind in _kinds_of(union))
     lines = [f"## [{union.section}]", "", f"`kind` is one of {names}; the default is `{default.name}`.", ""]
     if union.section == "model":
         lines += [
@@ -82,7 +88,7 @@ def _union(union: TaggedUnion[Any]) -> str:
             *_presets(),
             "",
         ]
-    for kind in union:
+    for kind in _kinds_of(union):
         lines += [f'### {union.section}.kind = "{kind.name}"', "", _summary(kind.spec), ""]
         if issubclass(kind.spec, RuleSpec) and kind.spec.DEMO_DEFAULTS:
             changed = ", ".join(f"`demo.{key} = {toml(value)}`" for key, value in kind.spec.DEMO_DEFAULTS.items())

@@ -19,6 +19,7 @@ from thinwire_proto.blobs import Blob, Blobs, NoBlobs
 from thinwire_proto.contract import Contract, DataSpec, ModelSpec, Parameter, RunSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.kinds import Kinds
+from thinwire_proto.running_statistics import refuse_running_statistics
 
 NO_BLOBS = NoBlobs()
 Batch = tuple[Tensor, ...]
@@ -38,7 +39,9 @@ class Model(Protocol):
         A node that has to leave abandons its micro-batch between two of them.
         """
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Tied parameters once. The names may differ from the paths of the modules."""
+
     def modules(self) -> Iterator[nn.Module]: ...
 
 
@@ -244,11 +247,18 @@ def data_kind_of(spec: DataSpec) -> DataKind:
 
 
 class Stateless:
-    """A model without parameters of its own. Each call computes with the tensors that it is given, without copies."""
+    """A model without trained parameters of its own. Each call computes with the tensors that it is given, without
+    copies. Frozen parameters and buffers stay in the model. Dropout acts only where gradients are recorded.
+
+    Raises ConfigError if the model keeps running statistics.
+    """
 
     def __init__(self, model: Model) -> None:
+        refuse_running_statistics(model)
         self.model = model
         self._caller = _Caller(model)
+        places = {id(tensor): place for place, tensor in self._caller.named_parameters()}
+        self._place_of = {name: places[id(tensor)] for name, tensor in model.named_parameters()}
         _give_up_memory(model)
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -259,7 +269,9 @@ class Stateless:
         return self._call(parameters, "next_logits", tokens)
 
     def _call(self, parameters: Mapping[str, Tensor], method: str, *arguments: object) -> Tensor:
-        named = {f"model.{name}": tensor for name, tensor in parameters.items()}
+        if self._caller.training != torch.is_grad_enabled():
+            self._caller.train(torch.is_grad_enabled())
+        named = {self._place_of[name]: tensor for name, tensor in parameters.items()}
         result: Tensor = torch.func.functional_call(self._caller, named, (method, *arguments))
         return result
 

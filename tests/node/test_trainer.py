@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -64,8 +66,8 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
     trainer.micro_batch(range(2))
     gradients_of = torch.autograd.grad
 
-    def poisoned(loss: torch.Tensor, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        first, *rest = gradients_of(loss, parameters)
+    def poisoned(loss: torch.Tensor, parameters: list[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
+        first, *rest = gradients_of(loss, parameters, **how)
         first.view(-1)[7] = poison
         return (first, *rest)
 
@@ -103,9 +105,10 @@ def test_an_interrupted_micro_batch_keeps_nothing(trainer: Trainer) -> None:
 def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     gradients_of = torch.autograd.grad
 
-    def interrupted(loss: torch.Tensor, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def interrupted(loss: torch.Tensor, parameters: list[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
         trainer.interrupt()
-        return gradients_of(loss, parameters)
+        found: tuple[torch.Tensor, ...] = gradients_of(loss, parameters, **how)
+        return found
 
     monkeypatch.setattr(torch.autograd, "grad", interrupted)
     with pytest.raises(Interrupted):

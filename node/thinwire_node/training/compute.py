@@ -88,7 +88,8 @@ class TorchCompute:
         here = tuple(tensor.to(self.device) for tensor in batch)
         with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
             loss = self._model.loss(self._parameters, here)
-        found = torch.autograd.grad(loss, list(self._parameters.values()))
+        # a parameter that this loss does not use gets zeros, such as an expert that no token went to
+        found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True, materialize_grads=True)
         return loss.detach(), dict(zip(self._parameters, found, strict=True))
 
     def interrupt(self) -> None:

@@ -78,6 +78,7 @@ def contract_like(held: Contract, run: RunSpec) -> Contract:
     for section, ours, theirs in (("data", held.data, run.data), ("model", held.model, run.model)):
         if type(ours) is type(theirs):
             asked[section] |= {key: getattr(ours, key) for key in (*ours.DERIVED, *ours.LOCAL)}
+    asked["model"] |= run.model.completed_like(held.model)
     if held.version == 1:
         for section, meant in version_1.MEANT.items():
             said = getattr(run, section).model_fields_set

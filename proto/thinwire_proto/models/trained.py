@@ -5,10 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from thinwire_proto.contract import Parameter
+from thinwire_proto.running_statistics import refuse_running_statistics
 
 
 def manifest(model: nn.Module) -> tuple[Parameter, ...]:
-    """The manifest of a model, in the module's order: tied tensors once, and none without gradient."""
+    """The manifest of a model, in the module's order: tied tensors once, and none without gradient.
+
+    Raises ConfigError if the model keeps running statistics."""
+    refuse_running_statistics(model)
     return tuple(Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in trained(model).items())
 
 

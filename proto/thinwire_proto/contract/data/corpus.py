@@ -24,7 +24,7 @@ class CorpusSpec(DataSpec):
     train_bytes: int = Field(0, ge=0, le=1 << 40, description="size of the part that nodes train on")
 
     def check(self, model: ModelSpec) -> None:
-        if self.tokenizer == "bytes" and model.vocabulary < 256:
+        if self.tokenizer == "bytes" and 0 < model.vocabulary < 256:  # 0: not known before the model's config is read
             raise ValueError(
                 f"model.vocabulary must be at least 256 for data.tokenizer = bytes; it is {model.vocabulary}"
             )

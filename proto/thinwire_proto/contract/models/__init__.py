@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
@@ -24,6 +24,10 @@ class ModelSpec(KindSpec):
     def first_weights(self) -> str:
         """A folder with the weights that a new run begins from; empty if they are drawn."""
         return ""
+
+    def completed_like(self, held: ModelSpec) -> dict[str, Any]:
+        """For a run file's spec: the optional keys that it leaves out, as a contract's spec `held` has them."""
+        return {}
 
     def check_complete(self) -> None:
         """Raise ValueError if a key is missing that is optional in a run file but required in a contract."""

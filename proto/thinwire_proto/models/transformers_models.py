@@ -1,0 +1,192 @@
+"""Builds and loads causal language models of transformers, from a config and never from a model's own code."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from thinwire_proto.contract.models.hugging_face_config import REFUSED, check_config_json
+from thinwire_proto.contract.sections import canonical_json
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
+from thinwire_proto.models.weights_folder import CONFIG, read_json
+from thinwire_proto.models.wrapped import Wrapped
+
+CONTEXT_DEFAULT_MAX = 1024
+NOT_OF_THE_MODEL = {
+    *("architectures", "attn_implementation", "dtype", "torch_dtype", "transformers_version", "id2label", "label2id"),
+    "experts_implementation",
+}
+"""Keys of a config that describe a file or a machine."""
+MAY_DIFFER = ("drop", "init", "position_embeddings", "token_id", "use_cache", "output_")
+"""Parts of the names of keys that do not change what trained weights compute."""
+
+
+class CausalLM(Wrapped):
+    """A causal language model of transformers. Its parameters have the names that they have there."""
+
+    def __init__(self, inner: nn.Module, context: int) -> None:
+        super().__init__(inner)
+        self._context = context
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, vocabulary] of tokens [batch, length]."""
+        return self.inner(input_ids=tokens, use_cache=False, return_dict=True).logits  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Mean next-token cross entropy of `tokens` [batch, context + 1], in nats."""
+        logits = self.logits(tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """See `thinwire_proto.task.Writes`. Uses the last `context` tokens."""
+        return self.logits(tokens[None, -self._context :])[0, -1].float()
+
+
+def canonical_config(config: dict[str, Any], source: str) -> str:
+    """The complete config of a model as canonical JSON, with all of transformers' defaults, so that another version of
+    transformers builds the same model.
+
+    config: the contents of `config.json`. source: its name in errors. Raises ConfigError.
+    """
+    for key, why in REFUSED.items():
+        if config.get(key) is not None:
+            raise ConfigError(f"{source}: {key}: {why}")
+    kept = {key: value for key, value in config.items() if not key.startswith("_") and key not in NOT_OF_THE_MODEL}
+    try:
+        found = _without_machine(json.loads(json.dumps(_config(kept, source).to_dict(), allow_nan=False)))
+        text = canonical_json(found).decode()
+        check_config_json(text)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return text
+
+
+def check_keys(config: dict[str, Any], source: str) -> None:
+    """Raise ConfigError if a hand-written config has a key that its model type does not know, which transformers would
+    ignore."""
+    plain = _config({"model_type": config.get("model_type")}, source)
+    known = plain.to_dict().keys() | plain.attribute_map.keys()  # other names of keys
+    for key in sorted(config.keys() - known):
+        close = get_close_matches(key, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(sorted(known))}"
+        raise ConfigError(f"{source}: {key}: a config of {config['model_type']!r} has no such key{hint}")
+
+
+def sizes_of(config: str) -> tuple[int, int]:
+    """The vocabulary of a canonical config, and its longest context (0: no limit). Raises ConfigError."""
+    text = _config(json.loads(config), CONFIG).get_text_config()
+    vocabulary, context = getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)
+    if not isinstance(vocabulary, int):
+        raise ConfigError(f"{CONFIG}: has no vocab_size")
+    return vocabulary, context if isinstance(context, int) else 0
+
+
+def build(config: str, device: torch.device | str, *, draw: bool = False) -> nn.Module:
+    """The model of a canonical config, float32 on `device`. Without `draw`, its parameters have arbitrary values.
+
+    Raises ConfigError.
+    """
+    transformers = _transformers()
+    without_drawing = import_extra("transformers.initialization", "hf").no_init_weights
+    read = _config(json.loads(config), CONFIG)
+    read.use_cache = False
+    try:
+        with torch.device(device), nullcontext() if draw else without_drawing():
+            model: Any = transformers.AutoModelForCausalLM.from_config(
+                read, dtype=torch.float32, trust_remote_code=False
+            )
+    except Exception as error:  # noqa: BLE001 - another library's code, on a config that it may not be able to build
+        raise ConfigError(f"transformers {transformers.__version__} cannot build this model: {error}") from None
+    model.tie_weights()
+    return _ready(model)
+
+
+def load(folder: Path, config: str, dtype: torch.dtype) -> nn.Module:
+    """The model of a canonical config, with the weights of a folder's safetensors, on the CPU.
+
+    Raises ConfigError, naming the first tensor that is missing or has another shape.
+    """
+    transformers = _transformers()
+    try:
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=_config(json.loads(config), CONFIG),
+            dtype=dtype,
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # the report has them
+            output_loading_info=True,
+        )
+    except Exception as error:  # noqa: BLE001 - another library's code, on files that may be anything
+        raise ConfigError(f"{folder}: transformers cannot read these weights: {error}") from None
+    for name, theirs, ours in sorted(report["mismatched_keys"]):
+        raise ConfigError(f"{folder}: {name}: has shape {tuple(theirs)}; the model of this run has {tuple(ours)}")
+    for name in sorted(report["missing_keys"]):
+        raise ConfigError(f"{folder}: {name}: is missing; the model of this run has it")
+    return _ready(model)
+
+
+def check_same_model(folder: Path, config: str) -> None:
+    """Raise ConfigError if the `config.json` of a folder describes another model, which the shapes may not show."""
+    path = folder / CONFIG
+    ours, theirs = json.loads(config), json.loads(canonical_config(read_json(path), str(path)))
+    for key in ours.keys() | theirs.keys():
+        if ours.get(key) != theirs.get(key) and not any(part in key for part in MAY_DIFFER):
+            raise ConfigError(f"{path}: {key} is {theirs.get(key)!r}; the model of this run has {ours.get(key)!r}")
+
+
+def in_files(model: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters as transformers' files name them, which differs from the module's names for mixtures of experts."""
+    convert = import_extra("transformers.core_model_loading", "hf").revert_weight_conversion
+    converted: dict[str, Tensor] = convert(model, parameters)
+    return {name: tensor.contiguous() for name, tensor in converted.items()}
+
+
+def _ready(model: nn.Module) -> nn.Module:
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise ConfigError(f"{frozen[0]}: has no gradient, and its values are not in the config; take another model")
+    return model.train()
+
+
+def _config(config: dict[str, Any], source: str) -> Any:
+    """A config of transformers from its contents. Raises ConfigError."""
+    transformers = _transformers()
+    kind = config.get("model_type")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ConfigError(
+            f"{source}: model_type is {kind!r}, which transformers {transformers.__version__} does not have; a newer "
+            "transformers may have it"
+        )
+    try:
+        return transformers.CONFIG_MAPPING[kind].from_dict(config)
+    except Exception as error:  # noqa: BLE001 - another library's code, on contents that may be anything
+        raise ConfigError(f"{source}: transformers cannot read this config: {error}") from None
+
+
+def _without_machine(value: Any) -> Any:
+    """A config without the keys that describe a file or a machine, at any depth."""
+    if isinstance(value, dict):
+        return {
+            key: _without_machine(inner)
+            for key, inner in value.items()
+            if not key.startswith("_") and key not in NOT_OF_THE_MODEL
+        }
+    return [_without_machine(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _transformers() -> Any:
+    """The library. It takes seconds to import, so only runs that need it do so."""
+    transformers = import_extra("transformers", "hf")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
