@@ -17,6 +17,7 @@ from thinwire_node.exchange.kinds import kind_of
 from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.options import NodeOptions
+from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
 from thinwire_node.session.session import Session
@@ -28,7 +29,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import RECEIPT_WAIT_S
-from thinwire_proto.task import DataSource
+from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -111,7 +112,9 @@ class Node:
     def _startup(self) -> None:
         settings = self.settings
         if self.machine is None:
-            self.machine = RealMachine(settings.address, settings.state_dir, settings.device)
+            self.machine = RealMachine(
+                settings.address, settings.state_dir, settings.device, settings.options.cache_bytes
+            )
         self._now = self.machine.clocks.now
         self._state = self.machine.open_state()
         if self.on_opened is not None:
@@ -235,10 +238,30 @@ class Node:
         if admission.take_snapshot or held is None:
             self.doing = "fetching a snapshot"
             held = await fetch_snapshot(exchange, self._state, self.contract)
+        await self._fetch_base(exchange)
         self.doing = "taking up the replica"
         await self._adopt(held)
         assert self.work is not None
         return self.work, admission.step
+
+    async def _fetch_base(self, exchange: Exchange) -> None:
+        """Fetch the blobs that the model itself needs."""
+        assert self._state is not None
+        assert self.contract is not None
+        blobs = task_of(self.contract.model).blobs()
+        if not blobs:
+            return
+        self.doing = "fetching the weights of the base"
+        try:
+            await self._fetcher(exchange).fetch(blobs)
+        except BlobUnavailable as error:
+            raise LinkLost(str(error)) from None
+
+    def _fetcher(self, exchange: Exchange) -> BlobFetcher:
+        assert self._state is not None
+        assert self.contract is not None
+        urls: tuple[str, ...] = getattr(self.contract.data, "urls", ())
+        return BlobFetcher(self._state.blobs, urls, exchange.blob, self._random)
 
     def _momentum(self) -> MomentumClaim | None:
         """The claim about this node's momentum for the swarm to check."""

@@ -16,6 +16,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.kinds import Surroundings, open_exchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.storage.blob_cache import CACHE_BYTES
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.cards import card_locks
 from thinwire_node.training.compute import TorchCompute
@@ -54,11 +55,12 @@ class Machine(Protocol):
 class RealMachine:
     """The machine that this process runs on.
 
-    device: as the volunteer named it. Raises ConfigError if the device cannot be used."""
+    device: as the volunteer named it. cache_bytes: see `NodeState`. Raises ConfigError if the device cannot be used."""
 
-    def __init__(self, address: str, state_dir: Path, device: str) -> None:
+    def __init__(self, address: str, state_dir: Path, device: str, cache_bytes: int = CACHE_BYTES) -> None:
         self._address = address
         self._state_dir = state_dir
+        self._cache_bytes = cache_bytes
         self._cards = card_locks()  # held until this process ends
         self._compute_device, why = choose_device(device, self._cards)
         self._apply_device = torch.device("cpu")
@@ -69,7 +71,7 @@ class RealMachine:
         self.device = str(self._compute_device)
 
     def open_state(self) -> NodeState:
-        return NodeState(self._state_dir)
+        return NodeState(self._state_dir, self._cache_bytes)
 
     def connect(self, kind: str, traffic: Traffic) -> Exchange:
         return open_exchange(kind, Surroundings(self._address, self.clocks, traffic))

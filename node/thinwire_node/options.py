@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from thinwire_node.storage.blob_cache import CACHE_BYTES
+
 
 @dataclass(frozen=True)
 class NodeOptions:
     """The options of one node.
 
     name: shown to people. micro_batch: maximum samples in a micro-batch. rounds: the node leaves after this many
-    counted contributions; None: it stays until the run is complete."""
+    counted contributions; None: it stays until the run is complete. cache_bytes: bound on the blobs that it keeps."""
 
     name: str
     micro_batch: int
     rounds: int | None
+    cache_bytes: int = CACHE_BYTES

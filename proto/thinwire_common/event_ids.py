@@ -23,6 +23,7 @@ class EventType:
 FIELDS = {
     "address": "HOST:PORT of the coordinator's gRPC port",
     "bits_per_byte": "loss in bits per byte of text, or null if it is not text",
+    "blob": "the SHA-256 of a file that nodes fetch as they need it, in hex",
     "bodies": "number of bodies",
     "bytes": "size in bytes",
     "contract": "the contract's hash, in hex",
@@ -106,6 +107,10 @@ NODE = {
         "The node cannot see which cards other nodes of this machine use, so nodes may share a card.", ("reason",)
     ),
     "node.fetching_corpus": EventType("The node fetches the corpus.", ("bytes",)),
+    "node.source_failed": EventType(
+        "A source of a shard, or of another blob, did not give it; the node tries the next one.",
+        ("place", "blob", "reason"),
+    ),
     "node.fetching_snapshot": EventType("The node fetches a snapshot.", ("here_bytes",)),
     "node.fetching_snapshot_anew": EventType("The partial snapshot is unusable; the fetch starts over.", ("reason",)),
     "node.snapshot_fetched": EventType("A snapshot was fetched.", ("step",)),

@@ -14,6 +14,8 @@ KINDS = (
     "announcement",
     "snapshot",
     "corpus",
+    "blob",
+    "evaluated",
     "probe",
     "join",
     "status",

@@ -59,6 +59,10 @@ HTTP_REQUEST_S = 2.5 * ROUND_TRIP_MAX_S
 """Time for an HTTP client to send its next request."""
 HTTP_SHUTDOWN_S = ROUND_TRIP_MAX_S / 2
 """HTTP requests in progress may run for so long when a program stops."""
+FETCH_SILENT_S = 5 * ROUND_TRIP_MAX_S
+"""A source that sends almost nothing of a blob for so long is given up, and another one is tried."""
+SOURCE_REST_S = 30 * ROUND_TRIP_MAX_S
+"""A source that was given up is tried last for so long, and a shard that could not be read is tried again after it."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S

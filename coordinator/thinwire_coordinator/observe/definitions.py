@@ -130,7 +130,7 @@ UPDATES = METRICS.counter(
 PAYLOAD_BYTES = METRICS.counter(
     "payload_bytes_total",
     "Bytes of gRPC messages, without transport overhead. direction: sent, received. kind: contribution, receipt, "
-    "update, announcement, snapshot, corpus, probe, join, status, other.",
+    "update, announcement, snapshot, corpus, blob, evaluated, probe, join, status, other.",
     "direction",
     "kind",
 )
@@ -164,9 +164,9 @@ NODES_WENT = METRICS.counter(
 )
 FETCHES = METRICS.counter(
     "fetches_total",
-    "Number of times that a node started to fetch a file while catching up. what: snapshot, corpus.",
+    "Number of times that a node started to fetch a file while catching up. what: snapshot, corpus, blob.",
     "what",
-    values=("snapshot", "corpus"),
+    values=("snapshot", "corpus", "blob"),
 )
 WATCHER_FAILURES = METRICS.counter(
     "watcher_failures_total",

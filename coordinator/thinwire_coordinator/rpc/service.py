@@ -153,7 +153,7 @@ class Service(SwarmServicer):
         path = self._swarm.state.blobs.folder / request.hash.hex()
         if len(request.hash) != HASH_BYTES or not path.is_file():
             text = f"this coordinator does not have the blob {request.hash.hex()[:16]}…"
-            await context.abort(grpc.StatusCode.NOT_FOUND, text)
+            await context.abort(grpc.StatusCode.DATA_LOSS, text)  # NOT_FOUND means an unknown session
         self._swarm.events.tell(Fetched(member.node_id, "blob"))
         async with _one_at_a_time(member, "Blob", context):
             async for part in self._file(member, path, offset=request.offset):

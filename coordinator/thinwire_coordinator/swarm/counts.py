@@ -37,7 +37,7 @@ class NodeCounts:
 
     counted, not_counted: contributions. dropped: micro-batches that the node dropped. compute_s: time that the node
     computed; dropped and compute_s are as the node reports them. lost: how often the node disappeared without leaving.
-    bytes_fetched: bytes of snapshots and of the corpus.
+    bytes_fetched: bytes of snapshots, of the corpus and of blobs.
     """
 
     counted: int = 0
@@ -86,7 +86,7 @@ class Counts:
         self.left = 0
         self.lost = 0
         self.fetches: Counter[str] = Counter()
-        """By kind: `snapshot` or `corpus`."""
+        """By kind: `snapshot`, `corpus` or `blob`."""
         self.loss_training: float | None = None
         """Training loss of the newest sealed update."""
 
@@ -102,8 +102,8 @@ class Counts:
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes of snapshots and of the corpus sent."""
-        return self.traffic.sent.bytes["snapshot"] + self.traffic.sent.bytes["corpus"]
+        """Bytes of snapshots, of the corpus and of blobs sent."""
+        return sum(self.traffic.sent.bytes[kind] for kind in ("snapshot", "corpus", "blob"))
 
     @property
     def fingerprints_compared(self) -> int:

@@ -158,7 +158,7 @@ class NodeWent:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A node has begun to fetch a `snapshot` or the `corpus`, as `what` says."""
+    """A node has begun to fetch a `snapshot`, the `corpus` or a `blob`, as `what` says."""
 
     node_id: str
     what: str

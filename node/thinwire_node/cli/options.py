@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from thinwire_common.options import Options, RemoteAddress, host_and_port, option
+from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
 METRICS_HOST = "127.0.0.1"
@@ -37,6 +38,13 @@ class StartOptions(NodeStateOptions):
     )
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
     micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)
+    cache_bytes: int = option(
+        "maximum size of the training data and base weights that the node keeps on disk",
+        CACHE_BYTES,
+        metavar="BYTES",
+        shown="4294967296 (4 GiB)",
+        ge=0,
+    )
     threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1)
     give_up_after: float | None = option(
         "exit after this long without a coordinator", None, metavar="SECONDS", shown="never"

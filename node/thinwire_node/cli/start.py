@@ -31,7 +31,7 @@ def start(options: StartOptions) -> None:
             address=options.coordinator,
             state_dir=state_dir,
             device=options.device,
-            options=NodeOptions(options.name or name, options.micro_batch, options.rounds),
+            options=NodeOptions(options.name or name, options.micro_batch, options.rounds, options.cache_bytes),
             give_up_after_s=options.give_up_after,
         )
         runtime.run(Monitor(Node(settings), terminal, metrics, options.ready_file).run)

@@ -74,7 +74,7 @@ CLOCK_JUMPS = METRICS.counter("clock_jumps_total", "Times that the two clocks ju
 PAYLOAD_BYTES = METRICS.counter(
     "payload_bytes_total",
     "Bytes of gRPC messages before framing. direction: sent, received. kind: contribution, receipt, "
-    "update, announcement, snapshot, corpus, probe, join, status, other.",
+    "update, announcement, snapshot, corpus, blob, evaluated, probe, join, status, other.",
     "direction",
     "kind",
 )

@@ -9,7 +9,7 @@ replica.safetensors       the parameters, saved periodically
 momentum.safetensors      the momentum after an extraction, with the contribution that was extracted
 sent.json                 contributions sent since that save. The saved momentum still contains them, so the node must
                           drop it if one of them was counted
-blobs/HASH                shards of data and weights of a base, checked against their hash when they arrived
+blobs/                    shards of data and weights of a base: see `blob_cache`
 snapshot-STEP.part        a snapshot that is partly downloaded
 status.json               the newest report, at most a few seconds old, for `thinwire-node status`
 lock                      held by the node that runs on this directory
@@ -33,8 +33,8 @@ from torch import Tensor
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
+from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
-from thinwire_proto.blobs import BlobFolder
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.parameters import save_tensors
@@ -78,9 +78,11 @@ class KeptMomentum:
 
 
 class NodeState:
-    """Opens or creates a state directory and locks it against other nodes. Raises ConfigError."""
+    """Opens or creates a state directory and locks it against other nodes. Raises ConfigError.
 
-    def __init__(self, folder: Path) -> None:
+    cache_bytes: bound on the size of the blobs that it keeps."""
+
+    def __init__(self, folder: Path, cache_bytes: int = CACHE_BYTES) -> None:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,7 @@ class NodeState:
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
             self._sweep()
             self.node_id = self._identity()
-            self.blobs = BlobFolder(folder / "blobs")
+            self.blobs = BlobCache(folder / "blobs", cache_bytes)
             self.head = self._read_head()
         except Timeout:
             raise ConfigError(

@@ -165,7 +165,7 @@ class SwarmServicer:
 
     def Blob(self, request, context):
         """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
-        NOT_FOUND: this coordinator does not have it.
+        DATA_LOSS: this coordinator does not have it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

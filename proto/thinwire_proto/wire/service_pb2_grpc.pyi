@@ -55,7 +55,7 @@ class SwarmStub:
     """Sends the corpus of the contract, compressed."""
     Blob: _grpc.UnaryStreamMultiCallable[_service_pb2.BlobRequest, _service_pb2.FilePart]
     """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
-    NOT_FOUND: this coordinator does not have it.
+    DATA_LOSS: this coordinator does not have it.
     """
     Evaluated: _grpc.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]
     """Takes the held-out loss of one part that the coordinator assigned."""
@@ -87,7 +87,7 @@ class SwarmAsyncStub(SwarmStub):
     """Sends the corpus of the contract, compressed."""
     Blob: _aio.UnaryStreamMultiCallable[_service_pb2.BlobRequest, _service_pb2.FilePart]  # type: ignore[assignment]
     """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
-    NOT_FOUND: this coordinator does not have it.
+    DATA_LOSS: this coordinator does not have it.
     """
     Evaluated: _aio.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]  # type: ignore[assignment]
     """Takes the held-out loss of one part that the coordinator assigned."""
@@ -176,7 +176,7 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_service_pb2.FilePart], _abc.AsyncIterator[_service_pb2.FilePart]]:
         """Sends a file that the contract, or a file that it names, lists by its hash: a shard of data, the weights of a base.
-        NOT_FOUND: this coordinator does not have it.
+        DATA_LOSS: this coordinator does not have it.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,208 @@
+"""Downloads a file from an address that a contract names: https, http, s3 or gs, and nothing else.
+
+A contract is from a stranger. So the scheme is checked here again, redirects are few and never lead to another scheme,
+and no more bytes are read than the file has. The caller checks the hash.
+
+Python's clients block, so each download has a thread of its own. It is a daemon thread: a source that does not answer
+must not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.message import Message
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import IO, Any
+
+import fsspec
+import fsspec.config
+
+from thinwire_proto.errors import RemoteError
+from thinwire_proto.limits import FETCH_SILENT_S
+from thinwire_proto.version import VERSION
+
+CHUNK_BYTES = 1 << 18
+OBJECT_CHUNK_BYTES = 1 << 22
+"""Bytes of one request to an object store."""
+REDIRECTS_MAX = 4
+ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}}
+"""How to read a public bucket. Settings of fsspec for this scheme, from a file or FSSPEC_… variables, go first."""
+EXTRAS = {"s3": "s3", "gs": "gcs"}
+PARTIAL_CONTENT = 206
+
+
+class SourceFailed(RemoteError):
+    """A source did not give a file. The text says why."""
+
+
+class SourceSilent(SourceFailed):
+    """A source does not answer, or stopped sending. It will hardly do better at the next file."""
+
+
+class DiskFailed(Exception):
+    """A part of a file could not be written to this disk."""
+
+
+async def download(address: str, size: int, path: Path) -> None:
+    """Fetch a file of `size` bytes, or the rest of it if `path` has its beginning. Raises SourceFailed or DiskFailed.
+
+    After a cancellation nothing more is written."""
+    sink = _Sink(path, size)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def work() -> None:
+        error: Exception | None = None
+        try:
+            _reader_of(address)(address, sink)
+        except Exception as raised:  # noqa: BLE001 - the awaiting task gets the error
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=work, name="download", daemon=True).start()
+    try:
+        await done
+    finally:
+        sink.close()
+
+
+class _Sink:
+    """The file that a download goes to. It takes nothing after `close`, and never more than `size` bytes."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = size
+        self._path = path
+        self._lock = threading.Lock()
+        self._closed = False
+        self.offset = path.stat().st_size if path.exists() else 0
+        if self.offset > size:
+            self.restart()
+
+    def restart(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self.offset = 0
+
+    def write(self, data: bytes) -> None:
+        if self.offset + len(data) > self.size:
+            raise SourceFailed(f"it sends more than the {self.size:,} bytes that the file has")
+        with self._lock:
+            if self._closed:
+                raise SourceFailed("the download was stopped")
+            try:
+                with self._path.open("ab", buffering=0) as file:
+                    file.write(data)
+            except OSError as error:
+                raise DiskFailed(error.strerror or str(error)) from None
+        self.offset += len(data)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+
+def _reader_of(address: str) -> Callable[[str, _Sink], None]:
+    scheme = address.partition("://")[0]
+    if scheme in ("http", "https"):
+        return _read_http
+    if scheme in EXTRAS:
+        return _read_object
+    raise SourceFailed(f"a node does not read addresses of {scheme}")
+
+
+def _read_http(address: str, sink: _Sink) -> None:
+    headers = {"User-Agent": f"thinwire/{VERSION}", "Accept-Encoding": "identity"}
+    if sink.offset:
+        headers["Range"] = f"bytes={sink.offset}-"
+    try:
+        with _opener().open(urllib.request.Request(address, headers=headers), timeout=FETCH_SILENT_S) as response:
+            _copy(response, sink)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if sink.offset and error.code == 416:  # the partial file is no beginning of it
+            sink.restart()
+        raise SourceFailed(f"HTTP {error.code} {str(error.reason).splitlines()[0]}") from None
+    except TimeoutError:
+        raise SourceSilent(f"nothing came for {FETCH_SILENT_S:g} s") from None
+    except urllib.error.URLError as error:
+        raise SourceSilent(f"no connection: {error.reason}") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise SourceFailed(f"the connection failed: {error!r}") from None
+
+
+def _copy(response: HTTPResponse, sink: _Sink) -> None:
+    if sink.offset and not _continues(response, sink.offset):
+        sink.restart()
+    length = response.headers.get("Content-Length")
+    if length is not None and (total := sink.offset + int(length)) != sink.size:
+        raise SourceFailed(f"the file there has {total:,} bytes, and must have {sink.size:,}")
+    while data := response.read1(CHUNK_BYTES):
+        sink.write(data)
+    _check_whole(sink)
+
+
+def _continues(response: HTTPResponse, offset: int) -> bool:
+    begins = response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
+    return response.status == PARTIAL_CONTENT and begins
+
+
+def _check_whole(sink: _Sink) -> None:
+    if sink.offset < sink.size:
+        raise SourceFailed(f"the file broke off after {sink.offset:,} of {sink.size:,} bytes")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows few redirects, and none from https to another scheme."""
+
+    max_redirections = max_repeats = REDIRECTS_MAX
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        allowed = ("https://",) if req.full_url.startswith("https://") else ("https://", "http://")
+        if not newurl.startswith(allowed):
+            raise urllib.error.HTTPError(req.full_url, code, f"it leads to {newurl:.80}", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """An opener for http and https alone. `build_opener` would read file: and ftp: too."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _read_object(address: str, sink: _Sink) -> None:
+    scheme, _, key = address.partition("://")
+    try:
+        given = fsspec.config.conf.get(scheme)
+        system: Any = fsspec.filesystem(scheme, **({} if given else ANONYMOUS[scheme]))
+        if (total := system.info(key)["size"]) != sink.size:
+            raise SourceFailed(f"the object has {total:,} bytes, and must have {sink.size:,}")
+        while sink.offset < sink.size:
+            sink.write(system.cat_file(key, start=sink.offset, end=min(sink.offset + OBJECT_CHUNK_BYTES, sink.size)))
+    except (SourceFailed, DiskFailed):
+        raise
+    except ImportError:
+        extra = EXTRAS[scheme]
+        raise SourceFailed(f"{scheme}:// needs an extra: pip install 'thinwire[{extra}]'") from None
+    except Exception as error:  # noqa: BLE001 - the clients of object stores share no base of their errors
+        raise SourceFailed(f"{type(error).__name__}: {error}") from None

@@ -1,0 +1,143 @@
+"""The blobs on a node's disk: shards of data and weights of a base, each in a file named by its hash.
+
+    HASH        a whole blob, whose hash was checked when it arrived
+    HASH.part   a blob that is partly downloaded; a later download continues it
+
+The cache is bounded. When a blob needs room, those that were not used for longest are deleted, except those that
+somebody wants. The time of last use is the file's modification time, so it survives a restart. A file that was damaged
+meanwhile is noticed: its hash is checked again at its first use in each process, and its size at every use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from thinwire_common.files import rename_synced
+from thinwire_proto.blobs import Blob, BlobMissing, Blobs, blob_of
+from thinwire_proto.errors import PayloadError
+
+CACHE_BYTES = 4 << 30
+"""The bound, unless the volunteer gives another one."""
+PART = ".part"
+
+
+class BlobCache(Blobs):
+    """See the module. Every method may be called from any thread."""
+
+    def __init__(self, folder: Path, bytes_max: int = CACHE_BYTES) -> None:
+        self.folder = folder
+        self.bytes_max = bytes_max
+        self._checked: set[Blob] = set()
+        self._wanted: dict[str, frozenset[str]] = {}
+        self._lock = threading.RLock()
+
+    def path(self, blob: Blob) -> Path:
+        """The file with the blob's bytes. Reads all of it at the first use in this process. Raises BlobMissing."""
+        path = self.folder / blob.hash
+        with self._lock:
+            try:
+                whole = path.stat().st_size == blob.size
+                if whole and blob in self._checked:
+                    return path
+            except OSError:
+                raise BlobMissing(blob) from None
+        if not whole or blob_of(path) != blob:
+            self.drop(blob)
+            raise BlobMissing(blob)
+        os.utime(path)
+        self._checked.add(blob)
+        return path
+
+    def has(self, blob: Blob) -> bool:
+        """Whether the blob is here. Reads all of it at the first use in this process."""
+        try:
+            self.path(blob)
+        except BlobMissing:
+            return False
+        return True
+
+    def part(self, blob: Blob) -> Path:
+        """The file for the part of a blob that has arrived. Makes room for the rest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / (blob.hash + PART)
+        self.make_room(blob.size - (path.stat().st_size if path.exists() else 0))
+        return path
+
+    def take_in(self, blob: Blob) -> None:
+        """Give a downloaded file its name. Raises PayloadError, and deletes it, if it is not the blob."""
+        part = self.folder / (blob.hash + PART)
+        found = blob_of(part)
+        if found != blob:
+            part.unlink()
+            raise PayloadError(f"{found.size:,} bytes came with the hash {found.hash[:16]}…")
+        with self._lock:
+            rename_synced(part, self.folder / blob.hash)
+            self._checked.add(blob)
+
+    def drop(self, blob: Blob) -> None:
+        """Delete a blob that is of no use."""
+        with self._lock:
+            self._checked.discard(blob)
+            (self.folder / blob.hash).unlink(missing_ok=True)
+
+    def want(self, wanted_by: str, blobs: Iterable[Blob]) -> None:
+        """Protect these blobs from deletion, and no longer those that `wanted_by` named before."""
+        with self._lock:
+            self._wanted[wanted_by] = frozenset(blob.hash for blob in blobs)
+
+    def used(self, blobs: Iterable[Blob]) -> None:
+        """Note that these blobs were used now."""
+        for blob in blobs:
+            try:
+                os.utime(self.folder / blob.hash)
+            except OSError:
+                continue
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(size for _, size, _ in self._files())
+
+    def make_room(self, size: int) -> bool:
+        """Delete files, until `size` more bytes fit, or only wanted ones are left. Returns whether it deleted any."""
+        with self._lock:
+            files = self._files()
+            excess, wanted = sum(one[1] for one in files) + size - self.bytes_max, self._all_wanted()
+            deleted = False
+            for _, bytes_, path in files:
+                if excess <= 0:
+                    break
+                if path.name.removesuffix(PART) not in wanted:
+                    path.unlink(missing_ok=True)
+                    self._checked = {blob for blob in self._checked if blob.hash != path.name}
+                    excess -= bytes_
+                    deleted = True
+            return deleted
+
+    def room_for(self, blobs: Iterable[Blob]) -> int:
+        """How many of these blobs, from the first on, fit into the bound together."""
+        total = count = 0
+        for blob in blobs:
+            total += blob.size
+            if total > self.bytes_max:
+                break
+            count += 1
+        return count
+
+    def _all_wanted(self) -> frozenset[str]:
+        return frozenset().union(*self._wanted.values())
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        """All files: time of last use, size and path, those that were not used for longest first."""
+        found = []
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                try:
+                    about = path.stat()
+                except OSError:
+                    continue
+                found.append((about.st_mtime, about.st_size, path))
+        return sorted(found)
