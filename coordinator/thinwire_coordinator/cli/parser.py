@@ -10,6 +10,7 @@ from pathlib import Path
 from thinwire_common.options import add_options, add_version, read_options
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
+from thinwire_coordinator.cli.prepare import add_prepare
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     )
     write.add_argument("--seed", type=int, default=1)
     write.set_defaults(command=_sample)
+
+    make = commands.add_parser("prepare", help="turn text into token shards for a run")
+    add_prepare(make)
 
     for command in (check, export, write):
         add_options(command, ReplayOptions, "state_dir", "threads")

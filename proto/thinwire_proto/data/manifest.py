@@ -12,6 +12,7 @@ A shard of tokens is their little-endian integers, one after another, without a 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, ValidationError
@@ -24,18 +25,23 @@ MANIFEST_FILE = "manifest.json"
 BLOBS_FOLDER = "blobs"
 
 
-class Shard(Section):
-    """A shard. tokens: how many tokens it has; of images: how many images. text_bytes: bytes of text in UTF-8 that the
-    tokens stand for; 0 if they are not text."""
+class File(Section):
+    """A file, named by the hash of its contents."""
 
     hash: str = Field(pattern=HASH_PATTERN)
     size: int = Field(ge=1, le=1 << 40)
-    tokens: int = Field(ge=1, le=1 << 40)
-    text_bytes: int = Field(0, ge=0, le=1 << 50)
 
     @property
     def blob(self) -> Blob:
         return Blob(self.hash, self.size)
+
+
+class Shard(File):
+    """A shard. tokens: how many tokens it has; of images: how many images. text_bytes: bytes of text in UTF-8 that the
+    tokens stand for; 0 if they are not text."""
+
+    tokens: int = Field(ge=1, le=1 << 40)
+    text_bytes: int = Field(0, ge=0, le=1 << 50)
 
 
 class Source(Section):
@@ -58,9 +64,19 @@ class Manifest(Section):
     token: Literal["uint8", "uint16", "uint32"] = "uint16"
     vocabulary: int = Field(ge=2, le=1 << 31)
     end: int | None = Field(None, ge=0)
-    tokenizer: Shard | None = None
-    files: dict[str, Shard] = Field(default_factory=dict)
+    tokenizer: File | None = None
+    files: dict[str, File] = Field(default_factory=dict)
     sources: tuple[Source, ...] = Field(min_length=1, max_length=1024, strict=False)
+
+    def blobs(self) -> Iterator[Blob]:
+        """Every file that the manifest names."""
+        if self.tokenizer is not None:
+            yield self.tokenizer.blob
+        for file in self.files.values():
+            yield file.blob
+        for source in self.sources:
+            for shard in (*source.train, *source.held_out):
+                yield shard.blob
 
     def written(self) -> bytes:
         return canonical_json(self.model_dump(mode="json"))

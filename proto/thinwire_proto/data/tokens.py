@@ -244,20 +244,19 @@ def _check_enough(manifest: Manifest, spec: TokensSpec, context: int) -> None:
 
 def _blobs_of(manifest: Manifest, folder: Path, go_on: Callable[[], None]) -> dict[Blob, Path]:
     """All blobs of a manifest, and where they are in its folder. Raises ConfigError if one is not there whole."""
-    shards = [shard for source in manifest.sources for shard in (*source.train, *source.held_out)]
-    for shard in shards:
-        if wrong := wrong_size(shard, np.dtype(manifest.token)):
-            raise ConfigError(f"data.folder: {folder / MANIFEST_FILE}: shard {wrong}; {PREPARE}")
-    shards += [*([manifest.tokenizer] if manifest.tokenizer else []), *manifest.files.values()]
+    for source in manifest.sources:
+        for shard in (*source.train, *source.held_out):
+            if wrong := wrong_size(shard, np.dtype(manifest.token)):
+                raise ConfigError(f"data.folder: {folder / MANIFEST_FILE}: shard {wrong}; {PREPARE}")
     found = {}
-    for shard in shards:
+    for blob in manifest.blobs():
         go_on()
-        path = folder / BLOBS_FOLDER / shard.hash
+        path = folder / BLOBS_FOLDER / blob.hash
         size = path.stat().st_size if path.is_file() else None
-        if size != shard.size:
-            what = "is missing" if size is None else f"has {size:,} bytes, and must have {shard.size:,}"
+        if size != blob.size:
+            what = "is missing" if size is None else f"has {size:,} bytes, and must have {blob.size:,}"
             raise ConfigError(f"data.folder: {path} {what}; run `thinwire-coordinator prepare` again")
-        found[shard.blob] = path
+        found[blob] = path
     return found
 
 

@@ -1,0 +1,113 @@
+"""The command `thinwire-coordinator prepare`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+HELD_OUT_MAX = 0.5
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+def add_prepare(command: argparse.ArgumentParser) -> None:
+    """Add the options of `prepare`. Does not import what it runs."""
+    command.add_argument(
+        "sources",
+        nargs="+",
+        metavar="[NAME=]SOURCE",
+        help="a folder, a file, a glob, an address such as s3://… or https://…, or hf://datasets/OWNER/NAME[:SPLIT]",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write")
+    tokens = command.add_mutually_exclusive_group()
+    tokens.add_argument(
+        "--tokenizer", default="bytes", metavar="PATH", help="a tokenizer.json, a folder with one, or 'bytes' (default)"
+    )
+    tokens.add_argument(
+        "--train-tokenizer", type=int, metavar="VOCABULARY", help="train a tokenizer of this size on the sources"
+    )
+    command.add_argument("--end-token", metavar="TOKEN", help="the token that ends a document, or 'none'")
+    command.add_argument(
+        "--read-special-tokens",
+        action="store_true",
+        help="text that spells a special token becomes that token, as chats need it",
+    )
+    command.add_argument(
+        "--text-key", default="text", metavar="KEY", help="key or column with a document's text; default text"
+    )
+    command.add_argument(
+        "--held-out", type=_share, default=0.005, metavar="SHARE", help="share of documents held out; default 0.5%%"
+    )
+    command.add_argument(
+        "--shard-bytes", type=_size, default=2 << 20, metavar="SIZE", help="size of a shard; default 2MiB"
+    )
+    command.add_argument(
+        "--bad-max", type=_count, default=10, metavar="N", help="parts of a source that may be unreadable; default 10"
+    )
+    command.add_argument("--threads", type=_positive, metavar="N", help="threads that tokenize; default all cores")
+    command.set_defaults(command=_prepare)
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    from thinwire_coordinator.prepare.preparation import Settings, prepare  # noqa: PLC0415 - imports torch
+    from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
+    from thinwire_coordinator.prepare.sources import parse_sources  # noqa: PLC0415
+    from thinwire_coordinator.prepare.summary import summary  # noqa: PLC0415
+    from thinwire_coordinator.prepare.tokenizing import limit_threads  # noqa: PLC0415
+
+    limit_threads(arguments.threads or _cores())
+    settings = Settings(
+        sources=parse_sources(tuple(arguments.sources)),
+        out=arguments.out,
+        tokenizer=arguments.tokenizer,
+        train_vocabulary=arguments.train_tokenizer,
+        end_token=arguments.end_token,
+        read_special=arguments.read_special_tokens,
+        text_key=arguments.text_key,
+        held_out=arguments.held_out,
+        shard_bytes=arguments.shard_bytes,
+        bad_max=arguments.bad_max,
+    )
+    try:
+        with Shown() as shown:
+            prepared = prepare(settings, shown)
+    except KeyboardInterrupt:
+        print("stopped; start the same command again to go on", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    print(summary(settings.out, prepared))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _share(text: str) -> float:
+    """A share such as 0.005 or 0.5%."""
+    number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= number <= HELD_OUT_MAX:
+        raise argparse.ArgumentTypeError(f"must be 0 to {HELD_OUT_MAX:.0%}, not {text}")
+    return number
+
+
+def _size(text: str) -> int:
+    """A size such as 2097152, 2MB or 2MiB."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
+    if found is None or found[2] not in UNITS or not 1024 <= (size := int(found[1]) * UNITS[found[2]]) <= 1 << 30:
+        raise argparse.ArgumentTypeError(f"must be a size of 1KiB to 1GiB, such as 2MiB, not {text}")
+    return size
+
+
+def _positive(text: str) -> int:
+    if (number := _count(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}")
+    return int(text)

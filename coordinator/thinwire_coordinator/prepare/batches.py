@@ -1,0 +1,155 @@
+"""Reads the documents of a source in a thread, in batches, while earlier batches are tokenized."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from thinwire_coordinator.prepare.problems import SourceFailed
+from thinwire_coordinator.prepare.readers.choice import reader_of
+from thinwire_coordinator.prepare.readers.hugging_face import HubDataset, parse_hub, read_hub
+from thinwire_coordinator.prepare.readers.port import Document, Reading, is_damage
+from thinwire_coordinator.prepare.sources import HUB, NamedSource, SourceFile, find_files
+from thinwire_proto.errors import ConfigError, ThinwireError
+
+BATCH_BYTES = 1 << 20
+BATCHES_WAITING_MAX = 2
+POLL_S = 0.5
+TOKEN_BYTES = 4
+"""What a token of a `.bin` file counts for in BATCH_BYTES."""
+
+
+Content = Sequence[SourceFile] | HubDataset
+"""What a source holds: its files, or a data set of the Hub."""
+
+
+def content_of(source: NamedSource, stall_s: float) -> Content:
+    """What a source holds. Raises ConfigError, and SourceFailed if an address does not answer."""
+    datasets = [dataset for url in source.urls if (dataset := parse_hub(url)) is not None]
+    if datasets and len(source.urls) > 1:
+        raise ConfigError(f"source {source.name}: a data set of the Hub must be a source of its own: NAME={HUB}…")
+    return datasets[0] if datasets else [file for url in source.urls for file in find_files(url, stall_s)]
+
+
+class Position(NamedTuple):
+    """How far a source was read. documents: of the file with this number. bad, binary: reported before that file."""
+
+    file: int = 0
+    documents: int = 0
+    bad: int = 0
+    binary: int = 0
+
+
+class Batch(NamedTuple):
+    """Documents, and the position after them."""
+
+    documents: list[Document]
+    after: Position
+
+
+class SourceReader:
+    """Reads one source.
+
+    start: where to go on. stall_s: how long a source may send nothing.
+    """
+
+    def __init__(self, content: Content, reading: Reading, start: Position, stall_s: float) -> None:
+        self._content = content
+        self._reading = replace(reading, advance=self._heard_and_advance)
+        self._advance = reading.advance
+        self._start = start
+        self._stall_s = stall_s
+        self._at = "the source"
+        self._heard_at = time.monotonic()
+        self._batches: queue.Queue[Batch | Exception | None] = queue.Queue(BATCHES_WAITING_MAX)
+        self._stopped = threading.Event()
+        reading.problems.bad, reading.problems.binary_files = start.bad, start.binary
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches. Raises SourceFailed if the source cannot be read or stalls, and what a reader raises."""
+        thread = threading.Thread(target=self._run, name="source reader", daemon=True)
+        self._heard_at = time.monotonic()
+        thread.start()
+        try:
+            while (batch := self._next()) is not None:
+                if isinstance(batch, Exception):
+                    raise batch
+                yield batch
+        finally:
+            self._stopped.set()
+
+    def _next(self) -> Batch | Exception | None:
+        while True:
+            try:
+                return self._batches.get(timeout=POLL_S)
+            except queue.Empty:
+                if time.monotonic() - self._heard_at > self._stall_s:
+                    raise SourceFailed(
+                        f"{self._at}: sent nothing for {self._stall_s:.0f} s; check the connection, and start the "
+                        "command again to go on"
+                    ) from None
+
+    def _run(self) -> None:
+        try:
+            for batch in self._read():
+                self._put(batch)
+            self._put(None)
+        except ThinwireError as error:
+            self._put(error)
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread; each file system has errors of its own
+            self._put(SourceFailed(f"{self._at}: cannot be read: {error!r}; start the command again to go on"))
+
+    def _put(self, batch: Batch | Exception | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                return self._batches.put(batch, timeout=POLL_S)
+            except queue.Full:
+                self._heard_at = time.monotonic()  # it is not the source that is slow
+
+    def _read(self) -> Iterator[Batch]:
+        documents: list[Document] = []
+        size = 0
+        position = self._start
+        for document, position in self._documents():
+            documents.append(document)
+            size += len(document) * (1 if isinstance(document, str) else TOKEN_BYTES)
+            if size >= BATCH_BYTES:
+                yield Batch(documents, position)
+                documents, size = [], 0
+        yield Batch(documents, position)
+
+    def _documents(self) -> Iterator[tuple[Document, Position]]:
+        """Documents that are not empty, from the start on, each with the position after it."""
+        problems, start = self._reading.problems, self._start
+        count = 1 if isinstance(self._content, HubDataset) else len(self._content)
+        for number in range(start.file, count):
+            before = problems.bad, problems.binary_files
+            skipped = start.documents if number == start.file else 0
+            for index, document in enumerate(self._of_file(number), 1):
+                self._heard_at = time.monotonic()
+                if index > skipped and len(document):
+                    yield document, Position(number, index, *before)
+
+    def _of_file(self, number: int) -> Iterator[Document]:
+        if isinstance(self._content, HubDataset):
+            self._at = self._content.name
+            yield from read_hub(self._content, self._reading)
+            return
+        file = self._content[number]
+        self._at = file.name
+        try:
+            yield from reader_of(file.name)(file, self._reading)
+        except PermissionError as error:
+            self._reading.problems.skip(file.name, f"cannot be opened: {error.strerror or error}")
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            self._reading.problems.skip(file.name, f"is damaged, and the rest of it is left out: {error}")
+
+    def _heard_and_advance(self, count: int) -> None:
+        self._heard_at = time.monotonic()
+        self._advance(count)

@@ -1,0 +1,75 @@
+"""Decides which documents are held out: those with the smallest keys, so that order and place do not matter.
+
+Copies of a document have the same key, so they are on the same side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+from thinwire_coordinator.prepare.tokenizing import Encoded
+from thinwire_proto.errors import ConfigError
+
+KEY_NUMBERS = 1 << 64
+"""A share is compared with the first 8 bytes of a key."""
+TOKENS_MIN = 1 << 15
+"""A small source holds out more than its share, up to so many tokens …"""
+SMALL_SHARE_MAX = 0.1
+"""… but no more than this share of its tokens."""
+
+
+class Side(NamedTuple):
+    """The size of one side of a source: of what is trained on, or of what is held out."""
+
+    documents: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+
+    def plus(self, other: Side) -> Side:
+        return Side(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def minus(self, other: Side) -> Side:
+        return Side(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+
+class Split(NamedTuple):
+    """How a source is divided. The held-out documents come first in the order of keys."""
+
+    train: Side
+    held_out: Side
+
+
+def is_held_out(key: bytes, share: float) -> bool:
+    """Whether the share of documents that is held out includes this key."""
+    return int.from_bytes(key[:8], "big") < round(share * KEY_NUMBERS)
+
+
+def side_of(document: Encoded) -> Side:
+    return Side(1, len(document.tokens), document.text_bytes)
+
+
+def split(name: str, documents: Iterable[Encoded], total: Side, share: float) -> Split:
+    """Hold out a share of the documents of a source: at least one, and, as far as a tenth of the source allows, enough
+    to measure a loss on. At least one is left to train on.
+
+    documents: ordered by key; only those that are held out are read. total: of all of them. Raises ConfigError.
+    """
+    if not total.documents:
+        raise ConfigError(f"source {name}: has no documents")
+    held_out = Side()
+    for key, copies in groupby(documents if share else (), key=lambda document: document.key):
+        more = held_out
+        for document in copies:
+            more = more.plus(side_of(document))
+        enough = held_out.tokens >= TOKENS_MIN or more.tokens > total.tokens * SMALL_SHARE_MAX
+        if more.documents == total.documents or (held_out.documents and enough and not is_held_out(key, share)):
+            break
+        held_out = more
+    if share and not held_out.documents:
+        raise ConfigError(
+            f"source {name}: has only one document, or copies of one, so none can be held out; add text, or say "
+            f"--held-out 0 and measure the held-out loss on another source"
+        )
+    return Split(total.minus(held_out), held_out)

@@ -1,0 +1,238 @@
+"""The work of `prepare`: read, tokenize and sort each source, cut it into shards, and write the manifest last."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from thinwire_common.files import replace_synced
+from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
+from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Finished, open_checkpoint
+from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
+from thinwire_coordinator.prepare.problems import Problems
+from thinwire_coordinator.prepare.progress import Shown
+from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
+from thinwire_coordinator.prepare.readers.port import Reading
+from thinwire_coordinator.prepare.shards import BlobWriter, cut
+from thinwire_coordinator.prepare.sources import NamedSource
+from thinwire_coordinator.prepare.spill import Spill
+from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
+from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer
+from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
+from thinwire_proto.errors import ConfigError
+
+WORK_FOLDER = "unfinished"
+"""Folder of an interrupted run, below the output folder."""
+CHECKPOINT_BYTES = 256 << 20
+"""Text between two checkpoints."""
+STALL_S = 120.0
+"""Longest time for which a source may send nothing."""
+SHARD_BYTES = 2 << 20
+HELD_OUT_SHARE = 0.005
+BAD_MAX = 10
+BYTES = "bytes"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `prepare` is asked to do.
+
+    tokenizer: "bytes", or the path of a `tokenizer.json` or of its folder. train_vocabulary: size of the tokenizer to
+    train instead. end_token: see `find_tokenizer`. read_special: see `JsonEncoder`. held_out: share of the documents.
+    """
+
+    sources: tuple[NamedSource, ...]
+    out: Path
+    tokenizer: str = BYTES
+    train_vocabulary: int | None = None
+    end_token: str | None = None
+    read_special: bool = False
+    text_key: str = "text"
+    held_out: float = HELD_OUT_SHARE
+    shard_bytes: int = SHARD_BYTES
+    bad_max: int = BAD_MAX
+    stall_s: float = STALL_S
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+
+
+@dataclass
+class Prepared:
+    """What was made. splits: of each source by name. bad: parts that were skipped."""
+
+    manifest: Manifest
+    manifest_hash: str
+    splits: dict[str, Split] = field(default_factory=dict)
+    bad: int = 0
+    binary_files: int = 0
+
+
+def prepare(settings: Settings, shown: Shown) -> Prepared:
+    """Write the folder that `thinwire_proto.data.manifest` describes. Raises ConfigError.
+
+    Goes on where an earlier call with the same settings and files was interrupted; otherwise it begins anew.
+    """
+    if (settings.out / MANIFEST_FILE).exists():
+        raise ConfigError(f"{settings.out}: holds prepared data already; remove it, or choose another --out")
+    with _disk_errors_named(settings.out):
+        contents = {source.name: content_of(source, settings.stall_s) for source in settings.sources}
+        work = settings.out / WORK_FOLDER
+        checkpoint = open_checkpoint(work, _inputs(settings, contents))
+        tokenizer = _tokenizer(settings, contents, work, shown)
+        encoder = ByteEncoder() if tokenizer is None else JsonEncoder(tokenizer, settings.read_special)
+        preparation = _Preparation(settings, encoder, checkpoint, shown)
+        for number, (name, content) in enumerate(contents.items()):
+            if number >= len(checkpoint.finished):
+                preparation.source(name, content)
+        return preparation.finish(tokenizer)
+
+
+class _Preparation:
+    """The sources, one after another."""
+
+    def __init__(self, settings: Settings, encoder: Encoder, checkpoint: Checkpoint, shown: Shown) -> None:
+        self._settings = settings
+        self._encoder = encoder
+        self._checkpoint = checkpoint
+        self._shown = shown
+        self._blobs = BlobWriter(settings.out / BLOBS_FOLDER)
+
+    def source(self, name: str, content: Content) -> None:
+        """Prepare one source, from where its checkpoint is."""
+        problems = Problems(self._settings.bad_max, self._shown.say)
+        folder = self._checkpoint.folder / f"source-{len(self._checkpoint.finished)}"
+        spill, total = self._read(name, content, folder, problems)
+        halves = split(name, spill.sorted(), total, self._settings.held_out)
+        self._shown.begin(f"{name}: write shards", None)
+        shard_tokens = max(1, self._settings.shard_bytes // self._encoder.dtype.itemsize)
+        made = cut(name, spill.sorted(), halves, self._blobs, shard_tokens)
+        done = Finished(made.model_dump(mode="json"), halves, problems.bad, problems.binary_files)
+        self._checkpoint.finished.append(done)
+        self._checkpoint.current = None
+        self._checkpoint.write()
+        shutil.rmtree(folder)
+
+    def _read(self, name: str, content: Content, folder: Path, problems: Problems) -> tuple[Spill, Side]:
+        """Tokenize the documents into buckets."""
+        current = self._checkpoint.current
+        start = current.position if current else Position()
+        total = current.total if current else Side()
+        spill = Spill(folder, self._encoder.dtype, current.lengths if current else None)
+        if current:
+            self._shown.say(f"{name}: going on after {total.documents:,} documents")
+        self._shown.begin(name, _bytes_of(content, start.file))
+        reading = Reading(
+            self._settings.text_key, self._encoder.end, self._encoder.vocabulary, problems, self._shown.advance
+        )
+        unsaved = 0
+        try:
+            for position, encoded in self._encoded(SourceReader(content, reading, start, self._settings.stall_s)):
+                before = total
+                for document in encoded:
+                    spill.add(document)
+                    total = total.plus(side_of(document))
+                added = total.minus(before)
+                self._shown.count(*added)
+                unsaved += added.text_bytes
+                if unsaved >= self._settings.checkpoint_bytes:
+                    unsaved = 0
+                    self._save(Current(position, spill.lengths(), total))
+            self._save(Current(position, spill.lengths(), total))
+            spill.close()
+        finally:
+            spill.abandon()
+        return spill, total
+
+    def _save(self, current: Current) -> None:
+        self._checkpoint.current = current
+        self._checkpoint.write()
+
+    def _encoded(self, reader: SourceReader) -> Iterator[tuple[Position, list[Encoded]]]:
+        """The batches as tokens. The next batch is tokenized while the caller stores the one before."""
+        with ThreadPoolExecutor(1, "tokenizer") as pool:
+            waiting: tuple[Batch, Future[list[Encoded]]] | None = None
+            for batch in reader:
+                future = pool.submit(self._encoder.encode, batch.documents)
+                if waiting is not None:
+                    yield waiting[0].after, waiting[1].result()
+                waiting = batch, future
+            if waiting is not None:
+                yield waiting[0].after, waiting[1].result()
+
+    def finish(self, tokenizer: TokenizerFiles | None) -> Prepared:
+        """Write the tokenizer and the manifest, and remove what is no longer needed."""
+        finished = self._checkpoint.finished
+        manifest = Manifest(
+            token=self._encoder.dtype.name,
+            vocabulary=self._encoder.vocabulary,
+            end=self._encoder.end,
+            tokenizer=None if tokenizer is None else self._blobs.keep(tokenizer.path.read_bytes()),
+            files={} if tokenizer is None else {name: self._blobs.keep(data) for name, data in tokenizer.files.items()},
+            sources=tuple(Source.model_validate(each.source) for each in finished),
+        )
+        written = manifest.written()
+        self._blobs.keep_only({blob.hash for blob in manifest.blobs()})
+        replace_synced(self._settings.out / MANIFEST_FILE, written)
+        shutil.rmtree(self._checkpoint.folder)
+        return Prepared(
+            manifest,
+            hashlib.sha256(written).hexdigest(),
+            {str(each.source["name"]): each.split for each in finished},
+            sum(each.bad for each in finished),
+            sum(each.binary for each in finished),
+        )
+
+
+def _tokenizer(settings: Settings, contents: dict[str, Content], work: Path, shown: Shown) -> TokenizerFiles | None:
+    """The tokenizer to use; None for bytes. A trained one is kept in `work` for the case of an interruption."""
+    if settings.train_vocabulary is None:
+        return None if settings.tokenizer == BYTES else find_tokenizer(Path(settings.tokenizer), settings.end_token)
+    path = work / "tokenizer.json"
+    if path.exists():
+        return TokenizerFiles(path, 0)
+    shown.begin("read a sample for the tokenizer", None)
+    texts = list(sample_of(list(contents.values()), settings.text_key, settings.held_out, settings.stall_s))
+    shown.begin(f"train a tokenizer on {sum(len(text) for text in texts):,} characters", None)
+    return train_tokenizer(texts, settings.train_vocabulary, path)
+
+
+def _bytes_of(content: Content, first: int) -> int | None:
+    """Bytes of the files from `first` on, if all are known."""
+    if isinstance(content, HubDataset):
+        return None
+    sizes = [file.size for file in content[first:]]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _inputs(settings: Settings, contents: dict[str, Content]) -> str:
+    """A hash of everything that the shards depend on; of files, their names, sizes and times."""
+    kept = asdict(replace(settings, out=Path(), stall_s=0, checkpoint_bytes=0, bad_max=0))
+    found = hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode())
+    for content in contents.values():
+        if not isinstance(content, HubDataset):
+            for file in content:
+                found.update(f"{file.path}\0{file.version}\n".encode(errors="surrogateescape"))
+    if settings.tokenizer != BYTES and settings.train_vocabulary is None:
+        files = find_tokenizer(Path(settings.tokenizer), settings.end_token)
+        found.update(files.path.read_bytes())
+    return found.hexdigest()
+
+
+@contextmanager
+def _disk_errors_named(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ConfigError(
+                f"{out}: the disk is full; prepared data need about twice the size of their tokens while they are "
+                "made. Free some space, and start the command again to go on"
+            ) from None
+        raise

@@ -1,0 +1,1 @@
+"""Readers of the formats in which documents are stored. Each format is one file."""

@@ -1,0 +1,71 @@
+"""Data sets of the Hugging Face Hub, streamed: `hf://datasets/OWNER/NAME[/CONFIG][@REVISION][:SPLIT]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from thinwire_coordinator.prepare.problems import SourceFailed
+from thinwire_coordinator.prepare.readers.json_lines import checked_text
+from thinwire_coordinator.prepare.readers.port import Document, Reading
+from thinwire_coordinator.prepare.sources import HUB
+from thinwire_proto.errors import ConfigError
+
+ADDRESS = re.compile(
+    re.escape(HUB)
+    + r"(?P<name>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    name: str
+    config: str | None
+    revision: str | None
+    split: str
+
+
+def parse_hub(url: str) -> HubDataset | None:
+    """The data set that a URL names; None if it names files of a data set, which fsspec reads."""
+    found = ADDRESS.fullmatch(url)
+    if found is None:
+        return None
+    return HubDataset(found["name"], found["config"], found["revision"], found["split"] or "train")
+
+
+def read_hub(dataset: HubDataset, reading: Reading) -> Iterator[Document]:
+    """The documents of a data set. Raises SourceFailed if the Hub does not answer."""
+    where = f"{HUB}{dataset.name}:{dataset.split}"
+    rows = iter(_rows(dataset, where))
+    number = 0
+    while True:
+        try:
+            row = next(rows, None)
+        except Exception as error:  # noqa: BLE001 - the library raises errors of many libraries
+            raise SourceFailed(f"{where}, row {number}: cannot be read: {error}; start the command again") from None
+        if row is None:
+            return
+        if reading.text_key not in row:
+            raise ConfigError(
+                f"{where}: has no column {reading.text_key!r}; it has {', '.join(row)}; --text-key names the column"
+            )
+        try:
+            yield checked_text(row[reading.text_key], reading.text_key)
+        except ValueError as error:
+            reading.problems.skip(f"{where}, row {number}", str(error))
+        number += 1
+
+
+def _rows(dataset: HubDataset, where: str) -> Any:
+    try:
+        import datasets  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(f"{where}: needs the library datasets: pip install 'thinwire[hub]'") from None
+    try:
+        return datasets.load_dataset(
+            dataset.name, dataset.config, split=dataset.split, revision=dataset.revision, streaming=True
+        )
+    except Exception as error:  # noqa: BLE001 - the library raises errors of many libraries
+        raise SourceFailed(f"{where}: cannot be opened: {error}") from None

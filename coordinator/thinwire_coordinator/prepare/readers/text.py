@@ -1,0 +1,46 @@
+"""Text files: each is one document; a long one is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from thinwire_coordinator.prepare.readers.opening import opened
+from thinwire_coordinator.prepare.readers.port import Document, Reading
+from thinwire_coordinator.prepare.sources import SourceFile
+
+PART_BYTES = 1 << 18
+"""A longer file is divided into documents of up to this many bytes, so that a part of it can be held out."""
+
+
+def read_text(file: SourceFile, reading: Reading) -> Iterator[Document]:
+    """The documents of a text file in UTF-8. A file with a zero byte is binary and is skipped."""
+    lines_before = 0
+    with opened(file, reading.advance) as content:
+        rest = b""
+        while data := rest + content.read(PART_BYTES - len(rest)):
+            if b"\0" in data:
+                reading.problems.skip_binary(file.name)
+                return
+            part, rest = _divided(data) if len(data) == PART_BYTES else (data, b"")
+            try:
+                text = part.decode().removeprefix("\ufeff" if lines_before == 0 else "")
+            except UnicodeDecodeError as error:
+                line = lines_before + part.count(b"\n", 0, error.start) + 1
+                reading.problems.skip(f"{file.name}:{line}", f"is not UTF-8: byte 0x{part[error.start]:02x}")
+                return
+            lines_before += part.count(b"\n")
+            yield text
+
+
+def _divided(data: bytes) -> tuple[bytes, bytes]:
+    """Divide after the last empty line of the second half; without one, after a line; else between characters."""
+    half = len(data) // 2
+    for mark in (b"\n\n", b"\n", b" "):
+        if (found := data.rfind(mark, half)) >= 0:
+            cut = found + len(mark)
+            return data[:cut], data[cut:]
+    cut = len(data)
+    while cut > len(data) - 4 and data[cut - 1] & 0xC0 == 0x80:  # inside a character of UTF-8
+        cut -= 1
+    cut -= data[cut - 1] >= 0xC0
+    return data[:cut], data[cut:]

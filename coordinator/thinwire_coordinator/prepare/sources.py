@@ -1,0 +1,159 @@
+"""Finds the files of a source: a folder, a file, a glob, or any of these at an address that fsspec can open."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from thinwire_coordinator.prepare.problems import SourceFailed
+from thinwire_proto.errors import ConfigError
+
+NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(?P<url>.+)", re.DOTALL)
+HUB = "hf://datasets/"
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "https": "data", "hf": "hub"}
+"""The extra of thinwire that installs the fsspec backend of a protocol."""
+LISTING_STALLS = 5
+"""Listing a source may take so many times the time for which a source may be silent."""
+
+
+@dataclass(frozen=True)
+class NamedSource:
+    """A source as the organizer named it. urls: where its documents are."""
+
+    name: str
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a source.
+
+    name: as messages show it. path: in `system`, an fsspec file system. size: in bytes; None if the server does not
+    say. version: changes when the file changes.
+    """
+
+    name: str
+    path: str
+    system: Any
+    size: int | None
+    version: str
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.system, LocalFileSystem)
+
+    def open(self) -> IO[bytes]:
+        """The file's bytes, as they are stored."""
+        opened: IO[bytes] = self.system.open(self.path, "rb")
+        return opened
+
+
+def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
+    """Read `[NAME=]URL` of each source. URLs with the same name are one source.
+
+    A source without a name is called after its file or folder. Several files of one folder, which a shell makes of
+    `folder/*.txt`, are one source called after the folder.
+    """
+    named = [(found["name"], found["url"]) if (found := NAME.fullmatch(text)) else ("", text) for text in texts]
+    parents = [_parent(url) for name, url in named if not name and _is_local(url)]
+    urls: dict[str, list[str]] = {}
+    for name, url in named:
+        several = not name and _is_local(url) and parents.count(_parent(url)) > 1 and not Path(url).is_dir()
+        urls.setdefault(name or _name_of(_parent(url) if several else url), []).append(url)
+    return tuple(NamedSource(name, tuple(found)) for name, found in urls.items())
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url
+
+
+def _parent(url: str) -> str:
+    return str(Path(url).resolve().parent)
+
+
+def _name_of(url: str) -> str:
+    address = url.partition("?")[0].rstrip("/")
+    if url.startswith(HUB):
+        address = address.removeprefix(HUB).partition(":")[0].partition("@")[0]
+    elif _is_local(url) and "*" not in url:
+        address = Path(url).resolve().as_posix()
+    parts = [part for part in PurePosixPath(address).parts if "*" not in part]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", parts[-1].partition(".")[0] if parts else "").strip("-.")
+    return name[:64] or "data"
+
+
+def find_files(url: str, stall_s: float) -> list[SourceFile]:
+    """The files of a source, ordered by path. Hidden files and folders are left out, unless the URL names them.
+
+    Raises ConfigError if there are none, and SourceFailed if the address does not answer. A long list may take several
+    times `stall_s`, because the list arrives as a whole.
+    """
+    found: Future[list[SourceFile]] = Future()
+
+    def find() -> None:
+        try:
+            found.set_result(_found(url))
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread; the caller gets the error
+            found.set_exception(error)
+
+    threading.Thread(target=find, name="source finder", daemon=True).start()
+    try:
+        return found.result(LISTING_STALLS * stall_s)
+    except ConfigError:
+        raise
+    except FutureTimeout:
+        raise SourceFailed(f"{url}: does not answer; check the address and the connection") from None
+    except FileNotFoundError:
+        raise ConfigError(f"{url}: there is no such file or folder") from None
+    except ImportError as error:
+        extra = EXTRAS.get(url.partition("://")[0])
+        install = f"pip install 'thinwire[{extra}]'" if extra else str(error)
+        raise ConfigError(f"{url}: this address needs a library that is not installed: {install}") from None
+    except Exception as error:  # noqa: BLE001 - each file system has errors of its own
+        raise SourceFailed(f"{url}: cannot be listed: {error!r}") from None
+
+
+def _found(url: str) -> list[SourceFile]:
+    system, path = fsspec.core.url_to_fs(url)
+    if "*" in path:
+        infos = {name: info for name, info in system.glob(path, detail=True).items() if info["type"] == "file"}
+        root = path.partition("*")[0].rpartition("/")[0]
+    elif not _is_one_page(url) and system.isdir(path):
+        infos, root = system.find(path, detail=True), path
+    elif system.exists(path):
+        infos, root = {path: system.info(path)}, path.rpartition("/")[0]
+    else:
+        raise ConfigError(f"{url}: there is no such file or folder")
+    files = [_file(system, found, infos[found], root) for found in sorted(infos) if not _is_hidden(found, root)]
+    if not files:
+        raise ConfigError(f"{url}: there are no files")
+    return files
+
+
+def _is_one_page(url: str) -> bool:
+    """Over HTTP any page with links looks like a folder; an address is one if it ends in a slash."""
+    return url.startswith(("http://", "https://")) and not url.endswith("/")
+
+
+def _is_hidden(path: str, root: str) -> bool:
+    below = path.removeprefix(root).split("/")
+    return any(part.startswith(".") for part in below)
+
+
+def _file(system: Any, path: str, info: dict[str, Any], root: str) -> SourceFile:
+    size = info.get("size")
+    marks = [str(info.get(key)) for key in ("size", "mtime", "ETag", "etag", "LastModified", "last_commit")]
+    version = hashlib.sha256(json.dumps([path, *marks]).encode()).hexdigest()[:16]
+    name = path.removeprefix(root).lstrip("/") or path
+    return SourceFile(name, path, system, size if isinstance(size, int) else None, version)

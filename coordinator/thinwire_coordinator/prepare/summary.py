@@ -1,0 +1,46 @@
+"""What `prepare` prints at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from thinwire_common.units import human_bytes
+from thinwire_coordinator.prepare.preparation import Prepared
+
+
+def summary(out: Path, prepared: Prepared) -> str:
+    """A table of the sources, what was skipped, the hash of the manifest, and the lines for the run file."""
+    rows = [("source", "", "documents", "tokens", "text", "shards")]
+    for source in prepared.manifest.sources:
+        split = prepared.splits[source.name]
+        for label, side, shards in (
+            ("train", split.train, source.train),
+            ("held out", split.held_out, source.held_out),
+        ):
+            counts = f"{side.documents:,}", f"{side.tokens:,}", human_bytes(side.text_bytes), str(len(shards))
+            rows.append((source.name, label, *counts))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+    if prepared.bad or prepared.binary_files:
+        lines.append(f"skipped: {prepared.bad} parts that cannot be read, {prepared.binary_files} binary files")
+    manifest = prepared.manifest
+    lines += [
+        f"vocabulary: {manifest.vocabulary:,} tokens ({manifest.token} in the shards)",
+        f"manifest: {prepared.manifest_hash}",
+        "",
+        "Lines for the run file; model.vocabulary must be at least the vocabulary above:",
+        "",
+        "[data]",
+        'kind = "tokens"',
+        f"folder = {json.dumps(str(out.resolve()), ensure_ascii=False)}",
+    ]
+    return "\n".join(lines)
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    """Text to the left, numbers to the right."""
+    return [
+        cell.ljust(width) if column < 2 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]

@@ -1,0 +1,98 @@
+"""Trains a tokenizer on a sample of the sources: byte-pair encoding of bytes, as GPT-2 has it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from thinwire_coordinator.prepare.batches import Content, Position, SourceReader
+from thinwire_coordinator.prepare.held_out import is_held_out
+from thinwire_coordinator.prepare.problems import Problems
+from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
+from thinwire_coordinator.prepare.readers.port import Reading
+from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, key_of
+from thinwire_proto.errors import ConfigError
+
+END_WORD = "<|endoftext|>"
+VOCABULARY_MIN = 257
+"""256 bytes and the end token."""
+SAMPLE_BYTES = 32 << 20
+"""Text to train on, from all sources together."""
+FILE_BYTES_MIN = 1 << 20
+"""What may be taken of each file, even if there are many."""
+PROBLEMS_MAX = 1 << 62
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, path: Path) -> TokenizerFiles:
+    """Train and write a `tokenizer.json`. The same texts give the same file. Token 0 ends a document.
+
+    texts: their order does not matter; at most SAMPLE_BYTES are used. Raises ConfigError.
+    """
+    if not VOCABULARY_MIN <= vocabulary <= 1 << 20:
+        raise ConfigError(f"--train-tokenizer: the vocabulary must have {VOCABULARY_MIN} to {1 << 20:,} tokens")
+    library = _library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_WORD],
+        initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_bounded(texts), trainer)
+    tokenizer.save(str(path))
+    return TokenizerFiles(path, 0)
+
+
+def sample_of(contents: Sequence[Content], text_key: str, held_out: float, stall_s: float) -> Iterator[str]:
+    """Text to train a tokenizer on, the same each time: the beginnings of files of each source, in the order of a hash
+    of their names. Held-out documents are not in it. Parts that cannot be read are passed over here, and reported when
+    the source is prepared."""
+    problems = Problems(PROBLEMS_MAX, lambda line: None)
+    reading = Reading(text_key, None, 1 << 32, problems, lambda count: None)
+    for content in contents:
+        left = SAMPLE_BYTES // len(contents)
+        for part, allowed in _parts(content, left):
+            taken = 0
+            for batch in SourceReader(part, reading, Position(), stall_s):
+                for document in batch.documents:
+                    if not isinstance(document, str):
+                        raise ConfigError("--train-tokenizer: a source holds tokens, not text; name their --tokenizer")
+                    utf8 = document.encode()
+                    if not is_held_out(key_of(utf8), held_out):
+                        taken += len(utf8)
+                        yield document
+                if taken >= min(left, allowed):
+                    break
+            if (left := left - taken) <= 0:
+                break
+
+
+def _parts(content: Content, sample_bytes: int) -> list[tuple[Content, int]]:
+    """The files of a source, each as a source of its own, with the number of bytes to take of it."""
+    if isinstance(content, HubDataset):
+        return [(content, sample_bytes)]
+    allowed = max(FILE_BYTES_MIN, 4 * sample_bytes // len(content))
+    ordered = sorted(content, key=lambda file: hashlib.sha256(file.name.encode(errors="surrogateescape")).digest())
+    return [([file], allowed) for file in ordered]
+
+
+def _bounded(texts: Iterable[str]) -> Iterator[str]:
+    left = SAMPLE_BYTES
+    for text in texts:
+        yield text[:left]
+        left -= len(text.encode())
+        if left <= 0:
+            return
+
+
+def _library() -> Any:
+    try:
+        import tokenizers  # noqa: PLC0415 - an extra
+        import tokenizers.trainers  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("--train-tokenizer needs the library tokenizers: pip install 'thinwire[data]'") from None
+    return tokenizers
