@@ -20,13 +20,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import grpc
 
 from deploy.local_swarm.daemon_log import entry_of
-from deploy.local_swarm.processes import JSON_LOG, Process, SwarmError, left_with
+from deploy.local_swarm.processes import JSON_LOG, Process, Started, SwarmError, left_with, start_installed
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
@@ -116,6 +118,7 @@ class Chaos:
     moved_at: float = field(default_factory=time.monotonic)
     slowest_s: float = 0.0
     lives: int = 0
+    start_program: Callable[[list[str], IO[bytes]], Started] = start_installed
 
     def start_coordinator(self) -> None:
         self.lives += 1
@@ -123,7 +126,9 @@ class Chaos:
         run_file.write_text(RUN_TOML)
         command = ["thinwire-coordinator", "serve", "--state-dir", str(self.folder / "coordinator")]
         command += ["--listen", self.address, "--evaluate-every", "1000000000", "--run", str(run_file), *JSON_LOG]
-        self.coordinator = Process("coordinator", command, self.folder / f"coordinator.{self.lives}.log")
+        self.coordinator = Process(
+            "coordinator", command, self.folder / f"coordinator.{self.lives}.log", self.start_program
+        )
         try:
             self.address = self.coordinator.wait_until_ready(self.folder / "coordinator")["address"]
         except SwarmError as error:
@@ -134,7 +139,8 @@ class Chaos:
             self.ended.append(victim.process)
         command = ["thinwire-node", "start", self.address, "--name", victim.name, "--threads", "1"]
         command += ["--state-dir", str(self.folder / victim.name), *JSON_LOG]
-        victim.process = Process(victim.name, command, self.folder / f"{victim.name}.{len(self.ended)}.log")
+        log = self.folder / f"{victim.name}.{len(self.ended)}.log"
+        victim.process = Process(victim.name, command, log, self.start_program)
         victim.stopped = False
 
     def act(self) -> None:

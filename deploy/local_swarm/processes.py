@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from deploy.local_swarm.daemon_log import events, readable
 from deploy.local_swarm.prometheus import HOW_TO_INSTALL, PROGRAM, free_addresses
@@ -34,21 +34,50 @@ class SwarmError(Exception):
     """A process of the swarm ended unexpectedly. The message holds the end of its log."""
 
 
-class Process:
-    """One program with its log file."""
+class Started(Protocol):
+    """What a `Process` needs of a started program; `subprocess.Popen` has it."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
+def start_installed(command: list[str], out: IO[bytes]) -> Started:
+    """Start a program from the environment's folder of programs, in its own session.
+
+    Ctrl-C then reaches only this program, which ends the others in order.
+    """
+    return subprocess.Popen(
+        [str(BIN / command[0]), *command[1:]],
+        stdout=out,
+        stderr=out,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+class Process:
+    """One program with its log file.
+
+    start: starts a command with its output and errors in a file.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        start: Callable[[list[str], IO[bytes]], Started] = start_installed,
+    ) -> None:
         self.name = name
         self.log = log
         with log.open("wb") as out:
-            # in its own session, so that Ctrl-C reaches only this program, which ends the others in order
-            self.popen = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
-                stdout=out,
-                stderr=out,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self.popen = start(command, out)
 
     @property
     def running(self) -> bool:

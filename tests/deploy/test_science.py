@@ -17,7 +17,7 @@ from bench.convergence.__main__ import LARGE
 from bench.convergence.arms import ADAMW, ARMS, COMPRESSING_ARMS, DEFAULT, MAIN_ARMS, RATES_MAX, REFERENCE, rate_at
 from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
-from bench.convergence.run import Result, Run, Size, read, train, write
+from bench.convergence.run import Result, Run, Size, read, settings_of, train, write
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 from bench.convergence.summaries import summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
@@ -25,7 +25,7 @@ from thinwire_proto.data.corpus import windows
 from thinwire_proto.models import BYTE_PRESETS
 
 STUDY = Study((ADAMW, REFERENCE, DEFAULT), Size(), 1000, 4000, (1, 2), other_nodes=(16,))
-TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 2048, 2048, (1,))
+TINY = Study((DEFAULT,), Size(samples=4, held_out=8), 1024, 1024, (1, 2))
 TEXT_FILES = 800
 """One in a hundred is held out, by a hash of its path. With so many, at least one is."""
 
@@ -94,18 +94,27 @@ def continue_study(folder: Path, study: Study) -> list[Result]:
 
 
 def test_an_interrupted_study_continues_with_the_same_results(tmp_path: Path) -> None:
-    """Real processes and real training: stopped after the first result, continued, and one run repeated."""
+    """Real processes and real training: stopped while the second run trains, continued, and one run repeated.
+
+    The rates beside the best one are given, as an earlier study would have left them.
+    """
+    arm, corpus = ARMS[DEFAULT], text_of("stdlib").hash
+    for offset in (-1, 1):
+        given = result_of(TINY.sweep_run(DEFAULT, rate_at(arm.rate, offset)), 100.0)
+        write(replace(given, settings=settings_of(arm), corpus=corpus), tmp_path)
+    best = TINY.sweep_run(DEFAULT, arm.rate)
 
     class Enough(Exception):
         pass
 
     def stop(progress: Progress) -> None:
-        if progress.done:
+        if len(progress.done) == 3:
+            assert progress.left == [TINY.final_run(DEFAULT, arm.rate, 2, TINY.nodes)]
             raise Enough
 
     with pytest.raises(Enough):
         asyncio.run(run_all(TINY, tmp_path, 2, stop))
-    first = results_in(tmp_path, TINY)
+    first = [result for result in results_in(tmp_path, TINY) if result.run == best]
     assert first
     finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     results = continue_study(tmp_path, TINY)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+from support.fork_server import run
 from support.real import ended, last_fingerprint, real_swarm
 
 RUN = """
@@ -34,10 +36,9 @@ def test_a_swarm_trains_and_verifies_a_toy_model_on_toy_data(tmp_path: Path) -> 
         status = swarm.status(fingerprint=True)
         assert (status.step, status.state) == (30, "complete")
         assert {last_fingerprint(node) for node in nodes} == {(30, status.fingerprint)}
-        swarm.processes[0].popen.terminate()
+        swarm.processes[0].tell(signal.SIGTERM)
         assert ended(swarm.processes[0]) == 0
-        command = [sys.executable, TOY, "coordinator", "verify", "--state-dir", str(swarm.state)]
-        verified = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        verified = run(["python", TOY, "coordinator", "verify", "--state-dir", str(swarm.state)], tmp_path).stdout
         assert "slopes without end" in verified
         assert f"fingerprint {status.fingerprint:016x}" in verified
         assert not (swarm.state / "corpus.zst").exists()

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import grpc
 
-from deploy.local_swarm.processes import BIN, JSON_LOG, Process, left_with
+from deploy.local_swarm.processes import JSON_LOG, Process, Started, left_with, start_installed
+from support.fork_server import can_fork, fork_server, run
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -53,7 +54,8 @@ class RealSwarm:
         """The contents of the newest coordinator's ready file."""
 
     def start(self, name: str, *command: str) -> Process:
-        process = Process(name, list(command), self.folder / f"{name}.{len(self.processes)}.log")
+        log = self.folder / f"{name}.{len(self.processes)}.log"
+        process = Process(name, list(command), log, start_quickly)
         self.processes.append(process)
         return process
 
@@ -92,13 +94,17 @@ class RealSwarm:
 
     def command(self, name: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the coordinator on its state directory."""
-        command = [str(BIN / "thinwire-coordinator"), name, "--state-dir", str(self.state), *more]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        return run(["thinwire-coordinator", name, "--state-dir", str(self.state), *more], self.folder)
 
     def verify(self) -> str:
         done = self.command("verify")
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+
+def start_quickly(command: list[str], out: IO[bytes]) -> Started:
+    """Start a program with its output and errors in a file. Uses the fork server if that can start it."""
+    return fork_server().start(command, out, out) if can_fork(command) else start_installed(command, out)
 
 
 def _program(name: str, through: tuple[str, ...]) -> list[str]:
@@ -132,7 +138,7 @@ def until(holds: Callable[[], object], what: str, *processes: Process) -> None:
 def ended(process: Process) -> int:
     """Wait for the end of a process. Returns its exit status."""
     until(lambda: not process.running, f"{process.name} ends", process)
-    return process.popen.returncode
+    return process.popen.wait()
 
 
 def ends_in_s(process: Process, number: signal.Signals) -> float:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local_swarm.processes import BIN
-from support.real import PATIENCE_S, RealSwarm, last_fingerprint, real_swarm, until
+from support.fork_server import run
+from support.real import RealSwarm, last_fingerprint, real_swarm, until
 from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
 from thinwire_node.storage.state import NodeState
 from thinwire_node.training.rules import shapes_kept
@@ -108,8 +107,7 @@ def test_an_old_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, 
     assert kept.trained_through is not None
     assert state.sent() == []
     state.close()
-    command = [str(BIN / "thinwire-node"), "status", "--state-dir", str(folder)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    shown = run(["thinwire-node", "status", "--state-dir", str(folder)], swarm.folder)
     assert shown.returncode == 0, shown.stderr
     assert f"step {facts['step']} of 24" in shown.stdout
 

@@ -33,7 +33,7 @@ def test_the_swarm_continues_without_a_killed_node_which_catches_up_later(swarm:
 
 
 def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_reconnect(swarm: RealSwarm) -> None:
-    coordinator = swarm.coordinator(run_text(400))
+    coordinator = swarm.coordinator(run_text(100_000))
     nodes = [swarm.node("a"), swarm.node("b")]
     sealed = 0
     for life in range(1, 4):
@@ -89,6 +89,7 @@ def test_a_node_detects_rows_that_were_lost_and_replaced(swarm: RealSwarm) -> No
     swarm.reached(15)
     witness.tell(signal.SIGTERM)
     ended(witness)
+    seen, _ = last_fingerprint(witness)
     coordinator.end(10)
     with sqlite3.connect(swarm.state / "ledger.sqlite") as db:
         db.execute("DELETE FROM rows WHERE step >= 5")
@@ -96,7 +97,7 @@ def test_a_node_detects_rows_that_were_lost_and_replaced(swarm: RealSwarm) -> No
     db.close()
     swarm.coordinator()
     swarm.node("innocent")
-    swarm.reached(60)
+    swarm.reached(seen + 20)
     again = swarm.node("witness")
     assert ended(again) == 1
     assert "they are two lineages" in again.text()

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from deploy.local_swarm.processes import Process
 from support.dying_coordinator import POINTS, SENT
 from support.modules import beside_the_tests
-from support.real import RealSwarm, ended, last_fingerprint, run_text, totals, until
+from support.real import RealSwarm, ended, last_fingerprint, run_text, start_quickly, totals, until
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.limits import LOST_AFTER_S
 
@@ -184,7 +184,7 @@ def test_chaos_detects_a_swarm_without_progress(tmp_path: Path, monkeypatch: pyt
     import chaos as module  # noqa: PLC0415 - used only here
 
     monkeypatch.setattr(module, "STANDSTILL_S", 0.0)
-    chaos = module.Chaos(tmp_path, random.Random(1))
+    chaos = module.Chaos(tmp_path, random.Random(1), start_program=start_quickly)
     try:
         with pytest.raises(module.Failed, match="no step after"):
             module.run(chaos, 60)

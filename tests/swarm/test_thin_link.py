@@ -14,7 +14,7 @@ from deploy.local_swarm.processes import BIN, JSON_LOG, Process
 from support.real import run_text, until
 
 MACHINE = check_emulation()
-BEHIND = 40
+BEHIND = 20
 """Minimum number of updates that the newcomer must catch up with."""
 ASK = """
 import json, sys, time, grpc

@@ -8,6 +8,7 @@ sources.
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +28,13 @@ def make_corpus(go_on: Callable[[], None] = lambda: None) -> Corpus:
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     files = []
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        go_on()
-        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or path.stat().st_size > FILE_BYTES_MAX:
-            continue
-        held_out = name != MANUAL and hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_ONE_IN == 0
-        files.append(CorpusFile(name, path.read_bytes(), held_out))
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]  # installed packages can be many
+        for path in (Path(folder, name) for name in names if name.endswith(".py")):
+            go_on()
+            if path.stat().st_size > FILE_BYTES_MAX:
+                continue
+            name = path.relative_to(root).as_posix()
+            held_out = name != MANUAL and hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_ONE_IN == 0
+            files.append(CorpusFile(name, path.read_bytes(), held_out))
     return Corpus(files)
