@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -15,12 +16,18 @@ from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import write_model
 from thinwire_coordinator.generation import Sampling, generate
 from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
-from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.contract import DecoderSpec, parse_run
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.data.json_tokenizer import JsonTokenizer
+from thinwire_proto.task import Stateless, complete_model, task_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROMPT = "def é("
+COMMON = {"num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {
+    "mixtral": COMMON | {"hidden_size": 64, "intermediate_size": 80, "num_key_value_heads": 2, "num_local_experts": 4},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
+}
 TEMPLATE = """{% for message in messages %}
     {% if loop.first %}first{% endif %}
     {{- '<' + message['role'] + '>' }}
@@ -64,6 +71,44 @@ def test_logits_and_greedy_text_are_ours(tmp_path: Path, tied: bool) -> None:
             assert logits.std() > 0.1, "logits that are all alike would show nothing"
     written = theirs.generate(prompt, do_sample=False, max_new_tokens=30)[0, len(prompt[0]) :].tolist()
     assert written == list(generate(ours, tensors, prompt[0], Sampling(30, 0.0), tokenizer.end))
+
+
+def trained_tokenizer(folder: Path) -> JsonTokenizer:
+    """A tokenizer with words of its own, and a token that ends a document."""
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet)
+    library.train_from_iterator(["def é(self) -> None: return self.é\n"] * 5, trainer)
+    library.save(str(folder / "trained.json"))
+    return JsonTokenizer(folder / "trained.json", library.token_to_id("<end>"))
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "gpt2"])
+def test_a_model_of_transformers_ends_its_text_at_our_tokenizers_end(model_type: str, tmp_path: Path) -> None:
+    """Both families have the end of another tokenizer as default: 2, and 50256."""
+    tokenizer = trained_tokenizer(tmp_path)
+    sizes = SIZES[model_type] | {"model_type": model_type, "vocab_size": tokenizer.vocabulary}
+    spec, _ = complete_model(parse_run({"model": {"kind": "hf", "config": sizes}}, "test").model, lambda: None)
+    task = task_of(spec)
+    generator = torch.Generator().manual_seed(3)
+    tensors = {p.name: 0.3 * torch.randn(p.shape, generator=generator) for p in task.manifest()}
+    ours = Stateless(task.model("cpu"))
+    prompt = tokenizer.encode(PROMPT)
+    greedy = list(generate(ours, tensors, prompt, Sampling(20, 0.0), None))
+    for end in (tokenizer.end, greedy[8]):
+        tokenizer.end = end
+        folder = tmp_path / f"end {end}"
+        folder.mkdir()
+        write_model(task.hugging_face(tensors), tokenizer, folder)
+        theirs, their_tokenizer = opened(folder)
+        assert their_tokenizer(PROMPT).input_ids == prompt.tolist()
+        assert their_tokenizer.convert_tokens_to_ids(their_tokenizer.eos_token) == end
+        written = theirs.generate(prompt[None], do_sample=False, max_new_tokens=20)[0, len(prompt) :].tolist()
+        expected = list(generate(ours, tensors, prompt, Sampling(20, 0.0), end))
+        assert written == (expected if len(expected) == 20 else [*expected, end])
+    assert len(expected) < 20
 
 
 @pytest.mark.parametrize("name", ["demo", "local_adamw"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from thinwire_proto.data.json_tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from thinwire_proto.exact.parameters import save_tensors
 from thinwire_proto.task import HuggingFaceModel, Tokenizer
 
@@ -28,14 +29,30 @@ def write_model(
     else:
         config = dict(model.config)
         if tokenizer is not None:
-            if tokenizer.end is not None:
-                config["eos_token_id"] = tokenizer.end
+            config |= _special_tokens(config, tokenizer)
             _write_json(folder / "generation_config.json", _generation(config))
         _write_json(folder / "config.json", config)
         _write_weights(model.tensors, folder, shard_bytes_max)
     if tokenizer is not None:
         for name, data in tokenizer.files().items():
             (folder / name).write_bytes(data)
+
+
+def _special_tokens(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """The keys of special tokens, as the tokenizer has them.
+
+    A config from scratch has the defaults of its family, which are tokens of another tokenizer.
+    """
+    ends, end = config.get("eos_token_id"), tokenizer.end
+    try:
+        words = json.loads(tokenizer.files()[TOKENIZER_CONFIG])
+    except (KeyError, ValueError):
+        words = {}
+    return {
+        "bos_token_id": config.get("bos_token_id") if words.get("bos_token") else None,
+        "eos_token_id": ends if isinstance(ends, list) and end in ends else end,
+        "pad_token_id": config.get("pad_token_id") if words.get("pad_token") else None,
+    }
 
 
 def _generation(config: Mapping[str, Any]) -> dict[str, Any]:
