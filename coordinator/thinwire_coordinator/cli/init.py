@@ -34,10 +34,12 @@ def init(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"{out}: there is no folder {out.parent}; make it first")
     check_name(arguments.model)
     data, sizes, data_keys = _data(arguments.data, out)
-    model, model_keys = chosen_model(arguments.model, sizes, is_corpus=arguments.data is None)
-    facts = facts_of(model_of(model))
+    beside = out.resolve().parent
+    given, model_keys = chosen_model(arguments.model, sizes, beside, is_corpus=arguments.data is None)
+    model, begins = model_of(given), bool(given.first_weights)
+    facts = facts_of(model)
     swarm, memory_bytes = speed_of(arguments, facts), memory_of(arguments)
-    run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
+    run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps, begins=begins)
     plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
     try:

@@ -11,6 +11,7 @@ from thinwire_coordinator.planning.forecast import round_of
 from thinwire_coordinator.planning.settings import (
     PASSES_MAX,
     TOKENS_A_PARAMETER,
+    TUNING_RATE_PART,
     budgets,
     known_batch,
     known_rate,
@@ -37,8 +38,11 @@ def choose(
     *,
     tokens: float | None = None,
     steps: int | None = None,
+    begins: bool = False,
 ) -> RunSpec:
-    """The run for this model and these data. tokens, steps: how long it trains; by default `tokens_for`.
+    """The run for this model and these data.
+
+    tokens, steps: how long it trains; by default `tokens_for`. begins: whether the model begins from weights.
 
     The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
     nobody.
@@ -56,7 +60,8 @@ def choose(
         wanted = tokens if tokens is not None else tokens_for(facts, sizes)
         each, _ = round_of(rounds, facts.context, swarm.tokens_s, _transfer_s(facts, demo, swarm))
         steps = max(2, int(wanted / (each * swarm.nodes)))
-    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=known_rate(facts.trained))
+    rate = known_rate(facts.trained) * (TUNING_RATE_PART if begins else 1)
+    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=float(f"{rate:.1e}"))
     return RunSpec(model=model, data=data, demo=demo, schedule=schedule, round=rounds)
 
 

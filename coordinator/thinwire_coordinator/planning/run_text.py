@@ -57,7 +57,7 @@ def _schedule(plan: Plan) -> list[Key]:
     measured = "measured" if facts.trained < 2_000_000 else "extended from smaller models"
     usual = f"for {human_count(facts.trained)} parameters, {measured}"
     if schedule.learning_rate != known_rate(facts.trained):
-        usual = "for a model that begins from weights"
+        usual = "a tenth of that from scratch, because the model begins from weights"
     tokens = plan.figures.tokens / max(1, facts.trained + facts.frozen)
     return [
         ("steps", schedule.steps, f"{tokens:.3g} tokens for each parameter"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from thinwire_coordinator.planning.facts import DataFacts
@@ -10,8 +11,10 @@ from thinwire_coordinator.planning.problems import did_you_mean
 from thinwire_coordinator.planning.run_text import Key
 from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER
 from thinwire_proto.contract import TILE_EDGE, ModelSpec
+from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models import PRESETS
+from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS
 from thinwire_proto.task import task_of
 
 BYTE_MODEL = "byte-1m"
@@ -21,25 +24,42 @@ FAMILY = "llama-"
 
 def check_name(name: str | None) -> None:
     """Raise ConfigError if a name stands for no model."""
-    if name is None or name in PRESETS:
+    if name is None or name in PRESETS or (Path(name) / CONFIG).is_file():
         return
     if Path(name).exists():
-        raise ConfigError(f"--model {name}: has no config.json of transformers")
+        raise ConfigError(f"--model {name}: has no {CONFIG}, as transformers writes it")
     guess = did_you_mean(name, PRESETS)
     raise ConfigError(f"--model {name}: there is no such preset or folder{guess}; there are {', '.join(PRESETS)}")
 
 
-def chosen_model(name: str | None, sizes: DataFacts, *, is_corpus: bool) -> tuple[ModelSpec, list[Key]]:
-    """The model section and its lines in the run file. Raises ConfigError."""
+def chosen_model(name: str | None, sizes: DataFacts, beside: Path, *, is_corpus: bool) -> tuple[ModelSpec, list[Key]]:
+    """The model section and its lines in the run file. beside: the folder of the run file. Raises ConfigError."""
     if name is None:
         name = BYTE_MODEL if is_corpus else _suitable(sizes)
     check_name(name)
+    if name not in PRESETS:
+        return _of_folder(Path(name), sizes, beside)
     spec = PRESETS[name]
     keys: list[Key] = [("preset", name, spec.in_words())]
     if sizes.vocabulary and (fitting := _vocabulary(sizes)) != spec.vocabulary:
         spec = spec.model_copy(update={"vocabulary": fitting})
         keys.append(("vocabulary", fitting, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"))
     return spec, keys
+
+
+def _of_folder(folder: Path, sizes: DataFacts, beside: Path) -> tuple[ModelSpec, list[Key]]:
+    """A model of transformers: from its weights if the folder has some, otherwise from its config alone."""
+    path, relative = str(folder.resolve()), Path(os.path.relpath(folder.resolve(), beside)).as_posix()
+    keys: list[Key] = [("kind", "hf", "a causal language model of transformers")]
+    if (folder / WEIGHTS).is_file() or (folder / INDEX).is_file():
+        keys.append(("weights", relative, "the run begins from these; relative to this file"))
+        return HuggingFaceSpec(weights=path), keys
+    vocabulary = _vocabulary(sizes)
+    keys += [
+        ("folder", relative, "with config.json; relative to this file"),
+        ("vocabulary", vocabulary, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"),
+    ]
+    return HuggingFaceSpec(folder=path, vocabulary=vocabulary), keys
 
 
 def _suitable(sizes: DataFacts) -> str:
