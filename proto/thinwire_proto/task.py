@@ -100,6 +100,10 @@ class Task(Protocol):
         """The model as transformers opens it without custom code. Raises ConfigError if it has no such form."""
         raise ConfigError("a model of this kind has no form that transformers opens; export to X.safetensors")
 
+    def merged(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        """Like `hugging_face`, but an adapter is merged into its base."""
+        return self.hugging_face(parameters, blobs)
+
 
 class Tokenizer(Protocol):
     """Converts between text and tokens."""

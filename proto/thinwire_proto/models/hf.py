@@ -16,12 +16,12 @@ from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.trained import manifest, trained
 from thinwire_proto.models.transformers_models import (
-    CONTEXT_DEFAULT_MAX,
     CausalLM,
     build,
     canonical_config,
     check_keys,
     check_same_model,
+    choose_context,
     in_files,
     load,
     sizes_of,
@@ -83,9 +83,7 @@ def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[HuggingFaceSpe
     vocabulary, longest = sizes_of(text)
     if spec.vocabulary not in (0, vocabulary):
         raise ConfigError(f"model.vocabulary: {source} has no vocab_size of its own; change it in a copy of the config")
-    if longest and spec.context > longest:
-        raise ConfigError(f"model.context is {spec.context}; {source} allows at most {longest}")
-    context = spec.context or min(longest or CONTEXT_DEFAULT_MAX, CONTEXT_DEFAULT_MAX)
+    context = choose_context(spec.context, longest, source)
     found = {"kind": "hf", "config": text, "vocabulary": vocabulary, "context": context}
     return HuggingFaceSpec.model_validate(found), {}
 

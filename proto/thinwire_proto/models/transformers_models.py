@@ -89,6 +89,13 @@ def sizes_of(config: str) -> tuple[int, int]:
     return vocabulary, context if isinstance(context, int) else 0
 
 
+def choose_context(given: int, longest: int, source: str) -> int:
+    """The context of a run. given: what its run file says, or 0. longest: that of the config. Raises ConfigError."""
+    if longest and given > longest:
+        raise ConfigError(f"model.context is {given}; {source} allows at most {longest}")
+    return given or min(longest or CONTEXT_DEFAULT_MAX, CONTEXT_DEFAULT_MAX)
+
+
 def build(config: str, device: torch.device | str, *, draw: bool = False) -> nn.Module:
     """The model of a canonical config, float32 on `device`. Without `draw`, its parameters have arbitrary values.
 

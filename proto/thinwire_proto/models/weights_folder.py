@@ -56,11 +56,14 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
-def read_tensors(folder: Path, manifest: Sequence[Parameter]) -> dict[str, Tensor]:
-    """The tensors of a manifest, float32 on the CPU. Raises ConfigError, naming the first that is missing or wrong."""
+def read_tensors(folder: Path, manifest: Sequence[Parameter], files: Sequence[Path] | None = None) -> dict[str, Tensor]:
+    """The tensors of a manifest, float32 on the CPU. files: where they are; by default in the folder's `weight_files`.
+
+    Raises ConfigError, naming the first that is missing or wrong.
+    """
     found: dict[str, Tensor] = {}
     shapes = {parameter.name: parameter.shape for parameter in manifest}
-    for path in weight_files(folder):
+    for path in weight_files(folder) if files is None else files:
         try:
             with safe_open(path, framework="pt") as file:
                 for name in shapes.keys() & set(file.keys()):

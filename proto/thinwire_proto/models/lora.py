@@ -1,0 +1,196 @@
+"""A LoRA adapter (arXiv 2106.09685) on a frozen model of transformers, as peft builds it.
+
+The base's weights are blobs of the contract. Each node fetches them once, and keeps them in the dtype of their files if
+that is bfloat16: half the memory of float32, and memory decides which machines can take part. The adapter is float32.
+float16 becomes float32, because its range is too small for a backward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from thinwire_proto.blobs import Blob, Blobs, blob_of
+from thinwire_proto.contract import ModelSpec, Parameter
+from thinwire_proto.contract.models.lora import ALL_LINEAR, BaseFile, LoraSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
+from thinwire_proto.models.trained import manifest
+from thinwire_proto.models.transformers_models import (
+    CausalLM,
+    build,
+    canonical_config,
+    choose_context,
+    in_files,
+    load,
+    sizes_of,
+)
+from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS, read_json, read_tensors, weight_files
+from thinwire_proto.task import MODEL_MAKERS, NO_BLOBS, TASKS, HuggingFaceModel, Task
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER = ".default"
+"""peft puts the adapter's name into the names of its parameters, and leaves it out of its files."""
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float32, "F32": torch.float32}
+"""The dtype in which the base is kept, by that of its files."""
+
+
+class Adapted(CausalLM):
+    """A model with an adapter. Its parameters have the names of peft's files."""
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            yield name.replace(ADAPTER, ""), parameter
+
+
+@TASKS.register("lora")
+class LoraTask(Task):
+    """The `Task` of the model kind `lora`."""
+
+    def __init__(self, spec: LoraSpec) -> None:
+        self._spec = spec
+
+    def manifest(self) -> tuple[Parameter, ...]:
+        return _manifest_of(self._spec)
+
+    def blobs(self) -> tuple[Blob, ...]:
+        return self._spec.blobs
+
+    def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
+        """As peft draws them: the first matrix uniformly, the second 0, so that the adapter changes nothing."""
+        generator = torch.Generator().manual_seed(seed)
+        return {parameter.name: _drawn(parameter, generator) for parameter in self.manifest()}
+
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Adapted:
+        spec = self._spec
+        if torch.device(device).type == "meta":
+            base = build(spec.config, "meta")
+        else:
+            paths = [blobs.path(blob) for blob in spec.blobs]
+            base = _base(paths, spec.config, _dtype(paths)).to(device)
+        return Adapted(_with_adapter(base, spec), spec.context)
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        """Read an adapter in peft's layout."""
+        return read_tensors(folder, self.manifest(), [folder / ADAPTER_WEIGHTS])
+
+    def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        """The adapter alone, as `peft.PeftModel` opens it on the base."""
+        config = _with_adapter(build(self._spec.config, "meta"), self._spec).peft_config["default"].to_dict()
+        config |= {"target_modules": sorted(config["target_modules"]), "inference_mode": True}
+        adapter = json.loads(json.dumps(config, default=str))
+        return HuggingFaceModel(json.loads(self._spec.config), {n: t.cpu() for n, t in parameters.items()}, adapter)
+
+    def merged(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        """The base with the adapter merged into it. Needs memory for the base in float32."""
+        paths = [blobs.path(blob) for blob in self._spec.blobs]
+        model = Adapted(_with_adapter(_base(paths, self._spec.config, torch.float32), self._spec), self._spec.context)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(parameters[name])
+            adapted: Any = model.inner
+            whole = adapted.merge_and_unload()
+        tensors = {name: parameter.detach() for name, parameter in whole.named_parameters()}
+        config = json.loads(self._spec.config) | {"architectures": [type(whole).__name__], "dtype": "float32"}
+        return HuggingFaceModel(config, in_files(whole, tensors))
+
+
+@lru_cache(maxsize=16)
+def _manifest_of(spec: LoraSpec) -> tuple[Parameter, ...]:
+    return manifest(LoraTask(spec).model("meta"))
+
+
+def complete(spec: ModelSpec, go_on: Callable[[], None]) -> tuple[LoraSpec, Mapping[Blob, Path]]:
+    """See `thinwire_proto.task.complete_model`. Reads the whole base to hash it."""
+    assert isinstance(spec, LoraSpec)
+    if not spec.base:
+        raise ConfigError("model.base: a folder with config.json and safetensors is needed for model.kind = 'lora'")
+    folder = Path(spec.base)
+    text = canonical_config(read_json(folder / CONFIG), str(folder / CONFIG))
+    vocabulary, longest = sizes_of(text)
+    context = choose_context(spec.context, longest, str(folder / CONFIG))
+    paths = weight_files(folder)
+    _dtype(paths)
+    blobs = {}
+    for path in paths:
+        go_on()
+        blobs[blob_of(path)] = path
+    files = tuple(BaseFile(hash=blob.hash, size=blob.size) for blob in blobs)
+    return spec.model_copy(update={"config": text, "files": files, "vocabulary": vocabulary, "context": context}), blobs
+
+
+MODEL_MAKERS["lora"] = complete
+
+
+def _with_adapter(base: nn.Module, spec: LoraSpec) -> Any:
+    """Freeze a base and add the adapter, with arbitrary values. Raises ConfigError if there is no such target."""
+    peft = import_extra("peft", "lora")
+    config = peft.LoraConfig(
+        r=spec.rank,
+        lora_alpha=int(spec.alpha) if spec.alpha.is_integer() else spec.alpha,  # peft's own type is int
+        lora_dropout=spec.dropout,
+        target_modules=ALL_LINEAR[0] if spec.targets == ALL_LINEAR else list(spec.targets),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=spec.base_name or None,
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft and transformers deprecate each other's names
+            return peft.get_peft_model(base, config).train()
+    except ValueError as error:
+        linear = {name.rpartition(".")[2] for name, module in base.named_modules() if isinstance(module, nn.Linear)}
+        raise ConfigError(f"model.targets: {error}; the base has {', '.join(sorted(linear))}") from None
+
+
+def _drawn(parameter: Parameter, generator: torch.Generator) -> Tensor:
+    """The first values of one of peft's tensors."""
+    tensor = torch.zeros(parameter.shape)
+    if ".lora_A." in parameter.name:
+        return nn.init.kaiming_uniform_(tensor, a=math.sqrt(5), generator=generator)
+    if parameter.name.endswith(".lora_embedding_B"):
+        return nn.init.normal_(tensor, generator=generator)
+    return tensor
+
+
+def _base(paths: Sequence[Path], config: str, dtype: torch.dtype) -> nn.Module:
+    """The base, on the CPU. paths: its safetensors files, under any names. Raises ConfigError."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / CONFIG).write_text(config, encoding="utf-8")
+        names = [WEIGHTS]
+        if len(paths) > 1:
+            names = [f"model-{number:05}-of-{len(paths):05}.safetensors" for number in range(1, len(paths) + 1)]
+            index = {tensor: name for name, path in zip(names, paths, strict=True) for tensor in _dtypes(path)}
+            (Path(folder) / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}), encoding="utf-8")
+        for name, path in zip(names, paths, strict=True):
+            (Path(folder) / name).symlink_to(path.resolve())
+        return load(Path(folder), config, dtype)
+
+
+def _dtype(paths: Sequence[Path]) -> torch.dtype:
+    """The dtype in which a base is kept. Raises ConfigError."""
+    found = {dtype for path in paths for dtype in _dtypes(path).values()}
+    for dtype in sorted(found - DTYPES.keys()):
+        raise ConfigError(f"the base has a tensor of type {dtype}; take a base in float32, float16 or bfloat16")
+    return torch.bfloat16 if found == {"BF16"} else torch.float32
+
+
+def _dtypes(path: Path) -> dict[str, str]:
+    """The dtype of each tensor of a safetensors file, as its header names it. Raises ConfigError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path}: cannot be read as safetensors: {error}") from None

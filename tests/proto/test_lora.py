@@ -1,0 +1,201 @@
+"""LoRA: only the adapter is trained, the base comes from blobs, and peft opens what is exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from support.toy_kinds import SlopesSpec
+from support.two_nodes import Counting, TwoNodes
+from thinwire_coordinator.ledger.state_directory import create_state, keep_blobs
+from thinwire_proto.blobs import BlobFolder, BlobMissing
+from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract
+from thinwire_proto.contract.models.lora import LoraSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.replica import load_replica
+from thinwire_proto.models.lora import LoraTask
+from thinwire_proto.models.transformers_models import build, canonical_config
+from thinwire_proto.task import Stateless, complete_model
+
+CONFIG: dict[str, Any] = {
+    **{"model_type": "qwen3", "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "intermediate_size": 80, "max_position_embeddings": 48, "head_dim": 16},
+    "tie_word_embeddings": True,
+}
+
+
+def base_folder(folder: Path, dtype: torch.dtype = torch.float32, parts: int = 1) -> Path:
+    """A folder with a base of one or several files."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(1)
+        model = build(canonical_config(CONFIG, "config"), "cpu", draw=True)
+    tensors = {name: (4 * tensor.detach()).to(dtype) for name, tensor in model.named_parameters()}
+    if parts == 1:
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        return folder
+    files = {name: f"model-{number % parts}.safetensors" for number, name in enumerate(tensors)}
+    for file in set(files.values()):
+        save_file({name: tensors[name] for name in tensors if files[name] == file}, folder / file, {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return folder
+
+
+def made(base: Path, blobs: Path, **keys: Any) -> tuple[LoraTask, Contract, BlobFolder]:
+    """What a new run has: the task, the contract and the folder of blobs."""
+    schedule = {"learning_rate": 0.02, "warmup_steps": 1, "steps": 100}
+    run = {"model": LoraSpec(base=str(base), **keys), "data": SlopesSpec(), "schedule": schedule}
+    spec, paths = complete_model(RunSpec.model_validate(run).model, lambda: None)
+    assert isinstance(spec, LoraSpec)
+    task = LoraTask(spec)
+    contract = Contract.model_validate(run | {"model": spec, "parameters": task.manifest()})
+    return task, contract, keep_blobs(blobs, paths, lambda: None)
+
+
+@torch.no_grad()
+def logits_of(model: Any, tokens: Tensor) -> Tensor:
+    found: Tensor = model.eval()(input_ids=tokens[None]).logits[0, -1]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize(
+    ("dtype", "parts", "keys"),
+    [(torch.float32, 3, {}), (torch.bfloat16, 1, {"targets": ("q_proj", "v_proj"), "rank": 4, "dropout": 0.1})],
+    ids=["all matrices, float32 in three files", "two matrices, bfloat16"],
+)
+def test_nodes_train_an_adapter_that_peft_opens(
+    dtype: torch.dtype, parts: int, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    from peft import PeftModel  # noqa: PLC0415 - takes seconds
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    base = base_folder(tmp_path / "base", dtype, parts)
+    task, contract, blobs = made(base, tmp_path / "blobs", **keys)
+    assert len(task.blobs()) == parts
+    assert {part in p.name for p in contract.parameters for part in ("lora_A", "lora_B")} == {True, False}
+    nodes = TwoNodes(contract, Counting(32), task.initial_state(1), blobs)
+    nodes.train(8)
+    nodes.check_exact()
+    assert nodes.losses[-1] < 0.8 * nodes.losses[0]
+
+    model = nodes.computes[0]._model.model
+    assert isinstance(model, torch.nn.Module)
+    frozen = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
+    assert {tensor.dtype for tensor in frozen.values()} == {dtype}
+    first = load_file(base / ("model.safetensors" if parts == 1 else "model-0.safetensors"))
+    embedding = next(tensor for name, tensor in frozen.items() if name.endswith("embed_tokens.weight"))
+    assert torch.equal(embedding, first["model.embed_tokens.weight"])
+
+    parameters = nodes.trainers[0].replica.tensors
+    exported = task.hugging_face(parameters, blobs)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps(exported.adapter))
+    save_file(exported.tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    tokens = torch.randint(0, 96, (20,), generator=torch.Generator().manual_seed(1))
+    before = logits_of(plain, tokens)
+    theirs = logits_of(PeftModel.from_pretrained(plain, adapter), tokens)
+    with torch.no_grad():
+        ours = Stateless(task.model("cpu", blobs)).next_logits(parameters, tokens)
+    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    assert (ours - before).abs().max() > 1e-2 * theirs.abs().max()
+    loaded = task.load(adapter)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in parameters.items())
+
+    merged = task.merged(parameters, blobs)
+    whole = tmp_path / "merged"
+    whole.mkdir()
+    (whole / "config.json").write_text(json.dumps(merged.config))
+    save_file(merged.tensors, whole / "model.safetensors", {"format": "pt"})
+    opened, report = AutoModelForCausalLM.from_pretrained(whole, output_loading_info=True)
+    assert not any(report.values())
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    expected = logits_of(PeftModel.from_pretrained(plain, adapter), tokens)
+    assert (logits_of(opened, tokens) - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_a_new_adapter_changes_nothing(tmp_path: Path) -> None:
+    task, contract, blobs = made(base_folder(tmp_path / "base"), tmp_path / "blobs")
+    first = task.initial_state(7)
+    assert list(first) == [parameter.name for parameter in contract.parameters]
+    for name, tensor in first.items():
+        if ".lora_B." in name:
+            assert not tensor.any()
+        else:
+            bound = tensor.shape[1] ** -0.5  # of peft: uniform with a = √5
+            assert 0.9 * bound < tensor.abs().max() <= bound
+    tokens = torch.arange(20)
+    with torch.no_grad():
+        ours = Stateless(task.model("cpu", blobs)).next_logits(first, tokens)
+        base = build(canonical_config(CONFIG, "config"), "cpu")
+        base.load_state_dict(load_file(tmp_path / "base" / "model.safetensors"), strict=False)
+        assert torch.allclose(ours, logits_of(base, tokens), atol=1e-5)
+
+
+def test_the_base_is_needed_to_compute_and_not_for_the_manifest(tmp_path: Path) -> None:
+    task, contract, _ = made(base_folder(tmp_path / "base"), tmp_path / "blobs")
+    assert task.manifest() == contract.parameters
+    with pytest.raises(BlobMissing):
+        task.model("cpu", BlobFolder(tmp_path / "none"))
+
+
+def test_the_contract_names_the_base_by_its_hash(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    _, contract, _ = made(base, tmp_path / "blobs")
+    assert parse_contract(contract.written) == contract
+    assert str(tmp_path) not in contract.written.decode()
+    run = RunSpec.model_validate(
+        {"model": LoraSpec(base=str(base)), "data": SlopesSpec(), "schedule": contract.schedule}
+    )
+    assert contract_like(contract, run) == contract
+    other = run.model_copy(update={"model": LoraSpec(base=str(base), rank=9)})
+    assert contract_like(contract, other) != contract
+
+
+def test_the_coordinator_keeps_the_base_and_starts_from_an_adapter(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    model = LoraSpec(base=str(base))
+    (tmp_path / "state").mkdir()
+    create_state(tmp_path / "state", RunSpec(model=model, data=SlopesSpec()))
+    contract = parse_contract((tmp_path / "state" / "contract.json").read_bytes())
+    (kept,) = (tmp_path / "state" / "blobs").iterdir()
+    assert kept.read_bytes() == (base / "model.safetensors").read_bytes()
+    first = load_replica(contract, tmp_path / "state" / "snapshots" / "0.safetensors")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    save_file(first.tensors, adapter / "adapter_model.safetensors")
+    again = RunSpec(model=model.model_copy(update={"weights": str(adapter)}), data=SlopesSpec())
+    (tmp_path / "second").mkdir()
+    create_state(tmp_path / "second", again)
+    second = load_replica(contract, tmp_path / "second" / "snapshots" / "0.safetensors")
+    assert second.state_hash() == first.state_hash()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"base": ""}, r"model\.base: a folder .* is needed"),
+        ({"targets": ("qq_proj",)}, r"model\.targets: .*qq_proj.*; the base has .*q_proj, up_proj, v_proj"),
+        ({"context": 49}, "context is 49; .* at most 48"),
+    ],
+)
+def test_a_wrong_run_file_is_refused(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+    spec = LoraSpec(**{"base": str(base_folder(tmp_path / "base"))} | keys)
+    with pytest.raises(ConfigError, match=said):
+        LoraTask(complete_model(spec, lambda: None)[0]).manifest()  # type: ignore[arg-type]
+
+
+def test_a_base_of_integers_is_refused(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    save_file({"a": torch.ones(3, dtype=torch.int8)}, base / "model.safetensors")
+    with pytest.raises(ConfigError, match="type I8; take a base in float32, float16 or bfloat16"):
+        complete_model(LoraSpec(base=str(base)), lambda: None)
