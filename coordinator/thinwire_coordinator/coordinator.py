@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from thinwire_coordinator.ledger.state_directory import (
 )
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
@@ -70,6 +71,8 @@ class CoordinatorSettings:
     """Whether the page may use another port if this one is taken."""
     ready_file: Path | None = None
     """File to write when nodes can join; None: in the state directory."""
+    sinks: SinkSettings = field(default_factory=SinkSettings)
+    """Where else to write the curves and the metrics."""
 
     @property
     def ready(self) -> Path:
@@ -100,6 +103,8 @@ class Coordinator:
         self._server: Server | None = None
         self.readiness = Readiness()
         self._exposition = Exposition(self.readiness, self._workers)
+        self._sinks = Sinks(settings.sinks, settings.state_dir)
+        self._exposition.metrics.registry.register(self._sinks)
         self._page = Page(self.readiness)
         self._web: WebServer | None = None
 
@@ -145,6 +150,7 @@ class Coordinator:
 
     async def _startup(self) -> None:
         settings, folder = self._settings, self._settings.state_dir
+        self._sinks.check()
         self._lock = lock_state(folder)
         prepare_ready(settings.ready)
         if settings.http is not None:
@@ -171,9 +177,13 @@ class Coordinator:
         swarm.events.watchers += self._watchers
         every, samples = settings.evaluate_every, settings.evaluate_samples
         self._upkeep = Upkeep(swarm, replica, retention, every, samples, samples=self._web is not None)
-        if self._web is not None:
+        if self._web is not None or self._sinks.reads_metrics:
             self._exposition.begin(swarm, settings.keep, needs, recorded.newest)
+        if self._web is not None:
             self._page.open(swarm)
+        memories = self._sinks.recall()
+        totals = await self._run_at_start(self._sinks.totals, memories, swarm)
+        self._sinks.begin(swarm, memories, totals, self._exposition)
         await self._listen(swarm)
 
     async def _run_at_start(self, work: Callable[..., Result], *arguments: object) -> Result:
@@ -254,6 +264,7 @@ class Coordinator:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._swarm is not None:
             self._swarm.stop()  # otherwise a round could open after the workers are closed
+        await self._sinks.close()
         if self._web is not None:
             self._page.close()
             await self._web.stop()

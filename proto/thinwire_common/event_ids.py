@@ -55,6 +55,7 @@ FIELDS = {
     "sent_bytes": "payload sent, in bytes",
     "set": "name of the held-out set",
     "short_bytes": "missing disk space, in bytes",
+    "sink": "tensorboard, wandb or otlp",
     "slept_s": "how long the machine slept, in seconds",
     "step": "the step, which is the number of updates before it",
     "steps": "number of steps of the whole run",
@@ -81,6 +82,9 @@ COORDINATOR = {
     "coordinator.bodies_missing": EventType(
         "Bodies of updates are missing; `step` is that of the first.", ("place", "bodies", "step")
     ),
+    "coordinator.sink_behind": EventType("A sink does not keep up, so points are left out of it.", ("sink",)),
+    "coordinator.sink_failed": EventType("A sink cannot be written; the run goes on.", ("sink", "reason")),
+    "coordinator.sink_abandoned": EventType("A sink has not ended in time; the coordinator did.", ("sink",)),
     "coordinator.loss_measured": EventType(
         "The loss on a held-out set was measured.", ("step", "set", "loss", "bits_per_byte", "measured_by")
     ),

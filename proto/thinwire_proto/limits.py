@@ -63,6 +63,8 @@ FETCH_SILENT_S = 5 * ROUND_TRIP_MAX_S
 """A source that sends almost nothing of a blob for so long is given up, and another one is tried."""
 SOURCE_REST_S = 30 * ROUND_TRIP_MAX_S
 """A source that was given up is tried last for so long, and a shard that could not be read is tried again after it."""
+SINKS_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
+"""When the coordinator stops, its sinks may take so long to write what they still have."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S

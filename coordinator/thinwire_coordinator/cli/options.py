@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -14,6 +15,13 @@ DEFAULT_HTTP = "127.0.0.1:7701"
 NO_HTTP = "off"
 KEEP_MIN = 2
 """Minimum number of snapshots to keep: one to continue from, and one to fall back to."""
+
+
+def _otlp(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"{text!r} is not a URL, as in http://127.0.0.1:4318")
+    return text
 
 
 def _http(text: str) -> str:
@@ -75,6 +83,21 @@ class ServeOptions(RunStateOptions):
         None,
         metavar="FILE",
         shown="ready.json in the state directory",
+    )
+    tensorboard: Path | None = option(
+        "also write the curves for TensorBoard into a folder of this run; needs thinwire[tensorboard]",
+        None,
+        metavar="DIR",
+    )
+    wandb: str | None = option(
+        "also log the curves to this project of Weights & Biases; needs thinwire[wandb]",
+        None,
+        metavar="PROJECT",
+    )
+    otlp: Annotated[str, AfterValidator(_otlp)] | None = option(
+        "also push the metrics to this OpenTelemetry receiver (OTLP over HTTP); needs thinwire[otlp]",
+        None,
+        metavar="URL",
     )
 
 

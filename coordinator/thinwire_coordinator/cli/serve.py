@@ -9,6 +9,7 @@ from thinwire_common.logs import log_to_stderr
 from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
+from thinwire_coordinator.observe.sinks.sinks import SinkSettings
 
 
 def serve(options: ServeOptions) -> None:
@@ -26,6 +27,7 @@ def serve(options: ServeOptions) -> None:
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,
         ready_file=options.ready_file,
+        sinks=SinkSettings(options.tensorboard, options.wandb, options.otlp),
     )
 
     async def run() -> None:

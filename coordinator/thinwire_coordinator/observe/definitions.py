@@ -27,25 +27,27 @@ STATE = METRICS.gauge(
 )
 READY = METRICS.gauge("ready", "1 while nodes can join (as /readyz reports), otherwise 0.")
 TERM = METRICS.gauge("term", "Number of times that a coordinator has started on this run, including the current one.")
-PARAMETERS = METRICS.gauge("parameters", "Number of parameters of the model.")
+PARAMETERS = METRICS.gauge("parameters", "Number of parameters of the model.", unit="{parameter}")
 
 # rounds
 ROUND = METRICS.gauge("round", "Number of the newest round that was opened.")
 ROUND_LENGTH_SECONDS = METRICS.gauge("round_length_seconds", "Length of a round, from the contract.")
-STEP = METRICS.gauge("step", "Updates sealed so far.")
-STEPS = METRICS.gauge("steps", "Updates in the whole run.")
+STEP = METRICS.gauge("step", "Updates sealed so far.", unit="{step}")
+STEPS = METRICS.gauge("steps", "Updates in the whole run.", unit="{step}")
 ROUNDS_SEALED = METRICS.counter(
     "rounds_sealed_total",
     "Rounds that ended with a sealed update. reason: everybody (every awaited node contributed), time (the "
     "deadline passed).",
     "reason",
     values=("everybody", "time"),
+    unit="{round}",
 )
 ROUNDS_VOID = METRICS.counter(
     "rounds_void_total",
     "Rounds that ended with too few contributions. reason: why they ended, as in rounds_sealed_total.",
     "reason",
     values=("everybody", "time"),
+    unit="{round}",
 )
 SEALED_TIMESTAMP_SECONDS = METRICS.gauge(
     "sealed_timestamp_seconds",
@@ -68,6 +70,7 @@ CONTRIBUTIONS = METRICS.counter(
     "replica_differs, base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained.",
     "outcome",
     values=OUTCOMES,
+    unit="{contribution}",
 )
 CONTRIBUTION_AFTER_OPEN_SECONDS = METRICS.histogram(
     "contribution_after_open_seconds",
@@ -86,19 +89,22 @@ FINGERPRINTS_COMPARED = METRICS.counter(
     "different.",
     "result",
     values=("equal", "different"),
+    unit="{fingerprint}",
 )
 
 # learning
-TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.")
+TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.", unit="{token}")
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
     "Training loss of the newest sealed round: mean over the samples of its contributions, in nats per token.",
+    unit="{nat}/{token}",
 )
 HELD_OUT_LOSS = METRICS.gauge(
     "held_out_loss",
     "Newest loss on samples that no node trains on, in nats per token. NaN if the run has diverged. The perplexity is "
     "exp(held_out_loss). set: name of the held-out set; at most 16 sets are measured.",
     "set",
+    unit="{nat}/{token}",
 )
 HELD_OUT_LOSS_STEP = METRICS.gauge("held_out_loss_step", "Step at which held_out_loss was measured.", "set")
 HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(
@@ -110,20 +116,23 @@ HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(
 LEARNING_RATE = METRICS.gauge("learning_rate", "Learning rate of the newest sealed update.")
 
 # votes and updates
-VOTES = METRICS.counter("votes_total", "Components in accepted contributions.")
+VOTES = METRICS.counter("votes_total", "Components in accepted contributions.", unit="{component}")
 VOTES_BYTES = METRICS.counter(
     "votes_bytes_total",
     "Payload bytes of accepted contributions. 8 · votes_bytes_total / votes_total is the number of "
     "bits per component sent up.",
 )
-UPDATE_COMPONENTS = METRICS.counter("update_components_total", "Components in sealed updates.")
+UPDATE_COMPONENTS = METRICS.counter("update_components_total", "Components in sealed updates.", unit="{component}")
 UPDATE_BODY_BYTES = METRICS.counter(
     "update_body_bytes_total",
     "Bytes of sealed updates, each counted once. 8 · update_body_bytes_total / update_components_total is the "
     "number of bits per component sent down.",
 )
 UPDATES = METRICS.counter(
-    "updates_total", "Sealed updates by encoding; the smallest one is used. codec: votes, signs.", "codec"
+    "updates_total",
+    "Sealed updates by encoding; the smallest one is used. codec: votes, signs.",
+    "codec",
+    unit="{update}",
 )
 
 # bytes
@@ -134,13 +143,15 @@ PAYLOAD_BYTES = METRICS.counter(
     "direction",
     "kind",
 )
-MESSAGES = METRICS.counter("messages_total", "gRPC messages. Labels as in payload_bytes_total.", "direction", "kind")
+MESSAGES = METRICS.counter(
+    "messages_total", "gRPC messages. Labels as in payload_bytes_total.", "direction", "kind", unit="{message}"
+)
 WIRE_BYTES = METRICS.counter(
     "wire_bytes_total",
     "Bytes of TCP segments, including headers and retransmissions, as counted by the kernel. Linux only.",
     "direction",
 )
-CONNECTIONS = METRICS.gauge("connections", "Open TCP connections to the gRPC port. Linux only.")
+CONNECTIONS = METRICS.gauge("connections", "Open TCP connections to the gRPC port. Linux only.", unit="{connection}")
 DENSE_ALLREDUCE_BYTES = METRICS.counter(
     "dense_allreduce_bytes_total",
     "Bytes that the nodes would have sent with a ring all-reduce of fp32 gradients: for each sealed round with "
@@ -154,23 +165,34 @@ COMPRESSION_RATIO = METRICS.gauge(
 )
 
 # nodes
-NODES = METRICS.gauge("nodes", "Nodes known to this process. state: active, away.", "state")
-NODES_CAME = METRICS.counter("nodes_came_total", "Number of times that a node became active.")
+NODES = METRICS.gauge("nodes", "Nodes known to this process. state: active, away.", "state", unit="{node}")
+NODES_CAME = METRICS.counter("nodes_came_total", "Number of times that a node became active.", unit="{node}")
 NODES_WENT = METRICS.counter(
     "nodes_went_total",
     "Number of times that a node stopped being active. reason: left (it announced this), lost (it did not).",
     "reason",
     values=("left", "lost"),
+    unit="{node}",
 )
 FETCHES = METRICS.counter(
     "fetches_total",
     "Number of times that a node started to fetch a file while catching up. what: snapshot, corpus, blob.",
     "what",
     values=("snapshot", "corpus", "blob"),
+    unit="{fetch}",
 )
 WATCHER_FAILURES = METRICS.counter(
     "watcher_failures_total",
     "Exceptions in observers: metrics, page and history. Each one is logged; none of them ends the run.",
+    unit="{failure}",
+)
+SINK_ITEMS = METRICS.counter(
+    "sink_items_total",
+    "Items given to sinks: points of curves, and for otlp all metrics at one time. sink: tensorboard, wandb, otlp. "
+    "outcome: written, dropped (the sink does not keep up), failed (writing them raised an exception).",
+    "sink",
+    "outcome",
+    unit="{item}",
 )
 
 # the machine
@@ -179,6 +201,7 @@ QUEUE_DEPTH = METRICS.gauge(
     "Jobs that are queued or running on a worker thread. queue: seal, query, fetch, watch, snapshot, "
     "replica, merge, evaluation.",
     "queue",
+    unit="{job}",
 )
 DISK_FREE_BYTES = METRICS.gauge(
     "disk_free_bytes",

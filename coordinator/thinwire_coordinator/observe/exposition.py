@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -72,11 +73,16 @@ class Exposition:
     def listening(self, port: int) -> None:
         self._counters.counts.traffic.listening_at(port)
 
+    def collect(self) -> list[Metric]:
+        """All metrics now. Only on the event loop, because the swarm changes there."""
+        return list(self.metrics.registry.collect())
+
     async def answer(self, request: Request) -> Response:
-        await self._look()
+        await self.look()
         return Response(generate_latest(self.metrics.registry), headers=SAFETY, media_type=CONTENT_TYPE)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Measure connections and disks, as far as their budgets allow."""
         now = time.monotonic()
         connections = self._counters.counts.traffic.connections
         if connections is not None and self._look_at_wire.due(now):

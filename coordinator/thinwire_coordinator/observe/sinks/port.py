@@ -1,0 +1,41 @@
+"""What a sink is, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+TRAINING = "training"
+HELD_OUT = "held out"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Figures of a run at one step.
+
+    series: TRAINING, or HELD_OUT and the name of the set. Steps ascend within a series, but a loss may be measured
+    after the next step is sealed. step: number of updates sealed. at: Unix time in seconds. values: by name, such as
+    `loss/training`. tokens, bytes_up, bytes_down: totals of the run so far, which a restarted coordinator continues.
+    """
+
+    series: str
+    step: int
+    at: float
+    values: Mapping[str, float]
+    tokens: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+Item_contra = TypeVar("Item_contra", contravariant=True)
+
+
+class Sink(Protocol[Item_contra]):
+    """Where items go. One thread calls all methods. They may block and raise anything."""
+
+    def write(self, items: Sequence[Item_contra]) -> None:
+        """Write items, in order. When it returns, they have left this process."""
+
+    def close(self) -> None:
+        """End. Called once, also if nothing was written or if writing failed."""

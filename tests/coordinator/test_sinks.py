@@ -1,0 +1,328 @@
+"""Tests sinks: curves read back with the readers of TensorBoard and W&B, and sinks that hang, raise or fall behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram
+
+from support.sealed_run import make_run
+from support.sink_readers import OtlpReceiver, wandb_runs
+from support.swarm_bench import Bench
+from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_coordinator.observe.counters import Counters
+from thinwire_coordinator.observe.definitions import METRICS
+from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.observe.sinks import sinks as facade
+from thinwire_coordinator.observe.sinks.fold import Fold
+from thinwire_coordinator.observe.sinks.memory import Continued, Totals, recall, totals_at
+from thinwire_coordinator.observe.sinks.otel_names import otel_name
+from thinwire_coordinator.observe.sinks.otlp import Otlp, PushFailed, Scrape, endpoint_of
+from thinwire_coordinator.observe.sinks.port import HELD_OUT, TRAINING, Point
+from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
+from thinwire_coordinator.observe.sinks.tensorboard import TensorBoard
+from thinwire_coordinator.observe.sinks.wandb import WeightsAndBiases
+from thinwire_coordinator.observe.sinks.worker import SinkWorker
+from thinwire_coordinator.swarm.counts import Counts
+from thinwire_coordinator.swarm.events import LossMeasured, RoundSealed
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.rows import Counted
+
+PATIENCE_S = 60.0
+SUFFIXES = {"By": "bytes", "s": "seconds", "1": "ratio"}
+
+
+def training(step: int, loss: float = 2.0) -> Point:
+    return Point(TRAINING, step, 1000.0 + step, {"loss/training": loss, "nodes": 3}, tokens=10 * step, bytes_up=step)
+
+
+class Gate:
+    """A sink that waits until it is opened, and then raises `error`, if there is one."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.entered = threading.Event()
+        self.open = threading.Event()
+        self.got: list[Point] = []
+        self.error = error
+        self.closed = False
+
+    def write(self, items: Sequence[Point]) -> None:
+        self.entered.set()
+        assert self.open.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+        self.got += items
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ended(worker: SinkWorker[Point]) -> None:
+    worker.close()
+    worker.join(time.monotonic() + PATIENCE_S)
+
+
+def test_a_full_queue_drops_and_counts_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    worker: SinkWorker[Point] = SinkWorker("tensorboard", gate, queue_max=4)
+    worker.start()
+    worker.offer(training(0))
+    assert gate.entered.wait(PATIENCE_S)
+    with caplog.at_level(logging.WARNING):
+        for step in range(1, 8):
+            worker.offer(training(step))  # returns although the sink hangs
+    assert worker.dropped == 3
+    assert len(caplog.records) == 1
+    gate.open.set()
+    ended(worker)
+    assert [point.step for point in gate.got] == [0, 1, 2, 3, 4]
+    assert (worker.written, worker.failed, gate.closed) == (5, 0, True)
+
+
+def test_a_sink_that_raises_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(ConnectionError("nobody listens"))
+    gate.open.set()
+    worker: SinkWorker[Point] = SinkWorker("wandb", gate)
+    worker.offer(training(1))
+    worker.offer(training(2))
+    with caplog.at_level(logging.WARNING):
+        worker.start()
+        assert gate.entered.wait(PATIENCE_S)
+        worker.offer(training(3))
+        ended(worker)
+    assert (worker.written, worker.failed) == (0, 3)
+    assert [record.message for record in caplog.records if "nobody listens" in record.message] == [
+        "wandb cannot be written: nobody listens; the run goes on, and later points are tried again"
+    ]
+    assert gate.closed
+
+
+def test_a_sink_that_hangs_does_not_keep_the_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    worker: SinkWorker[Point] = SinkWorker("wandb", gate)
+    worker.start()
+    worker.offer(training(1))
+    assert gate.entered.wait(PATIENCE_S)
+    worker.close()
+    worker.join(time.monotonic())  # returns
+    assert "has not taken its last points" in caplog.text
+    gate.open.set()
+    worker.join(time.monotonic() + PATIENCE_S)
+
+
+def sealed(step: int, at: float) -> RoundSealed:
+    counted = tuple(Counted(f"{node:032x}", b"", 4, 8) for node in range(2))
+    return RoundSealed(
+        round=step, step=step, at=at, why="", counted=counted, tokens=512, loss=3.0, learning_rate=1e-3,
+        update_bytes=50, components=9, codec="votes", gather_s=0.0, merge_s=0.0, seal_s=0.0,
+    )  # fmt: skip
+
+
+def test_events_fold_to_points_that_continue_the_totals() -> None:
+    counts, points = Counts(1000), list[Point]()
+    fold = Fold(counts, Totals(10, 5000, 70, 90), points.append, wall=lambda: 7.0)
+    for event in (sealed(10, 1.0), sealed(11, 3.0), LossMeasured(11, "wiki", 2.5)):
+        counts.traffic.received.add("contribution", 30)
+        counts.watch(event)
+        fold.watch(event)
+    first, second, held_out = points
+    assert (first.step, first.tokens, first.bytes_up, first.bytes_down) == (11, 5512, 100, 90)
+    assert "tokens_per_s" not in first.values  # nothing is known of the time before
+    expected = {"loss/training": 3.0, "learning_rate": 1e-3, "nodes": 2, "tokens": 6024, "tokens_per_s": 256}
+    assert second.values == expected | {"bytes/up": 130, "bytes/down": 90}
+    assert (held_out.series, held_out.step, held_out.values) == (f"{HELD_OUT} wiki", 11, {"loss/held_out/wiki": 2.5})
+
+
+def test_totals_continue_from_the_memory_and_the_ledger(tmp_path: Path) -> None:
+    make_run(tmp_path, 3)
+    state = open_state(tmp_path)
+    row_tokens = 2 * 8 * 32
+    assert totals_at(3, [], state.ledger, 32) == Totals(3, 3 * row_tokens)
+    known = [Totals(2, 2 * row_tokens, 70, 90), Totals(1, 77, 1, 1), Totals(9, 0, 0, 0)]  # of another ledger: step 9
+    assert totals_at(3, known, state.ledger, 32) == Totals(3, 3 * row_tokens, 70, 90)
+    state.close()
+
+
+def test_tensorboard_reads_a_curve_over_a_restart_without_double_steps(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - slow
+
+    folder, memory = tmp_path / "curves", tmp_path / "tensorboard.json"
+    for points in (
+        [training(1, 3.0), Point(HELD_OUT, 0, 1000.0, {"loss/held_out": 5.5}), training(2, math.nan)],
+        [training(2, 9.0), Point(HELD_OUT, 0, 1000.0, {"loss/held_out": 9.0}), training(3, 2.0)],
+    ):
+        sink = Continued(TensorBoard(folder), recall(memory, str(folder)))
+        sink.write(points[:2])
+        sink.write(points[2:])
+        sink.close()
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) == {"loss/training", "loss/held_out", "nodes"}
+    losses = [(event.step, event.value, event.wall_time) for event in read.Scalars("loss/training")]
+    assert losses[::2] == [(1, 3.0, 1001.0), (3, 2.0, 1003.0)]
+    assert losses[1][0] == 2
+    assert math.isnan(losses[1][1])
+    assert [(event.step, event.value) for event in read.Scalars("loss/held_out")] == [(0, 5.5)]
+
+
+def test_wandb_continues_its_offline_run_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb  # noqa: PLC0415 - slow
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    ids = []
+    for points in ([training(1, 3.0), training(2, 2.5)], [training(2, 9.0), training(3, 2.0)]):
+        memory = recall(tmp_path / "wandb.json", "project")
+        sink = Continued(WeightsAndBiases("project", memory, tmp_path, {"schedule": {"steps": 9}}), memory)
+        sink.write(points)
+        sink.close()
+        ids.append(memory.run_id)
+    wandb.teardown()  # otherwise processes that later tests start share its service
+    runs = wandb_runs(tmp_path)
+    assert [run_id for run_id, _ in runs] == ids
+    assert ids[0] == ids[1]
+    rows = [row for _, logged in runs for row in logged]
+    assert [(row["step"], row["loss/training"]) for row in rows] == [(1, 3.0), (2, 2.5), (3, 2.0)]
+    numbers = [row["_step"] for row in rows]
+    assert numbers == sorted(set(numbers))  # wandb refuses a number that does not ascend
+
+
+def test_a_new_target_begins_new_curves_and_keeps_the_totals(tmp_path: Path) -> None:
+    first = recall(tmp_path / "a.json", "one")
+    first.newest, first.totals = {TRAINING: 5}, Totals(5, 50, 5, 5)
+    first.save()
+    again, other = recall(tmp_path / "a.json", "one"), recall(tmp_path / "a.json", "two")
+    assert (again.run_id, again.newest) == (first.run_id, {TRAINING: 5})
+    assert (other.newest, other.totals) == ({}, first.totals)
+    assert other.run_id != first.run_id
+    (tmp_path / "a.json").write_bytes(b"{")
+    assert recall(tmp_path / "a.json", "one").newest == {}
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    found = OtlpReceiver()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_receiver_decodes_counters_gauges_and_histograms(receiver: OtlpReceiver) -> None:
+    registry, counts = CollectorRegistry(), Counts(1000)
+    registry.register(Counters(counts))
+    seconds = Histogram("thinwire_coordinator_phase_seconds", "x", ["phase"], registry=registry, buckets=(1, 10))
+    for taken in (0.5, 5, 50):
+        seconds.labels("merge").observe(taken)
+    counts.tokens, counts.votes_bytes = 768, 99
+    counts.traffic.received.add("contribution", 1234)
+    otlp = Otlp(endpoint_of(receiver.url), "abc", began_ns=5)
+    otlp.write([Scrape(6, []), Scrape(7, list(registry.collect()))])
+    otlp.close()
+    assert receiver.paths == ["/v1/metrics"]
+    (resource,) = receiver.pushes[0].resource_metrics
+    named = {entry.key: entry.value.string_value for entry in resource.resource.attributes}
+    assert (named["service.name"], named["service.instance.id"]) == ("thinwire-coordinator", "abc")
+    metrics = receiver.metrics()
+    tokens = metrics["thinwire.coordinator.tokens"]
+    assert (tokens.unit, tokens.sum.is_monotonic, tokens.sum.aggregation_temporality) == ("{token}", True, 2)
+    (point,) = tokens.sum.data_points
+    assert (point.as_double, point.start_time_unix_nano, point.time_unix_nano) == (768, 5, 7)
+    payload = metrics["thinwire.coordinator.payload"]
+    assert payload.unit == "By"
+    by_labels = {tuple(sorted((a.key, a.value.string_value) for a in p.attributes)): p for p in payload.sum.data_points}
+    assert by_labels[("direction", "received"), ("kind", "contribution")].as_double == 1234
+    (merge,) = metrics["thinwire.coordinator.phase"].histogram.data_points
+    assert (merge.count, merge.sum, list(merge.bucket_counts)) == (3, 55.5, [1, 1, 1])
+    assert list(merge.explicit_bounds) == [1, 10]
+
+
+def test_a_refused_push_says_why(receiver: OtlpReceiver) -> None:
+    receiver.status = 403
+    otlp = Otlp(endpoint_of(receiver.url), "abc", began_ns=5)
+    with pytest.raises(PushFailed, match="403"):
+        otlp.write([Scrape(7, [])])
+    otlp.close()
+
+
+def test_names_convert_back_to_those_of_prometheus() -> None:
+    """By OpenTelemetry's rules: dots become underscores, the unit and _total are appended if they are not there yet."""
+    names = set()
+    for definition in METRICS:
+        named = otel_name(definition.name.removesuffix("_total"))
+        assert named is not None
+        name, unit = named
+        assert name.startswith("thinwire.coordinator.")
+        assert name not in names
+        names.add(name)
+        back = name.replace(".", "_")
+        suffix = SUFFIXES.get(unit, "")
+        assert bool(suffix) == (unit[:1] not in ("", "{")), unit
+        back += f"_{suffix}" if suffix and not back.endswith(f"_{suffix}") else ""
+        assert back + ("_total" if definition.kind == "counter" else "") == definition.name
+
+
+def test_an_endpoint_gets_the_standard_path() -> None:
+    assert endpoint_of("http://a:4318") == endpoint_of("http://a:4318/") == "http://a:4318/v1/metrics"
+    assert endpoint_of("https://a/otlp/v1/metrics") == "https://a/otlp/v1/metrics"
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "otlp"])
+def test_a_missing_package_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(facade.MODULES, name, "not_installed_anywhere.at_all")
+    with pytest.raises(ConfigError, match=rf"pip install 'thinwire\[{name}\]'"):
+        Sinks(SinkSettings(**{name: "x"}), tmp_path).check()  # type: ignore[arg-type]
+
+
+def test_what_cannot_work_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="give another folder"):
+        Sinks(SinkSettings(tensorboard=tmp_path / "file" / "x"), tmp_path).check()
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "often")
+    with pytest.raises(ConfigError, match="OTEL_METRIC_EXPORT_INTERVAL"):
+        Sinks(SinkSettings(otlp="http://127.0.0.1:1"), tmp_path).check()
+
+
+def test_without_sinks_nothing_runs_and_every_count_is_zero(tmp_path: Path) -> None:
+    sinks = Sinks(SinkSettings(), tmp_path)
+    sinks.check()
+    (items,) = sinks.collect()
+    assert len(items.samples) == 9
+    assert {sample.value for sample in items.samples} == {0}
+    asyncio.run(sinks.close())
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_rounds_are_sealed_while_all_sinks_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody listens for OTLP, and TensorBoard's folder is a file."""
+    (tmp_path / "run").mkdir()
+    bench, folder = Bench(tmp_path / "run"), tmp_path / "curves"
+    sinks = Sinks(SinkSettings(tensorboard=folder, otlp="http://127.0.0.1:9"), tmp_path)
+    sinks.check()
+    folder.rmdir()
+    folder.touch()
+    memories = sinks.recall()
+    with caplog.at_level(logging.WARNING):
+        sinks.begin(bench.swarm, memories, Totals(), Exposition(Readiness(), bench.workers))
+        member = bench.join("a")
+        await bench.attend(member)
+        for seed in range(2):
+            assert (await asyncio.wait_for(bench.contribute(member, seed), PATIENCE_S)).reason is Reason.COUNTED
+            bench.replica.apply(bench.state.update(bench.state.ledger.row(seed)), b"")
+        await sinks.close()
+    (items,) = sinks.collect()
+    counts = {(sample.labels["sink"], sample.labels["outcome"]): sample.value for sample in items.samples}
+    assert counts["tensorboard", "failed"] == 2
+    assert counts["tensorboard", "written"] == counts["otlp", "written"] == 0
+    assert "tensorboard cannot be written" in caplog.text
+    assert not bench.swarm.failed.done()
+    await bench.close()
