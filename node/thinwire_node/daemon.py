@@ -194,7 +194,17 @@ class Node:
         self.doing = "connecting"
         try:
             work, head_step = await self._join(exchange)
-            session = Session(exchange, work, self.record, self.settings.options, self.machine.clocks, head_step)
+            assert self._data is not None
+            session = Session(
+                exchange,
+                work,
+                self.record,
+                self.settings.options,
+                self.machine.clocks,
+                head_step,
+                self._data,
+                self._fetcher,
+            )
             self.session = session
             try:
                 await session.run()
@@ -223,6 +233,8 @@ class Node:
         kind = kind_of(self.contract)
         admission = await join(exchange, self._state, applicant)
         self.contract = admission.contract
+        urls: tuple[str, ...] = getattr(self.contract.data, "urls", ())
+        self._fetcher = BlobFetcher(self._state.blobs, urls, exchange.blob, self._random, self.record)
         self._joined = True
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
@@ -238,30 +250,23 @@ class Node:
         if admission.take_snapshot or held is None:
             self.doing = "fetching a snapshot"
             held = await fetch_snapshot(exchange, self._state, self.contract)
-        await self._fetch_base(exchange)
+        await self._fetch_base()
         self.doing = "taking up the replica"
         await self._adopt(held)
         assert self.work is not None
         return self.work, admission.step
 
-    async def _fetch_base(self, exchange: Exchange) -> None:
+    async def _fetch_base(self) -> None:
         """Fetch the blobs that the model itself needs."""
-        assert self._state is not None
         assert self.contract is not None
         blobs = task_of(self.contract.model).blobs()
         if not blobs:
             return
         self.doing = "fetching the weights of the base"
         try:
-            await self._fetcher(exchange).fetch(blobs)
+            await self._fetcher.fetch(blobs)
         except BlobUnavailable as error:
             raise LinkLost(str(error)) from None
-
-    def _fetcher(self, exchange: Exchange) -> BlobFetcher:
-        assert self._state is not None
-        assert self.contract is not None
-        urls: tuple[str, ...] = getattr(self.contract.data, "urls", ())
-        return BlobFetcher(self._state.blobs, urls, exchange.blob, self._random)
 
     def _momentum(self) -> MomentumClaim | None:
         """The claim about this node's momentum for the swarm to check."""

@@ -52,6 +52,7 @@ FIELDS = {
     "replica_differs": "whether the reason is that the node's parameters differ from the coordinator's",
     "resyncs": "how often the node fetched its parameters again",
     "round": "the round's number, within the term",
+    "samples": "number of samples",
     "sent_bytes": "payload sent, in bytes",
     "set": "name of the held-out set",
     "short_bytes": "missing disk space, in bytes",
@@ -63,6 +64,7 @@ FIELDS = {
     "threads": "CPU threads",
     "tokens": "tokens in counted contributions",
     "total_bytes": "disk space that the whole run will need, in bytes",
+    "waited_s": "how long it waited, in seconds",
 }
 """The meaning of each field, which is the same in every event."""
 
@@ -92,6 +94,9 @@ COORDINATOR = {
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
     "coordinator.not_counted": EventType("A contribution was refused.", ("node_id", "name", "reason")),
+    "coordinator.samples_skipped": EventType(
+        "A node has passed over samples whose data it cannot read.", ("node_id", "name", "samples")
+    ),
     "coordinator.replica_differs": EventType(
         "A node's parameters differ from the coordinator's; its votes are not merged.", ("node_id", "name", "step")
     ),
@@ -123,6 +128,11 @@ NODE = {
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
     "node.catching_up": EventType("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
+    "node.waited_for_data": EventType("Training has waited for data, and goes on.", ("waited_s",)),
+    "node.shard_skipped": EventType(
+        "No source gives a shard, or it cannot be used; its samples are passed over, and it is tried again later.",
+        ("blob", "bytes", "reason"),
+    ),
     "node.slept": EventType("The machine slept, so the node measures the coordinator's clock again.", ("slept_s",)),
     "node.clock_jump": EventType("The coordinator's clock moved against the node's.", ("reason",)),
     "node.gradient_dropped": EventType("A gradient was too old to be used.", ("reason",)),

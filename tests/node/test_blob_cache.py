@@ -29,10 +29,12 @@ def put(cache: BlobCache, number: int, size: int = 100) -> Blob:
 def test_the_blob_that_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path / "blobs", 300)
     one, two, three = (put(cache, number) for number in (1, 2, 3))
+    (cache.folder / "foreign").write_bytes(b"x" * 1000)
     cache.used([one])
     four = put(cache, 4)
     assert [cache.has(blob) for blob in (one, two, three, four)] == [True, False, True, True]
     assert cache.size == 300
+    assert (cache.folder / "foreign").exists()
 
 
 def test_wanted_blobs_stay_even_beyond_the_bound(tmp_path: Path) -> None:

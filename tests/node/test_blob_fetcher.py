@@ -16,6 +16,7 @@ from support.disks import fill, make_room, small_disk
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
+from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
 
@@ -63,7 +64,7 @@ class Swarm:
 
 
 def fetcher(tmp_path: Path, urls: list[str], swarm: Swarm, bytes_max: int = 1 << 30) -> BlobFetcher:
-    return BlobFetcher(BlobCache(tmp_path / "cache" / "blobs", bytes_max), urls, swarm.blob, random.Random(1))
+    return BlobFetcher(BlobCache(tmp_path / "cache" / "blobs", bytes_max), urls, swarm.blob, random.Random(1), Record())
 
 
 async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: BlobServer) -> None:
@@ -72,7 +73,7 @@ async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: Blob
     await found.fetch([blob, blob])
     assert found.cache.path(blob).read_bytes() == (server.folder / blob.hash).read_bytes()
     assert (server.asked, swarm.asked) == ([(blob.hash, 0)], [])
-    assert found.fetched_bytes == {"url": SIZE, "coordinator": 0}
+    assert found.record.fetched_bytes == {"url": SIZE, "coordinator": 0}
 
 
 @pytest.mark.parametrize(

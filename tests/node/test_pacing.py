@@ -43,6 +43,7 @@ VIEW = PacingView(
     base_step=5,
     samples=3,
     leased=100,
+    ready=100,
     sample_s=0.01,
     tail_s=1.0,
     micro_batch=4,
@@ -186,3 +187,32 @@ def test_a_lease_continues_after_the_positions_of_an_earlier_process() -> None:
     lease = Lease(trained_through=11)
     lease.renew([range(10, 20)])
     assert lease.take(1) == [12]
+
+
+def test_training_waits_for_data_but_the_contribution_is_in_time() -> None:
+    due = extract_at(VIEW, ROUND, spec())
+    waiting = replace(VIEW, ready=0)
+    assert decide(waiting, spec()) == Wait("the data of the next samples have not arrived", for_data=True, until=due)
+    assert kind(spec(), ready=0, now=due) is Extract
+    assert kind(spec(), ready=0, now=due, samples=0, base_step=None) is SayNothing
+    assert kind(spec(), ready=0, now=due, leased=0) is Extract
+    after = decide(replace(waiting, now=due, contributed=True), spec())
+    assert after == Wait("the data of the next samples have not arrived", for_data=True)
+
+
+def test_a_micro_batch_has_only_samples_whose_data_are_here() -> None:
+    assert decide(replace(VIEW, ready=2), spec()) == Train(2, "towards step 5")
+    assert decide(replace(VIEW, ready=4), spec()) == Train(4, "towards step 5")
+
+
+def test_the_head_of_a_lease() -> None:
+    lease = Lease()
+    lease.renew([range(3, 5), range(10, 20)])
+    assert [lease.head(samples) for samples in (0, 1, 2, 4)] == [
+        (),
+        (range(3, 4),),
+        (range(3, 5),),
+        (range(3, 5), range(10, 12)),
+    ]
+    assert lease.take(3) == [3, 4, 10]
+    assert lease.runs == (range(11, 20),)

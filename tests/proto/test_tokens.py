@@ -118,7 +118,7 @@ def test_every_type_of_token(tmp_path: Path, token: Any) -> None:
 
 
 def test_tokens_outside_the_vocabulary_are_found(tmp_path: Path) -> None:
-    manifest = write_tokens(tmp_path, {"wiki": [2000]}, token_max=VOCABULARY)
+    manifest = write_tokens(tmp_path, {"wiki": [2000]}, wrong=0)
     data = opened(tmp_path)
     with pytest.raises(PayloadError, match=f"has the token {VOCABULARY}, but the vocabulary has {VOCABULARY} tokens"):
         data.check(manifest.sources[0].train[0].blob)

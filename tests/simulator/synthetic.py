@@ -22,6 +22,7 @@ import torch
 
 from simulator.virtual_time import Killed
 from thinwire_node.compression.momentum import Sent
+from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot
 from thinwire_node.training.rules import Rule
 from thinwire_node.training.threads import NodeJob
@@ -227,6 +228,7 @@ class MemoryState(NodeState):
         self._kept_momentum: KeptMomentum | None = None
         self._sent: list[bytes] = []
         self._scratch: Path | None = None
+        self.blobs = BlobCache(Path("no blobs"))
         self.head: Head | None = None
         self.frozen = False
 

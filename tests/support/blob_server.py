@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 class BlobServer(ThreadingHTTPServer):
-    """fault: what the server does wrong, for the files named in `only`, or for all: "" (nothing), "stall" (it stops in
-    the middle of the file), "truncate" (it ends there), "flip" (one byte differs), "longer", "missing", "no ranges",
-    "redirect:URL". asked: the requests, as (name, first byte)."""
+    """fault: what the server does wrong: "" (nothing), "stall" (it stops in the middle of a file), "truncate" (it ends
+    there), "flip" (one byte differs), "longer", "missing", "no ranges", "redirect:URL". faults: the same for single
+    files, by name. asked: the requests, as (name, first byte)."""
 
     daemon_threads = True
 
@@ -21,7 +21,7 @@ class BlobServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
         self.fault = ""
-        self.only: set[str] = set()
+        self.faults: dict[str, str] = {}
         self.asked: list[tuple[str, int]] = []
         self.stalled = threading.Event()
         """Set once a request has stalled."""
@@ -39,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server, name = self.server, self.path.rpartition("/")[2]
         begins = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        fault = server.fault if not server.only or name in server.only else ""
+        fault = server.faults.get(name, server.fault)
         offset = int(begins[1]) if begins and fault != "no ranges" else 0
         server.asked.append((name, int(begins[1]) if begins else 0))
         path = server.folder / name

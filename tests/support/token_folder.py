@@ -21,32 +21,31 @@ def write_tokens(
     *,
     vocabulary: int = VOCABULARY,
     token: Literal["uint8", "uint16", "uint32"] = "uint16",
-    token_max: int | None = None,
+    wrong: int | None = None,
 ) -> Manifest:
     """Write a folder with a manifest. train, held_out: for each source, the number of tokens in each of its shards.
 
     The tokens count upwards from a number that is the shard's own, so that a sample shows where it was read.
-    token_max: the largest token, if some shall not fit the vocabulary."""
+    wrong: the number of the shard, of all that are trained on, whose last token is not in the vocabulary."""
     blobs = folder / BLOBS_FOLDER
     blobs.mkdir(parents=True)
     held_out = held_out if held_out is not None else {name: [100] for name in train}
     starts = iter(range(0, 1 << 30, 7919))
 
+    numbers = iter(range(1 << 30))
+
     def shard(tokens: int) -> Shard:
-        data = ((np.arange(tokens) + next(starts)) % ((token_max or vocabulary - 1) + 1)).astype(f"<{_code(token)}")
+        data = ((np.arange(tokens) + next(starts)) % vocabulary).astype(f"<{_code(token)}")
+        if next(numbers) == wrong:
+            data[-1] = vocabulary
         written = data.tobytes()
         name = hashlib.sha256(written).hexdigest()
         (blobs / name).write_bytes(written)
         return Shard(hash=name, size=len(written), tokens=tokens, text_bytes=4 * tokens)
 
-    sources = tuple(
-        Source(
-            name=name,
-            train=tuple(shard(tokens) for tokens in train[name]),
-            held_out=tuple(shard(tokens) for tokens in held_out.get(name, ())),
-        )
-        for name in train
-    )
+    trained = {name: tuple(shard(tokens) for tokens in train[name]) for name in train}
+    measured = {name: tuple(shard(tokens) for tokens in held_out.get(name, ())) for name in train}
+    sources = tuple(Source(name=name, train=trained[name], held_out=measured[name]) for name in train)
     manifest = Manifest(token=token, vocabulary=vocabulary, sources=sources)
     (folder / MANIFEST_FILE).write_bytes(manifest.written())
     return manifest

@@ -27,6 +27,7 @@ class Counters(Collector):
         compared = {"equal": counts.fingerprints_equal, "different": counts.fingerprints_different}
         yield _each(definitions.FINGERPRINTS_COMPARED, compared)
         yield _one(definitions.TOKENS, counts.tokens)
+        yield _one(definitions.SAMPLES_SKIPPED, counts.samples_skipped)
         yield _one(definitions.VOTES, counts.votes)
         yield _one(definitions.VOTES_BYTES, counts.votes_bytes)
         yield _one(definitions.UPDATE_COMPONENTS, counts.update_components)

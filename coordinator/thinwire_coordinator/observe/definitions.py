@@ -94,6 +94,9 @@ FINGERPRINTS_COMPARED = METRICS.counter(
 
 # learning
 TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.", unit="{token}")
+SAMPLES_SKIPPED = METRICS.counter(
+    "samples_skipped_total", "Samples that nodes passed over because they could not read their data.", unit="{sample}"
+)
 TRAINING_LOSS = METRICS.gauge(
     "training_loss",
     "Training loss of the newest sealed round: mean over the samples of its contributions, in nats per token.",

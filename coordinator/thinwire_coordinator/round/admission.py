@@ -17,7 +17,7 @@ class ContributionClaim:
     step, fingerprint: the node's replica at the extraction. base_step: the oldest step whose parameters contributed to
     the gradient. trained_through: the last sample position trained on; None if the node names none. loss: mean over the
     samples, in nats per token. dropped: micro-batches whose loss or gradient was not finite. compute_ms: time of
-    forward and backward passes.
+    forward and backward passes. skipped: samples passed over because the node could not read their data.
     """
 
     session: str
@@ -32,6 +32,7 @@ class ContributionClaim:
     loss: float = 0.0
     dropped: int = 0
     compute_ms: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

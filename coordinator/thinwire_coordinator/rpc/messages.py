@@ -72,6 +72,7 @@ def claim(header: pb.ContributionHeader) -> ContributionClaim:
         payload_bytes=header.payload_bytes,
         loss=header.loss,
         dropped=header.dropped,
+        skipped=header.skipped,
         compute_ms=header.compute_ms,
     )
 

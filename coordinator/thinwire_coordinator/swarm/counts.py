@@ -73,6 +73,7 @@ class Counts:
         self.fingerprints_equal = 0
         self.fingerprints_different = 0
         self.tokens = 0
+        self.samples_skipped = 0
         """Tokens in counted contributions."""
         self.votes = 0
         self.votes_bytes = 0
@@ -126,6 +127,7 @@ class Counts:
                 node = self.of(event.node_id)
                 node.dropped += event.dropped
                 node.compute_s += event.compute_s
+                self.samples_skipped += event.skipped
             case FingerprintCompared():
                 self.of(event.node_id).replica_equal = event.equal
                 self.fingerprints_equal += event.equal

@@ -34,12 +34,14 @@ class RoundOpened:
 class ContributionOffered:
     """A node begins to send a contribution.
 
-    dropped: micro-batches that the node dropped. compute_s: how long it computed.
+    dropped: micro-batches that the node dropped. compute_s: how long it computed. skipped: samples that it passed over
+    because it could not read their data.
     """
 
     node_id: str
     dropped: int
     compute_s: float
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,13 @@ class Intake:
 
     async def contribute(self, member: Member, claim: ContributionClaim, parts: AsyncIterator[bytes]) -> Receipt:
         """Receive a contribution and return its receipt, which may take until its round is over."""
-        self._registry.events.tell(ContributionOffered(member.node_id, claim.dropped, claim.compute_ms / 1000))
+        self._registry.events.tell(
+            ContributionOffered(member.node_id, claim.dropped, claim.compute_ms / 1000, claim.skipped)
+        )
+        if claim.skipped:
+            node, name, skipped = member.node_id, member.name, claim.skipped
+            text = f"{name}: cannot read the data of {skipped} samples, and has passed over them"
+            tell(log, logging.INFO, "coordinator.samples_skipped", text, node_id=node, name=name, samples=skipped)
         current = self._current
         refusal = self._check_header(member, claim, current)
         if refusal is not None or current is None:

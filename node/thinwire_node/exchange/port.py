@@ -127,7 +127,8 @@ class Claim:
 
     step, fingerprint: the replica at the extraction. base_step: the oldest step whose parameters contributed to the
     gradient. trained_through: the last sample position trained on. dropped: micro-batches whose loss or gradient was
-    not finite. loss: mean over the samples, in nats per token. compute_ms: time of forward and backward passes."""
+    not finite. loss: mean over the samples, in nats per token. compute_ms: time of forward and backward passes.
+    skipped: samples passed over because their data could not be read."""
 
     term: int
     round: int
@@ -139,6 +140,7 @@ class Claim:
     fingerprint: int = 0
     loss: float = 0.0
     compute_ms: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

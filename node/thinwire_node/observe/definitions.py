@@ -36,6 +36,11 @@ CONTRIBUTIONS = METRICS.counter(
 )
 TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.")
 SAMPLES = METRICS.counter("samples_total", "Samples trained, counted or not.")
+SAMPLES_SKIPPED = METRICS.counter("samples_skipped_total", "Samples passed over because their shard could not be read.")
+SHARDS_SKIPPED = METRICS.counter("shards_skipped_total", "Times that a shard was found to be unreadable.")
+FETCHED_BYTES = METRICS.counter(
+    "fetched_bytes_total", "Bytes of shards and base weights fetched. source: url, coordinator.", "source"
+)
 LOSS = METRICS.gauge("loss", "Training loss of the newest contribution, in nats per token.")
 LEASE_SAMPLES = METRICS.gauge("lease_samples", "Samples left in the node's lease.")
 MICRO_BATCH_SAMPLES = METRICS.gauge("micro_batch_samples", "Samples in the newest micro-batch.")
@@ -60,7 +65,8 @@ RESYNCS = METRICS.counter("resyncs_total", "Times that the node discarded its re
 PHASE_SECONDS = METRICS.histogram(
     "phase_seconds",
     "Time spent in each phase. phase: compute (a micro-batch), encode (an extraction), upload (first byte sent to last "
-    "byte received), receipt (end of the upload to the receipt), apply (an update), wait (nothing to train on).",
+    "byte received), receipt (end of the upload to the receipt), apply (an update), wait (nothing to train on), "
+    "data (the data of the lease are not here).",
     "phase",
 )
 UPLOAD_SLACK_SECONDS = METRICS.gauge(

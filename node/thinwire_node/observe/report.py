@@ -5,7 +5,7 @@ This module only defines the report; `reporter` creates it. A reader thus need n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 STATES = (
@@ -68,6 +68,13 @@ class Given:
     slack_s: float | None
     """Time from its arrival to its round's deadline."""
     micro_batch_samples: int | None
+    samples_skipped: int = 0
+    """Samples passed over because their shard could not be read."""
+    shards_skipped: int = 0
+    data_wait_s: float = 0.0
+    """Time that training waited for data."""
+    fetched_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes of shards and base weights fetched, by kind of source."""
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,10 @@ def _given(record: Record, tokens_s: float) -> Given:
         component_bits=bits / record.components if record.components else None,
         slack_s=record.slack_s,
         micro_batch_samples=record.micro_batch,
+        samples_skipped=record.samples_skipped,
+        shards_skipped=record.shards_skipped,
+        data_wait_s=record.phases["data"].sum_s,
+        fetched_bytes=dict(record.fetched_bytes),
     )
 
 

@@ -16,6 +16,7 @@ from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.port import LinkLost, Refused
 from thinwire_node.session.download import DiskFailed, SourceFailed, SourceSilent, download
+from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
 from thinwire_proto.errors import PayloadError, RemoteError
@@ -44,12 +45,14 @@ class BlobUnavailable(RemoteError):
 class BlobFetcher:
     """Fetches blobs one at a time.
 
-    urls: addresses of folders with files that are named by their hash. from_swarm: see `Exchange.blob`."""
+    urls: addresses of folders with files that are named by their hash. from_swarm: see `Exchange.blob`.
+    record: counts what was fetched."""
 
-    def __init__(self, cache: BlobCache, urls: Sequence[str], from_swarm: Fetch, randomness: random.Random) -> None:
+    def __init__(
+        self, cache: BlobCache, urls: Sequence[str], from_swarm: Fetch, randomness: random.Random, record: Record
+    ) -> None:
         self.cache = cache
-        self.fetched_bytes = dict.fromkeys(("url", "coordinator"), 0)
-        """Bytes of whole blobs that were fetched, by kind of source."""
+        self.record = record
         self._sources: dict[str, Fetch] = {url: _from(url) for url in urls} | {SWARM: from_swarm}
         self._rests_until: dict[str, float] = {}
         self._random = randomness
@@ -73,7 +76,7 @@ class BlobFetcher:
                 if attempt:
                     await asyncio.sleep(backoff.jittered_s())
                     backoff.lengthen()
-                for source in self._in_order():
+                for source in self._in_order(attempt):
                     try:
                         await self._fetch_from(source, blob)
                         return
@@ -85,10 +88,11 @@ class BlobFetcher:
                         tell(log, logging.WARNING, "node.source_failed", text, place=source, blob=blob.hash, reason=why)
             raise BlobUnavailable(blob, "; ".join(f"{source}: {why}" for source, why in reasons.items()))
 
-    def _in_order(self) -> list[str]:
-        """The sources in the order in which to try them: those that were silent a moment ago come last."""
+    def _in_order(self, attempt: int) -> list[str]:
+        """The sources to try. Those that were silent a moment ago come last, and only in the first attempt."""
         now = asyncio.get_running_loop().time()
-        return sorted(self._sources, key=lambda source: self._rests_until.get(source, 0.0) > now)
+        rests = {source: self._rests_until.get(source, 0.0) > now for source in self._sources}
+        return sorted((source for source in rests if not (rests[source] and attempt)), key=rests.__getitem__)
 
     async def _fetch_from(self, source: str, blob: Blob) -> None:
         part = await asyncio.to_thread(self.cache.part, blob)
@@ -103,7 +107,7 @@ class BlobFetcher:
             raise BlobUnavailable(blob, f"it cannot be written to {self.cache.folder}: {reason}") from None
         except (LinkLost, Refused, PayloadError) as error:
             raise SourceFailed(str(error)) from None
-        self.fetched_bytes["coordinator" if source == SWARM else "url"] += blob.size
+        self.record.fetched_bytes["coordinator" if source == SWARM else "url"] += blob.size
 
     async def _watched(self, fetching: Awaitable[None], part: Path) -> None:
         """Wait for a download. Raises SourceSilent if it becomes too slow to ever be of use."""

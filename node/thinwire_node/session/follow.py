@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import AnnouncedRound, Exchange
+from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation
 from thinwire_node.training.work import Work
@@ -35,7 +36,7 @@ async def follow_updates(exchange: Exchange, work: Work, record: Record, situati
                 situation.head_step = sealed.head_step  # the swarm advances during the catch-up
 
 
-async def follow_rounds(exchange: Exchange, work: Work, situation: Situation) -> None:
+async def follow_rounds(exchange: Exchange, work: Work, situation: Situation, prefetch: Prefetch) -> None:
     """Listen to announcements until the exchange ends. Catches up first, because the swarm waits for every node that
     listens."""
     while work.replica is None or work.replica.step < situation.head_step:
@@ -44,4 +45,5 @@ async def follow_rounds(exchange: Exchange, work: Work, situation: Situation) ->
         async for announcement in announcements:
             if isinstance(announcement, AnnouncedRound):
                 work.lease.renew(announcement.lease)
+                prefetch.renew(announcement, work.lease)
             situation.announced(announcement)

@@ -13,7 +13,8 @@ from thinwire_node.training import pacing
 from thinwire_node.training.work import Extraction
 from thinwire_proto.wire.reasons import Reason
 
-PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait")
+PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data")
+BLOB_SOURCES = ("url", "coordinator")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 OUTCOMES = tuple(reason.value for reason in Reason)
 """Outcomes of a contribution: counted, or the reason why not."""
@@ -50,6 +51,13 @@ class Record:
     dropped: int = 0
     """Micro-batches dropped because they were not finite."""
     too_old: int = 0
+    samples_skipped: int = 0
+    """Samples passed over because their shard could not be read."""
+    samples_skipped_reported: int = 0
+    shards_skipped: int = 0
+    """Times that a shard was found to be unreadable."""
+    fetched_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BLOB_SOURCES, 0))
+    """Bytes of blobs that were fetched whole, by kind of source."""
     resyncs: int = 0
     mismatches: int = 0
     clock_jumps: int = 0
@@ -82,6 +90,14 @@ class Record:
         self.payload_bytes = len(contribution.payload)
         self.tail.encoded(seconds)
         self.phases["encode"].add(seconds)
+
+    def skipped_since_report(self) -> int:
+        """Samples passed over since the last call."""
+        skipped, self.samples_skipped_reported = (
+            self.samples_skipped - self.samples_skipped_reported,
+            self.samples_skipped,
+        )
+        return skipped
 
     def heard(self, outcome: Outcome) -> None:
         """Record the outcome of a claim."""

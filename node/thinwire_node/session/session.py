@@ -1,8 +1,8 @@
 """One session with the swarm: catches up, follows updates and takes part in rounds.
 
-A session runs five tasks. Two follow the swarm (`follow`): one applies updates as they are sealed, the other keeps the
+A session runs six tasks. Two follow the swarm (`follow`): one applies updates as they are sealed, the other keeps the
 newest announcement. One task keeps the exchange's clock. `TrainingLoop` trains and extracts. `Delivery` sends
-contributions and handles their outcomes while training continues.
+contributions and handles their outcomes while training continues. `Prefetch` fetches the data of the lease.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from thinwire_node.exchange.port import Announcement, Exchange, LinkLost
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
+from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.deliver import Delivery
 from thinwire_node.session.follow import follow_rounds, follow_updates
+from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation
 from thinwire_node.session.train import TrainingLoop
 from thinwire_node.training import pacing
 from thinwire_node.training.work import Work
+from thinwire_proto.task import DataSource
 
 log = logging.getLogger("thinwire.node")
 
@@ -44,7 +47,15 @@ class Session:
     """One session. `head_step`: the number of sealed steps when the node joined."""
 
     def __init__(
-        self, exchange: Exchange, work: Work, record: Record, options: NodeOptions, clocks: Clocks, head_step: int
+        self,
+        exchange: Exchange,
+        work: Work,
+        record: Record,
+        options: NodeOptions,
+        clocks: Clocks,
+        head_step: int,
+        data: DataSource,
+        fetcher: BlobFetcher,
     ) -> None:
         self._exchange = exchange
         self._work = work
@@ -52,7 +63,10 @@ class Session:
         self._clocks = clocks
         self._situation = Situation(head_step)
         self._delivery = Delivery(exchange, work, record, clocks, self._situation)
-        self._training = TrainingLoop(exchange, work, record, options, clocks, self._situation, self._delivery)
+        self._prefetch = Prefetch(data, fetcher, record, clocks.now, self._situation.changed.set)
+        self._training = TrainingLoop(
+            exchange, work, record, options, clocks, self._situation, self._delivery, self._prefetch
+        )
 
     async def run(self) -> None:
         """Take part until the run is complete or enough rounds are done.
@@ -64,9 +78,10 @@ class Session:
         train = asyncio.ensure_future(self._training.run())
         others = (
             follow_updates(exchange, work, self._record, situation),
-            follow_rounds(exchange, work, situation),
+            follow_rounds(exchange, work, situation, self._prefetch),
             exchange.clock.keep(self._probed),
             self._delivery.run(),
+            self._prefetch.run(),
         )
         tasks = [train, *(asyncio.ensure_future(task) for task in others)]
         try:

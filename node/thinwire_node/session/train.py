@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, RunComplete, Waiting
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.deliver import Delivery, Outgoing
+from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation, set_or_after
 from thinwire_node.training import pacing
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.work import Work
+from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
@@ -31,6 +34,7 @@ class TrainingLoop:
         clocks: Clocks,
         situation: Situation,
         delivery: Delivery,
+        prefetch: Prefetch,
     ) -> None:
         self._exchange = exchange
         self._work = work
@@ -39,7 +43,9 @@ class TrainingLoop:
         self._clocks = clocks
         self._situation = situation
         self._delivery = delivery
+        self._prefetch = prefetch
         self._spec = work.contract.round
+        self._data_wait_s = 0.0  # since training last went on
         self._waiting_text = ""  # of the newest `node.waiting` event
 
     async def run(self) -> None:
@@ -53,6 +59,7 @@ class TrainingLoop:
                 return
             situation.changed.clear()
             self._exchange.clock.check()
+            self._prefetch.pass_over(work.lease)
             decision = situation.doing = pacing.decide(self.view(), self._spec)
             await self._do(decision, situation.round)
 
@@ -68,7 +75,7 @@ class TrainingLoop:
         elif isinstance(decision, pacing.Drop):
             await self._drop(decision.why)
         else:
-            await self._wait(decision.why)
+            await self._wait(decision)
 
     def _done(self) -> bool:
         if self._options.rounds is not None and self._record.counted >= self._options.rounds:
@@ -85,6 +92,7 @@ class TrainingLoop:
         """The input of the next decision."""
         work, situation, now = self._work, self._situation, self._clocks.now()
         assert work.replica is not None
+        micro_batch = work.contract.rule.micro_batch_max(self._options.micro_batch)
         announced, reading = situation.round, self._exchange.clock.reading()
         current = None
         if announced is not None and reading is not None:
@@ -99,9 +107,10 @@ class TrainingLoop:
             base_step=work.trainer.base_step,
             samples=work.trainer.samples,
             leased=work.lease.left,
+            ready=self._prefetch.trainable(work.lease, micro_batch),
             sample_s=self._record.speed.sample_s,
             tail_s=self._record.tail.seconds(self._spec.length_s),
-            micro_batch=work.contract.rule.micro_batch_max(self._options.micro_batch),
+            micro_batch=micro_batch,
         )
 
     async def _train(self, samples: int) -> None:
@@ -111,18 +120,32 @@ class TrainingLoop:
             trained = await work.train(samples)
         except Interrupted:
             return
+        except BlobMissing as error:
+            self._prefetch.lost(error.blob, samples)
+            return
+        self._tell_data_wait()
         self._record.trained(trained, self._clocks.now() - began, work.trainer.compute_s - computed_s)
 
-    async def _wait(self, why: str) -> None:
+    async def _wait(self, decision: pacing.Wait) -> None:
         """Wait until the situation changes, but at most LOOK_AGAIN_S: the round may end by this node's clock."""
         newest = self._situation.newest
         if isinstance(newest, Waiting) and newest.text != self._waiting_text:
             self._waiting_text = newest.text
             tell(log, logging.INFO, "node.waiting", newest.text, reason=newest.text)
-        log.debug("waiting: %s", why)
+        log.debug("waiting: %s", decision.why)
         began = self._clocks.now()
-        await set_or_after(self._situation.changed, LOOK_AGAIN_S)
-        self._record.phases["wait"].add(self._clocks.now() - began)
+        wait_s = LOOK_AGAIN_S if decision.until is None else min(LOOK_AGAIN_S, max(0.0, decision.until - began))
+        await set_or_after(self._situation.changed, wait_s)
+        waited_s = self._clocks.now() - began
+        self._record.phases["data" if decision.for_data else "wait"].add(waited_s)
+        self._data_wait_s += waited_s if decision.for_data else 0.0
+
+    def _tell_data_wait(self) -> None:
+        """Log how long training has waited for data. Shorter waits than LOOK_AGAIN_S are only in the metrics."""
+        if self._data_wait_s >= LOOK_AGAIN_S:
+            text = f"training waited {self._data_wait_s:.1f} s for data"
+            tell(log, logging.WARNING, "node.waited_for_data", text, waited_s=self._data_wait_s)
+        self._data_wait_s = 0.0
 
     async def _drop(self, why: str) -> None:
         self._situation.hurry = True
@@ -139,7 +162,8 @@ class TrainingLoop:
         self._situation.contributed = (round_.term, round_.number)
         log.debug("round %d: extracted because %s", round_.number, why)
         self._tell_dropped(contribution.claim.dropped)
-        await self._delivery.send(Outgoing(round_, contribution.claim, contribution))
+        claim = replace(contribution.claim, skipped=self._record.skipped_since_report())
+        await self._delivery.send(Outgoing(round_, claim, contribution))
 
     async def _say_nothing(self, round_: AnnouncedRound) -> None:
         """Send a claim without samples, so that the swarm does not wait for this node and renews its lease."""
@@ -149,7 +173,8 @@ class TrainingLoop:
         self._tell_dropped(dropped)
         await work.drop_gradient()
         through = work.lease.trained_through
-        claim = Claim(round_.term, round_.number, round_.step, round_.step, through, dropped)
+        skipped = self._record.skipped_since_report()
+        claim = Claim(round_.term, round_.number, round_.step, round_.step, through, dropped, skipped=skipped)
         await self._delivery.send(Outgoing(round_, claim, None))
 
     def _tell_dropped(self, dropped: int) -> None:

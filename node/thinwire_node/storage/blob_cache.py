@@ -11,17 +11,19 @@ meanwhile is noticed: its hash is checked again at its first use in each process
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from thinwire_common.files import rename_synced
-from thinwire_proto.blobs import Blob, BlobMissing, Blobs, blob_of
+from thinwire_proto.blobs import HASH_PATTERN, Blob, BlobMissing, Blobs, blob_of
 from thinwire_proto.errors import PayloadError
 
 CACHE_BYTES = 4 << 30
 """The bound, unless the volunteer gives another one."""
 PART = ".part"
+NAME = re.compile(HASH_PATTERN[1:-1] + r"(\.part)?")
 
 
 class BlobCache(Blobs):
@@ -135,6 +137,8 @@ class BlobCache(Blobs):
         found = []
         if self.folder.is_dir():
             for path in self.folder.iterdir():
+                if not NAME.fullmatch(path.name):
+                    continue  # somebody else's
                 try:
                     about = path.stat()
                 except OSError:

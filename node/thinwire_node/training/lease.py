@@ -17,6 +17,21 @@ class Lease:
         """The number of positions that are not taken yet."""
         return sum(len(run) for run in self._runs)
 
+    @property
+    def runs(self) -> tuple[range, ...]:
+        """The positions that are not taken yet."""
+        return tuple(self._runs)
+
+    def head(self, samples: int) -> tuple[range, ...]:
+        """The next positions to take, at most `samples`."""
+        found: list[range] = []
+        for run in self._runs:
+            if samples <= 0:
+                break
+            found.append(run[:samples])
+            samples -= len(run)
+        return tuple(found)
+
     def renew(self, runs: Iterable[range]) -> None:
         """Replace the lease by that of an announcement. Skips the positions at its beginning that were taken since the
         last report to the swarm."""

@@ -86,6 +86,7 @@ class PacingView:
     base_step: int | None  # of the gradient since the last extraction
     samples: int  # in that gradient
     leased: int  # positions left in the lease
+    ready: int  # of these, positions at the head whose data are here; at most `micro_batch`
     sample_s: float
     tail_s: float
     micro_batch: int  # the volunteer's limit on samples per micro-batch
@@ -114,7 +115,11 @@ class Drop:
 
 @dataclass(frozen=True)
 class Wait:
+    """for_data: whether training waits for data. until: the time of the next decision, if it is due by then."""
+
     why: str
+    for_data: bool = False
+    until: float | None = None
 
 
 Decision = Train | Extract | SayNothing | Drop | Wait
@@ -134,6 +139,8 @@ def decide(view: PacingView, spec: RoundSpec) -> Decision:
             return Extract(why)
         if not view.samples and not view.leased:
             return SayNothing("nothing was trained, and the lease is used up")
+        if not view.samples and not view.ready and view.now >= extract_at(view, view.round, spec):
+            return SayNothing("nothing was trained, because the data have not arrived")
     return _train_or_wait(view, view.round, spec)
 
 
@@ -164,6 +171,9 @@ def _train_or_wait(view: PacingView, current: RoundView, spec: RoundSpec) -> Dec
         return Wait("the lease is used up")
     if _share_is_trained(view, spec) and spec.base_age_max == 0:
         return Wait("the share is trained")
+    if not view.ready:
+        due = extract_at(view, current, spec)
+        return Wait("the data of the next samples have not arrived", True, due if due > view.now else None)
     return Train(_size(view, current, spec), f"towards step {aims_at}")
 
 
@@ -177,7 +187,7 @@ def _share_is_trained(view: PacingView, spec: RoundSpec) -> bool:
 
 def _size(view: PacingView, current: RoundView, spec: RoundSpec) -> int:
     """The samples of the next micro-batch: the volunteer's limit, or fewer if that would take too long."""
-    size = min(view.micro_batch, view.leased)
+    size = min(view.micro_batch, view.leased, view.ready)
     if spec.pace == "barrier" and not _share_is_trained(view, spec):
         size = min(size, spec.samples - view.samples)
     if view.sample_s > 0:

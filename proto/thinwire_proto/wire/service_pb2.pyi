@@ -454,6 +454,7 @@ class ContributionHeader(_message.Message):
     COMPUTE_MS_FIELD_NUMBER: _builtins.int
     BASE_STEP_FIELD_NUMBER: _builtins.int
     TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     term: _builtins.int
     round: _builtins.int
@@ -473,6 +474,8 @@ class ContributionHeader(_message.Message):
     """The base: the oldest step whose parameters any of the gradient was computed on."""
     trained_through: _builtins.int
     """The last position trained on at the extraction. The samples of the lease up to it are used up."""
+    skipped: _builtins.int
+    """Samples of the lease that the node passed over since its previous contribution, because it could not read their data."""
     def __init__(
         self,
         *,
@@ -488,10 +491,11 @@ class ContributionHeader(_message.Message):
         compute_ms: _builtins.int = ...,
         base_step: _builtins.int = ...,
         trained_through: _builtins.int | None = ...,
+        skipped: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "step", b"step", "term", b"term", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "skipped", b"skipped", "step", b"step", "term", b"term", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015

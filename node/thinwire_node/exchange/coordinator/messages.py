@@ -57,6 +57,7 @@ def header(claim: Claim) -> pb.ContributionHeader:
         dropped=claim.dropped,
         compute_ms=claim.compute_ms,
         trained_through=claim.trained_through,
+        skipped=claim.skipped,
     )
 
 

@@ -1,0 +1,133 @@
+"""Fetches the data that a node will train on, in the order of first use, so that training need not wait for them.
+
+A node knows its lease, and the positions that it will be granted next. A shard that no source gives, or whose contents
+cannot be used, is *skipped*: its positions are passed over, counted and reported, and it is tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from thinwire_common.logs import tell
+from thinwire_node.exchange.port import AnnouncedRound
+from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
+from thinwire_node.session.record import Record
+from thinwire_node.session.situation import set_or_after
+from thinwire_node.training.lease import Lease
+from thinwire_proto.blobs import Blob, BlobMissing
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.limits import SOURCE_REST_S
+from thinwire_proto.task import DataSource
+
+log = logging.getLogger("thinwire.node")
+
+
+class Prefetch:
+    """The data of one session. changed: called when training may go on."""
+
+    def __init__(
+        self,
+        data: DataSource,
+        fetcher: BlobFetcher,
+        record: Record,
+        now: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self._data = data
+        self._fetcher = fetcher
+        self._record = record
+        self._now = now
+        self._changed = changed
+        self._needs_blobs = bool(data.needs((range(1),)))
+        self._upcoming: tuple[range, ...] = ()
+        self._lease = Lease()
+        self._ready: set[Blob] = set()
+        self._skipped: dict[Blob, float] = {}  # until when; it is tried again then
+        self._look = asyncio.Event()
+
+    def renew(self, announcement: AnnouncedRound, lease: Lease) -> None:
+        """Take in the lease of an announcement, which `lease` has already."""
+        self._lease, self._upcoming = lease, announcement.upcoming
+        if self._needs_blobs:
+            self._look.set()
+
+    def trainable(self, lease: Lease, samples: int) -> int:
+        """How many positions from the head of the lease on have their data here; at most `samples`."""
+        head = lease.head(samples)
+        found = sum(len(run) for run in head)
+        if not self._needs_blobs or self._have(head):
+            return found
+        found = 0
+        for position in (position for run in head for position in run):
+            if not self._have((range(position, position + 1),)):
+                break
+            found += 1
+        return found
+
+    def pass_over(self, lease: Lease) -> None:
+        """Pass over the positions at the head of the lease whose data cannot be read."""
+        passed = 0
+        while self._skipped and (head := lease.head(1)) and not self._skipped.keys().isdisjoint(self._data.needs(head)):
+            lease.take(1)
+            passed += 1
+        self._note_skipped(passed)
+
+    def lost(self, blob: Blob, samples: int) -> None:
+        """Note that a blob vanished from the disk when `samples` samples were about to be read."""
+        self._ready.discard(blob)
+        self._note_skipped(samples)
+        self._look.set()
+
+    def _note_skipped(self, samples: int) -> None:
+        self._record.samples_skipped += samples
+
+    def _have(self, positions: Sequence[range]) -> bool:
+        return self._ready.issuperset(self._data.needs(positions))
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            self._look.clear()
+            wanted = self._wanted()
+            self._fetcher.cache.want("lease", wanted)
+            self._ready &= set(wanted)
+            blob = self._next(wanted)
+            if blob is not None:
+                await self._fetch(blob)
+            elif self._skipped:
+                await set_or_after(self._look, SOURCE_REST_S)
+            else:
+                await self._look.wait()
+
+    def _wanted(self) -> list[Blob]:
+        """The blobs to have, in the order of first use: as many as the cache can hold, and at least one."""
+        runs = (*self._lease.runs, *self._upcoming)
+        needed = [blob for blob in self._data.needs(runs) if self._skipped.get(blob, 0.0) < float("inf")]
+        return needed[: max(1, self._fetcher.cache.room_for(needed))]
+
+    def _next(self, wanted: Sequence[Blob]) -> Blob | None:
+        now = self._now()
+        missing = (blob for blob in wanted if blob not in self._ready)
+        return next((blob for blob in missing if self._skipped.get(blob, now) <= now), None)
+
+    async def _fetch(self, blob: Blob) -> None:
+        try:
+            await self._fetcher.fetch_one(blob)
+            await asyncio.to_thread(self._data.check, blob)
+        except (BlobUnavailable, BlobMissing) as error:
+            self._skip(blob, str(error), self._now() + SOURCE_REST_S)
+        except PayloadError as error:
+            self._skip(blob, str(error), float("inf"))  # it has the right hash, so it will not change
+        else:
+            self._ready.add(blob)
+            self._skipped.pop(blob, None)
+        self._changed()
+
+    def _skip(self, blob: Blob, reason: str, until: float) -> None:
+        if blob not in self._skipped:
+            self._record.shards_skipped += 1
+            text = f"a shard is skipped, and its samples are passed over: {reason}"
+            tell(log, logging.WARNING, "node.shard_skipped", text, blob=blob.hash, bytes=blob.size, reason=reason)
+        self._skipped[blob] = until

@@ -1,0 +1,114 @@
+"""Swarms of real processes whose data fail: the node says what happened, the round goes on, and nothing differs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local_swarm.processes import Process
+from support.blob_server import BlobServer, blob_server
+from support.disks import fill, small_disk
+from support.real import RealSwarm, ended, last_fingerprint, run_text, until
+from support.token_folder import VOCABULARY, write_tokens
+from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest
+
+CONTEXT = 64
+SAMPLES = 20
+"""Samples of a shard."""
+SHARDS = 8
+
+
+class Data:
+    """A folder of prepared data, a server for its shards, and the swarm that trains on them."""
+
+    def __init__(self, swarm: RealSwarm, folder: Path, server: BlobServer, manifest: Manifest) -> None:
+        self.swarm, self.folder, self.server = swarm, folder, server
+        self.shards = [shard.hash for shard in manifest.sources[0].train]
+
+    def coordinator(self) -> Process:
+        data = f'[data]\nkind = "tokens"\nfolder = "{self.folder}"\nurls = ["{self.server.url}"]\n'
+        return self.swarm.coordinator(run_text(100_000, model=f"vocabulary = {VOCABULARY}") + data)
+
+    def only_served(self, *names: str) -> None:
+        """Delete shards from the coordinator's state directory, so that only the server has them."""
+        for name in names:
+            (self.swarm.state / "blobs" / name).unlink()
+
+    def leave(self, *nodes: Process) -> None:
+        """Stop the nodes, and compare what they hold with the coordinator's replica."""
+        for node in nodes:
+            node.tell(signal.SIGINT)
+            assert ended(node) == 0, node.text()
+        status = self.swarm.status(fingerprint=True)
+        assert status.fingerprints_compared > 0
+        assert status.fingerprints_different == 0
+        held = [last_fingerprint(node) for node in nodes]
+        assert (status.step, status.fingerprint) in held
+
+
+@pytest.fixture
+def data(swarm: RealSwarm, tmp_path: Path) -> Iterator[Data]:
+    folder = tmp_path / "prepared"
+    tokens = CONTEXT * SAMPLES + 1
+    manifest = write_tokens(folder, {"text": [tokens] * SHARDS}, wrong=SHARDS - 1)
+    with blob_server(folder / BLOBS_FOLDER) as server:
+        yield Data(swarm, folder, server, manifest)
+
+
+def skipped(node: Process) -> dict[str, str]:
+    """The shards that a node skipped, and why."""
+    return {event["blob"]: event["reason"] for event in node.events("node.shard_skipped")}
+
+
+def test_shards_that_cannot_be_read_are_skipped_and_the_rounds_go_on(data: Data) -> None:
+    swarm, server = data.swarm, data.server
+    silent, changed, short, longer, *_, wrong = data.shards
+    server.faults = {silent: "stall", changed: "flip", short: "truncate", longer: "longer"}
+    coordinator = data.coordinator()
+    data.only_served(silent, changed)
+    with small_disk(swarm.folder / "full" / "blobs", 1):
+        fill(swarm.folder / "full" / "blobs")
+        full, good = swarm.node("full"), swarm.node("good")
+        unreadable = {silent, changed, wrong}
+        until(lambda: skipped(good).keys() == unreadable, "good skips what cannot be read", good, coordinator)
+        until(lambda: len(skipped(full)) > 1, "full skips what it cannot write", full, coordinator)
+        swarm.reached(swarm.status().step + 5)
+        assert swarm.counted("full") == 0
+        data.leave(full, good)
+    why = skipped(good)
+    assert "only" in why[silent] or "nothing came for 10 s" in why[silent]
+    assert "does not have the blob" in why[silent]
+    assert "came with the hash" in why[changed]
+    assert f"has the token {VOCABULARY}, but the vocabulary has {VOCABULARY} tokens" in why[wrong]
+    assert all("No space left on device" in reason for reason in skipped(full).values())
+    assert {event["name"] for event in coordinator.events("coordinator.samples_skipped")} == {"full", "good"}
+    coordinator.end(10)
+    swarm.verify()
+
+
+def test_a_node_that_is_killed_in_mid_download_continues_it(data: Data) -> None:
+    swarm, server = data.swarm, data.server
+    coordinator = data.coordinator()
+    data.only_served(*data.shards)
+    server.fault = "stall"
+    node = swarm.node("a")
+    until(server.stalled.is_set, "a download has begun", node)
+    (name, _), *_ = server.asked
+    part = swarm.folder / "a" / "blobs" / f"{name}.part"
+    until(lambda: part.exists() and part.stat().st_size, "some of it is on disk", node)
+    node.tell(signal.SIGKILL)
+    ended(node)
+    begun, server.fault = part.stat().st_size, ""
+    again = swarm.node("a")
+    swarm.reached(5)
+    assert (name, begun) in server.asked
+    assert not part.exists()
+    shards = {name for name, _ in server.asked}
+    data.leave(again)
+    third = swarm.node("a", "--rounds", "3")  # a new process uses the same files
+    assert ended(third) == 0, third.text()
+    assert [name for name, _ in server.asked if name in shards].count(name) <= 2
+    coordinator.end(10)
