@@ -178,6 +178,28 @@ def test_the_card_of_an_earlier_step_has_the_figures_of_that_step(run: tuple[Run
     assert "## Contributors" not in model_card(facts, HuggingFaceModel({}, {}), text=True)
 
 
+def test_the_use_in_the_card_is_python_that_runs(facts: RunFacts) -> None:
+    for model in (HuggingFaceModel({}, {}), HuggingFaceModel({}, {}, {"base_model_name_or_path": "ada/base"})):
+        card = model_card(facts, model, text=True)
+        compile(card.partition("```python\n")[2].partition("```")[0], "card", "exec")
+        assert ("PeftModel" in card) == (model.adapter is not None)
+    assert "## Use" not in model_card(facts, HuggingFaceModel({}, {}), text=False)
+
+
+def test_the_card_says_how_many_machines_trained(facts: RunFacts) -> None:
+    said = [model_card(replace(facts, nodes=nodes), HuggingFaceModel({}, {}), text=True) for nodes in (0, 1, 2)]
+    for card, words in zip(said, ("nobody has trained", "One machine trained", "2 machines trained"), strict=True):
+        assert words in card
+
+
+def test_a_link_to_a_folder_stays_a_link(run: tuple[RunState, Replica], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    export_folder(*run, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert {path.name for path in (tmp_path / "real").iterdir()} == FILES
+
+
 def test_a_name_in_the_card_is_shown_as_it_is(facts: RunFacts) -> None:
     card = model_card(facts, HuggingFaceModel({}, {}), text=True)
     (line,) = [line for line in card.splitlines() if "evil" in line]

@@ -25,7 +25,7 @@ def whole_folder(out: Path, about: dict[str, Any]) -> Iterator[Path]:
     about: what the file thinwire.json says besides the list of files. If the block raises, `out` stays as it was.
     Raises ConfigError if `out` is anything but missing, empty, or an earlier export, or if it cannot be written.
     """
-    out = out.absolute()
+    out = out.resolve()
     check_free(out)
     passing = out.with_name(f".{out.name}.part")
     try:

@@ -46,29 +46,45 @@ def _base(model: HuggingFaceModel) -> str:
 
 def _opening(facts: RunFacts, model: HuggingFaceModel) -> Iterator[str]:
     what = "An adapter" if model.adapter is not None else "A model"
-    nodes = f"{facts.nodes} machine" + ("" if facts.nodes == 1 else "s")
     yield "# Model card"
     yield ""
     yield (
-        f"{what} of {facts.parameters:,} trained parameters: {_plain(facts.contract.model.in_words())}. {nodes} "
-        f"trained it together over the internet, with thinwire. This is step {facts.step:,} of "
-        f"{facts.contract.schedule.steps:,}."
+        f"{what} of {facts.parameters:,} trained parameters: {_plain(facts.contract.model.in_words())}. "
+        f"{_trained_by(facts.nodes)} This is step {facts.step:,} of {facts.contract.schedule.steps:,}."
     )
     yield ""
 
 
+def _trained_by(nodes: int) -> str:
+    if nodes == 0:
+        return "It is the first state of a run of thinwire, which nobody has trained yet."
+    if nodes == 1:
+        return "One machine trained it with thinwire."
+    return f"{nodes:,} machines trained it together over the internet, with thinwire."
+
+
 def _usage(model: HuggingFaceModel, text: bool) -> Iterator[str]:
-    if model.adapter is not None or not text:
+    if not text:
         return
+    yield from ("## Use", "", "```python")
+    if model.adapter is None:
+        yield from (
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            'model = AutoModelForCausalLM.from_pretrained(".")',
+        )
+    else:
+        yield from (
+            "from peft import PeftModel",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(_base(model) or 'BASE')})  # what it was trained on",
+            'model = PeftModel.from_pretrained(base, ".")',
+        )
     yield from (
-        "## Use",
-        "",
-        "```python",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        "",
-        'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")',
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
         'prompt = tokenizer("Once", return_tensors="pt").input_ids',
-        "print(tokenizer.decode(model.generate(prompt, max_new_tokens=50)[0]))",
+        "print(tokenizer.decode(model.generate(input_ids=prompt, max_new_tokens=50)[0]))",
         "```",
         "",
     )
