@@ -10,7 +10,15 @@ from collections.abc import Sequence
 
 import torch
 
-from thinwire_coordinator.generation import SAMPLE_TOKENS, Sampling, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_coordinator.generation import (
+    SAMPLE_TOKENS,
+    Sampling,
+    generate,
+    prompt_tokens,
+    text_of,
+    tokenizer_of,
+    without_dropout,
+)
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
@@ -31,9 +39,7 @@ class HeldOut:
     def __init__(self, contract: Contract, data: DataSource, blobs: Blobs, samples: int = SAMPLES) -> None:
         self._data = data
         self._samples = samples
-        self._model = Stateless(task_of(contract.model).model("cpu", blobs))
-        for module in self._model.model.modules():
-            module.training = False  # without dropout
+        self._model = without_dropout(Stateless(task_of(contract.model).model("cpu", blobs)))
         self._stopped = threading.Event()
 
     def stop(self) -> None:

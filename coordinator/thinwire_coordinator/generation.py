@@ -33,6 +33,13 @@ class Sampling:
     seed: int = 1
 
 
+def without_dropout(model: Stateless) -> Stateless:
+    """The same model, which computes from now on and no longer trains."""
+    for module in model.model.modules():
+        module.training = False
+    return model
+
+
 def tokenizer_of(model: Stateless, data: DataSource) -> Tokenizer | None:
     """The tokenizer of a model that generates text; None for another model."""
     return data.tokenizer if isinstance(model.model, Writes) else None

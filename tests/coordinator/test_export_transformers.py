@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from support.sealed_run import make_state
+from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import write_model
-from thinwire_coordinator.generation import Sampling, generate
-from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
+from thinwire_coordinator.generation import Sampling, generate, without_dropout
+from thinwire_coordinator.ledger.state_directory import keep_blobs, open_state, replica_at_head
 from thinwire_proto.contract import DecoderSpec, parse_run
+from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.task import Stateless, complete_model, task_of
@@ -123,6 +127,43 @@ def test_a_run_of_thinwire_0_1_opens(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = theirs(prompt).logits[0, -1]
     assert torch.allclose(ours.next_logits(replica.tensors, prompt[0]), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
+def test_an_adapter_opens_on_its_base_and_merged_into_it(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    task_of_base = task_of(DecoderSpec(width=64, heads=2, layers=2, hidden=96, context=64))
+    write_model(task_of_base.hugging_face(task_of_base.initial_state(1)), ByteTokenizer(), _made(base))
+    spec, blobs = complete_model(LoraSpec(base=str(base), dropout=0.5), lambda: None)
+    keep_blobs(_made(tmp_path / "state") / "blobs", blobs, lambda: None)
+    contract = small_contract()
+    contract = contract.model_copy(update={"model": spec, "parameters": task_of(spec).manifest()})
+    state = make_state(tmp_path / "state", contract)
+    replica = replica_at_head(state)
+    export_folder(state, replica, tmp_path / "adapter")
+    export_folder(state, replica, tmp_path / "merged", merge=True)
+    assert not (tmp_path / "adapter" / "config.json").exists()
+    ours = without_dropout(Stateless(task_of(spec).model("cpu", state.blobs)))
+    plain, tokenizer = opened(base)
+    prompt = tokenizer(PROMPT, return_tensors="pt").input_ids
+    found = ours.next_logits(replica.tensors, prompt[0])
+    with torch.no_grad():
+        before = plain(prompt).logits[0, -1]
+        adapted = PeftModel.from_pretrained(plain, tmp_path / "adapter")(prompt).logits[0, -1]
+        whole, tokenizer = opened(tmp_path / "merged")
+        merged = whole(prompt).logits[0, -1]
+    assert (found - adapted).abs().max() < 1e-5
+    assert (found - merged).abs().max() < 1e-5
+    assert (found - before).abs().max() > 1e-3
+    assert AutoTokenizer.from_pretrained(tmp_path / "adapter")(PROMPT).input_ids == prompt[0].tolist()
+    written = whole.generate(prompt, do_sample=False, max_new_tokens=20)[0, len(prompt[0]) :].tolist()
+    assert written == list(generate(ours, replica.tensors, prompt[0], Sampling(20, 0.0), None))
+    state.close()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def test_the_byte_tokenizer_opens_and_reads_all_of_unicode(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.version import VERSION
 
 
-def export(state_dir: Path, step: int | None, out: Path, push_to: str | None) -> None:
+def export(state_dir: Path, step: int | None, out: Path, merge: bool, push_to: str | None) -> None:
     """Write the model of a step to a file or a folder, and upload the folder. Raises ThinwireError."""
+    if is_file(out) and (merge or push_to is not None):
+        raise ConfigError(f"--merge and --push need a folder, and {out} is one file; give --out FOLDER")
     if push_to is not None:
-        if is_file(out):
-            raise ConfigError(f"--push uploads a folder, and {out} is one file; give --out FOLDER")
         check_push(push_to)
     if not is_file(out):
         check_free(out)
@@ -26,7 +26,7 @@ def export(state_dir: Path, step: int | None, out: Path, push_to: str | None) ->
     if is_file(out):
         export_file(replica, out)
     else:
-        export_folder(state, replica, out)
+        export_folder(state, replica, out, merge=merge)
     print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {out}")
     if push_to is not None:
         print(f"uploaded: {push(out, push_to, f'step {replica.step}, exported by thinwire {VERSION}')}")

@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FOLDER|FILE.safetensors",
         help="a folder that transformers opens, or one file with the parameters under thinwire's names",
     )
+    export.add_argument("--merge", action="store_true", help="write an adapter together with its base, as one model")
     export.add_argument(
         "--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub, with the token in HF_TOKEN"
     )
@@ -111,7 +112,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
 
     set_threads(options.state_dir, options.threads)
-    export(options.state_dir, arguments.step, arguments.out, arguments.push)
+    export(options.state_dir, arguments.step, arguments.out, arguments.merge, arguments.push)
 
 
 def _import(arguments: argparse.Namespace) -> None:

@@ -34,12 +34,14 @@ def export_file(replica: Replica, out: Path) -> None:
         passing.unlink(missing_ok=True)
 
 
-def export_folder(state: RunState, replica: Replica, out: Path) -> None:
+def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool = False) -> None:
     """Write a folder with the model, its tokenizer and its model card. It appears whole or not at all.
 
-    Raises ConfigError if the model has no form that transformers opens, or `out` may not be replaced.
+    merge: write an adapter together with its base, as one model. Raises ConfigError if the model has no form that
+    transformers opens, or `out` may not be replaced.
     """
-    model = task_of(state.contract.model).hugging_face(replica.tensors, state.blobs)
+    task = task_of(state.contract.model)
+    model = (task.merged if merge else task.hugging_face)(replica.tensors, state.blobs)
     tokenizer, facts = state.data.tokenizer, facts_of(state, replica)
     about = {"thinwire": VERSION, "contract": facts.contract.hash.hex(), "step": facts.step, "head": facts.head}
     with whole_folder(out, about | {"fingerprint": facts.fingerprint}) as folder:

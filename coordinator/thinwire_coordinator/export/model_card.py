@@ -78,7 +78,7 @@ def _usage(model: HuggingFaceModel, text: bool) -> Iterator[str]:
             "from peft import PeftModel",
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
             "",
-            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(_base(model) or 'BASE')})  # what it was trained on",
+            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(_base(model) or 'BASE')})",
             'model = PeftModel.from_pretrained(base, ".")',
         )
     yield from (
