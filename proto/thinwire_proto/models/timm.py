@@ -1,0 +1,106 @@
+"""Image classifiers of the library timm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from thinwire_proto.blobs import Blobs
+from thinwire_proto.contract import Parameter
+from thinwire_proto.contract.models.timm import TimmSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.extras import import_extra
+from thinwire_proto.models.trained import manifest, trained
+from thinwire_proto.models.weights_folder import read_tensors
+from thinwire_proto.models.wrapped import Wrapped
+from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
+
+
+class Classifier(Wrapped):
+    """An image classifier. Its parameters have timm's names."""
+
+    def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross entropy, in nats, of images [batch, channels, height, width] and their classes [batch]."""
+        logits: Tensor = self.inner(images)
+        return F.cross_entropy(logits.float(), labels)
+
+
+@TASKS.register("timm")
+class TimmTask(Task):
+    """The `Task` of the model kind `timm`."""
+
+    def __init__(self, spec: TimmSpec) -> None:
+        self._spec = spec
+
+    def manifest(self) -> tuple[Parameter, ...]:
+        return _manifest_of(self._spec)
+
+    def initial_state(self, seed: int, blobs: Blobs = NO_BLOBS) -> dict[str, Tensor]:
+        """As timm draws them."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return trained(self.model("cpu"))
+
+    def model(self, device: torch.device | str, blobs: Blobs = NO_BLOBS) -> Classifier:
+        return Classifier(_build(self._spec, device).train())
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        return read_tensors(folder, self.manifest())
+
+    def hugging_face(self, parameters: Mapping[str, Tensor], blobs: Blobs = NO_BLOBS) -> HuggingFaceModel:
+        """In timm's layout, which `timm.create_model("local-dir:FOLDER")` and transformers' `AutoModelForImage
+        Classification` open."""
+        spec = self._spec
+        model: Any = _build(spec, "meta")
+        size = {"input_size": [spec.channels, spec.image_size, spec.image_size], "num_classes": spec.classes}
+        config = {
+            "architecture": spec.name,
+            "num_classes": spec.classes,
+            "num_features": model.num_features,
+            "pretrained_cfg": {key: model.pretrained_cfg[key] for key in ("mean", "std", "interpolation")} | size,
+            "model_args": _arguments(spec),
+        }
+        return HuggingFaceModel(
+            json.loads(json.dumps(config)), {name: tensor.cpu() for name, tensor in parameters.items()}
+        )
+
+
+@lru_cache(maxsize=16)
+def _manifest_of(spec: TimmSpec) -> tuple[Parameter, ...]:
+    return manifest(TimmTask(spec).model("meta"))
+
+
+def _arguments(spec: TimmSpec) -> dict[str, Any]:
+    """What this model takes beside the number of classes. Some models are built for one size of image."""
+    timm = import_extra("timm", "images")
+    fixed = timm.get_pretrained_cfg(spec.name).fixed_input_size
+    arguments = {"in_chans": spec.channels} | ({"img_size": spec.image_size} if fixed else {})
+    return arguments | (json.loads(spec.options) if spec.options else {})
+
+
+def _build(spec: TimmSpec, device: torch.device | str) -> nn.Module:
+    """The model with timm's own first values, on `device`. Raises ConfigError."""
+    timm = import_extra("timm", "images")
+    if not timm.is_model(spec.name):
+        close = get_close_matches(spec.name, timm.list_models(), 3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; `timm.list_models()` has all"
+        raise ConfigError(f"model.name: timm {timm.__version__} has no model {spec.name!r}{hint}")
+    try:
+        with torch.device(device):
+            built: nn.Module = timm.create_model(
+                spec.name, pretrained=False, num_classes=spec.classes, **_arguments(spec)
+            )
+    except Exception as error:  # noqa: BLE001 - another library's code, with options that may be anything
+        raise ConfigError(f"model: timm cannot build {spec.name} with these options: {error}") from None
+    frozen = [name for name, parameter in built.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise ConfigError(f"{frozen[0]}: has no gradient, and its values are not in the contract; take another model")
+    return built
