@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import fsspec.config
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -14,6 +16,7 @@ from thinwire_coordinator.ledger.disk_forecast import measure
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
+from thinwire_node.session.download import SourceFailed, download
 from thinwire_proto.errors import LedgerError
 
 pytestmark = pytest.mark.filterwarnings("default")  # botocore and moto emit warnings
@@ -60,3 +63,28 @@ def test_a_run_with_its_bodies_in_a_bucket(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="is missing"):
         state.bodies.get(gone.body_hash, gone.body_bytes)
     state.close()
+
+
+async def test_a_node_reads_a_shard_from_a_bucket(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first without credentials, as from a public bucket; then with those of the machine."""
+    data = bytes(range(256)) * 100
+    bucket_owner = fsspec.filesystem("s3")
+    bucket_owner.pipe(f"{bucket}/blobs/shard", data)
+    bucket_owner.chmod(f"{bucket}/blobs/shard", acl="public-read")
+    part = tmp_path / "shard.part"
+    part.write_bytes(data[:1000])
+    await download(f"{bucket}/blobs/shard", len(data), part)
+    assert part.read_bytes() == data
+    bucket_owner.chmod(f"{bucket}/blobs/shard", acl="private")
+    monkeypatch.setattr(fsspec.config, "conf", {})
+    fsspec.config.set_conf_env(fsspec.config.conf, {"FSSPEC_S3": '{"anon": false}'})
+    part.write_bytes(b"")
+    await download(f"{bucket}/blobs/shard", len(data), part)
+    assert part.read_bytes() == data
+    for name, size, says in (
+        ("shard", 9, "has 25,600 bytes, and must have 9"),
+        ("other", 9, "FileNotFoundError|PermissionError"),
+    ):
+        with pytest.raises(SourceFailed, match=says):
+            await download(f"{bucket}/blobs/{name}", size, tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()

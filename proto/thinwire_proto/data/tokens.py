@@ -41,6 +41,7 @@ class TokenShards(DataSource):
         self._context = context
         self._blobs = blobs
         self._type = np.dtype(manifest.token).newbyteorder("<")
+        self._checked: set[Blob] = set()
         self._drawn = drawn_sources(manifest, spec)
         self._train = [long_enough(source.train, context) for source in self._drawn]
         samples = [[windows_in(shard, context) for shard in shards] for shards in self._train]
@@ -70,7 +71,7 @@ class TokenShards(DataSource):
     def check(self, blob: Blob) -> None:
         """Check that a shard has the size of its tokens, and no token outside the vocabulary."""
         path, shard = self._blobs.path(blob), self._shards.get(blob)
-        if shard is None:
+        if shard is None or blob in self._checked:
             return
         if wrong := wrong_size(shard, self._type):
             raise PayloadError(f"shard {wrong}")
@@ -81,6 +82,7 @@ class TokenShards(DataSource):
                         f"shard {blob.hash[:16]}… has the token {most}, but the vocabulary has "
                         f"{self._manifest.vocabulary} tokens"
                     )
+        self._checked.add(blob)
 
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
         return tuple(HeldOutSet(name, found.samples, found.text_bytes) for name, found in self._held_out.items())
