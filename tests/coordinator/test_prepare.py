@@ -123,7 +123,7 @@ def test_sources_are_apart_and_files_of_one_folder_together(tmp_path: Path) -> N
         (tmp_path / name).write_text(name)
     texts = [f"{tmp_path}/{name}" for name in ("b/x.txt", "b/y.txt", "c.jsonl")]
     assert parse_sources(
-        [*texts, f"d={tmp_path}/d", f"c={texts[0]}", "hf://datasets/me/stories:train", "s3://x/y/*.txt"]
+        [*texts, f"{tmp_path}/d", f"c={texts[0]}", "hf://datasets/me/stories:train", "s3://x/y/*.txt"]
     ) == (
         NamedSource("b", (texts[0], texts[1])),
         NamedSource("c", (texts[2], texts[0])),

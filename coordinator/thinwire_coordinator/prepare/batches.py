@@ -45,10 +45,11 @@ class Position(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Documents, and the position after them."""
+    """Documents, and the position after them. read_bytes: of the source, up to and with these documents."""
 
     documents: list[Document]
     after: Position
+    read_bytes: int
 
 
 class SourceReader:
@@ -59,8 +60,8 @@ class SourceReader:
 
     def __init__(self, content: Content, reading: Reading, start: Position, stall_s: float) -> None:
         self._content = content
-        self._reading = replace(reading, advance=self._heard_and_advance)
-        self._advance = reading.advance
+        self._reading = replace(reading, advance=self._hear)
+        self._read_bytes = 0
         self._start = start
         self._stall_s = stall_s
         self._at = "the source"
@@ -118,9 +119,9 @@ class SourceReader:
             documents.append(document)
             size += len(document) * (1 if isinstance(document, str) else TOKEN_BYTES)
             if size >= BATCH_BYTES:
-                yield Batch(documents, position)
+                yield Batch(documents, position, self._read_bytes)
                 documents, size = [], 0
-        yield Batch(documents, position)
+        yield Batch(documents, position, self._read_bytes)
 
     def _documents(self) -> Iterator[tuple[Document, Position]]:
         """Documents that are not empty, from the start on, each with the position after it."""
@@ -150,6 +151,6 @@ class SourceReader:
                 raise
             self._reading.problems.skip(file.name, f"is damaged, and the rest of it is left out: {error}")
 
-    def _heard_and_advance(self, count: int) -> None:
+    def _hear(self, count: int) -> None:
         self._heard_at = time.monotonic()
-        self._advance(count)
+        self._read_bytes += count

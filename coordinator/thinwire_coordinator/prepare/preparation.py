@@ -27,7 +27,7 @@ from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer
 from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, ThinwireError
 
 WORK_FOLDER = "unfinished"
 """Folder of an interrupted run, below the output folder."""
@@ -128,24 +128,25 @@ class _Preparation:
         if current:
             self._shown.say(f"{name}: going on after {total.documents:,} documents")
         self._shown.begin(name, _bytes_of(content, start.file))
-        reading = Reading(
-            self._settings.text_key, self._encoder.end, self._encoder.vocabulary, problems, self._shown.advance
-        )
-        unsaved = 0
+        reading = Reading(self._settings.text_key, self._encoder.end, self._encoder.vocabulary, problems)
+        unsaved, after = 0, start
         try:
-            for position, encoded in self._encoded(SourceReader(content, reading, start, self._settings.stall_s)):
+            for batch, encoded in self._encoded(SourceReader(content, reading, start, self._settings.stall_s)):
                 before = total
                 for document in encoded:
                     spill.add(document)
                     total = total.plus(side_of(document))
                 added = total.minus(before)
-                self._shown.count(*added)
-                unsaved += added.text_bytes
+                self._shown.count(batch.read_bytes, *added)
+                unsaved, after = unsaved + added.text_bytes, batch.after
                 if unsaved >= self._settings.checkpoint_bytes:
                     unsaved = 0
-                    self._save(Current(position, spill.lengths(), total))
-            self._save(Current(position, spill.lengths(), total))
+                    self._save(Current(after, spill.lengths(), total))
+            self._save(Current(after, spill.lengths(), total))
             spill.close()
+        except ThinwireError:  # of the source, between two batches
+            self._save(Current(after, spill.lengths(), total))
+            raise
         finally:
             spill.abandon()
         return spill, total
@@ -154,17 +155,17 @@ class _Preparation:
         self._checkpoint.current = current
         self._checkpoint.write()
 
-    def _encoded(self, reader: SourceReader) -> Iterator[tuple[Position, list[Encoded]]]:
+    def _encoded(self, reader: SourceReader) -> Iterator[tuple[Batch, list[Encoded]]]:
         """The batches as tokens. The next batch is tokenized while the caller stores the one before."""
         with ThreadPoolExecutor(1, "tokenizer") as pool:
             waiting: tuple[Batch, Future[list[Encoded]]] | None = None
             for batch in reader:
                 future = pool.submit(self._encoder.encode, batch.documents)
                 if waiting is not None:
-                    yield waiting[0].after, waiting[1].result()
+                    yield waiting[0], waiting[1].result()
                 waiting = batch, future
             if waiting is not None:
-                yield waiting[0].after, waiting[1].result()
+                yield waiting[0], waiting[1].result()
 
     def finish(self, tokenizer: TokenizerFiles | None) -> Prepared:
         """Write the tokenizer and the manifest, and remove what is no longer needed."""

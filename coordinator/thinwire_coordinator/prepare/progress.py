@@ -53,13 +53,9 @@ class Shown:
         if not self._is_terminal:
             self.say(label if total_bytes is None else f"{label}: {human_bytes(total_bytes)}")
 
-    def advance(self, read_bytes: int) -> None:
-        """More bytes of the present part were read, before decompression."""
-        self._read += read_bytes
-        self._show()
-
-    def count(self, documents: int, tokens: int, text_bytes: int) -> None:
-        """More documents were tokenized."""
+    def count(self, read_bytes: int, documents: int, tokens: int, text_bytes: int) -> None:
+        """More documents were tokenized. read_bytes: of the present part so far, before decompression."""
+        self._read = read_bytes
         self._documents += documents
         self._tokens += tokens
         self._text += text_bytes

@@ -66,16 +66,20 @@ def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
     `folder/*.txt`, are one source called after the folder.
     """
     named = [(found["name"], found["url"]) if (found := NAME.fullmatch(text)) else ("", text) for text in texts]
-    parents = [_parent(url) for name, url in named if not name and _is_local(url)]
+    parents = [_parent(url) for name, url in named if not name and _is_local_file(url)]
     urls: dict[str, list[str]] = {}
     for name, url in named:
-        several = not name and _is_local(url) and parents.count(_parent(url)) > 1 and not Path(url).is_dir()
+        several = not name and _is_local_file(url) and parents.count(_parent(url)) > 1
         urls.setdefault(name or _name_of(_parent(url) if several else url), []).append(url)
     return tuple(NamedSource(name, tuple(found)) for name, found in urls.items())
 
 
 def _is_local(url: str) -> bool:
     return "://" not in url
+
+
+def _is_local_file(url: str) -> bool:
+    return _is_local(url) and not Path(url).is_dir()
 
 
 def _parent(url: str) -> str:

@@ -23,7 +23,7 @@ def summary(out: Path, prepared: Prepared) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
     if prepared.bad or prepared.binary_files:
-        lines.append(f"skipped: {prepared.bad} parts that cannot be read, {prepared.binary_files} binary files")
+        lines.append(f"skipped: unreadable parts: {prepared.bad}; binary files: {prepared.binary_files}")
     manifest = prepared.manifest
     lines += [
         f"vocabulary: {manifest.vocabulary:,} tokens ({manifest.token} in the shards)",

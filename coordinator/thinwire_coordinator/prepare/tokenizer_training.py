@@ -52,7 +52,7 @@ def sample_of(contents: Sequence[Content], text_key: str, held_out: float, stall
     of their names. Held-out documents are not in it. Parts that cannot be read are passed over here, and reported when
     the source is prepared."""
     problems = Problems(PROBLEMS_MAX, lambda line: None)
-    reading = Reading(text_key, None, 1 << 32, problems, lambda count: None)
+    reading = Reading(text_key, None, 1 << 32, problems)
     for content in contents:
         left = SAMPLE_BYTES // len(contents)
         for part, allowed in _parts(content, left):

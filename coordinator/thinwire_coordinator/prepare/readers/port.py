@@ -27,14 +27,14 @@ class Reading:
     """What readers need to know besides the file.
 
     text_key: the key or column that has the text. end, vocabulary: of the tokenizer, for files of tokens. problems:
-    takes what cannot be read. advance: told how many bytes of the file were read, for the progress bar.
+    takes what cannot be read. advance: told how many bytes of the file were read.
     """
 
     text_key: str
     end: int | None
     vocabulary: int
     problems: Problems
-    advance: Callable[[int], None]
+    advance: Callable[[int], None] = lambda count: None
 
 
 class Reader(Protocol):
