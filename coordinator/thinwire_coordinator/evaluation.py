@@ -17,7 +17,6 @@ from thinwire_coordinator.generation import (
     prompt_tokens,
     text_of,
     tokenizer_of,
-    without_dropout,
 )
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
@@ -39,7 +38,7 @@ class HeldOut:
     def __init__(self, contract: Contract, data: DataSource, blobs: Blobs, samples: int = SAMPLES) -> None:
         self._data = data
         self._samples = samples
-        self._model = without_dropout(Stateless(task_of(contract.model).model("cpu", blobs)))
+        self._model = Stateless(task_of(contract.model).model("cpu", blobs))
         self._stopped = threading.Event()
 
     def stop(self) -> None:

@@ -33,13 +33,6 @@ class Sampling:
     seed: int = 1
 
 
-def without_dropout(model: Stateless) -> Stateless:
-    """The same model, which computes from now on and no longer trains."""
-    for module in model.model.modules():
-        module.training = False
-    return model
-
-
 def tokenizer_of(model: Stateless, data: DataSource) -> Tokenizer | None:
     """The tokenizer of a model that generates text; None for another model."""
     return data.tokenizer if isinstance(model.model, Writes) else None
@@ -59,9 +52,10 @@ def generate(
     """Yield the tokens after a prompt [n] as they are drawn, up to `sampling.length` or to the token `end`, which is
     left out. Raises ConfigError if the model's output is not finite."""
     generator = torch.Generator().manual_seed(sampling.seed)
-    tokens = prompt
+    tokens, cache = prompt, None
     for _ in range(sampling.length):
-        token = draw(model.next_logits(parameters, tokens), sampling, generator)
+        logits, cache = model.continued_logits(parameters, tokens, cache)
+        token = draw(logits, sampling, generator)
         if token == end:
             return
         tokens = torch.cat([tokens, torch.tensor([token])])

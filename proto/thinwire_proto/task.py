@@ -54,6 +54,17 @@ class Writes(Protocol):
         the model's context, the model sees the end."""
 
 
+@runtime_checkable
+class WritesOn(Writes, Protocol):
+    """A model that keeps what it computed of a text, so that the next token costs the computation of one token."""
+
+    def continued_logits(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Like `next_logits`, and what the next call may reuse.
+
+        cache: what the call for `tokens` without the last one returned; None for the first call.
+        """
+
+
 @dataclass(frozen=True)
 class HuggingFaceModel:
     """A model in the layout of a transformers class.
@@ -266,18 +277,26 @@ class Stateless:
         _give_up_memory(model)
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        return self._call(parameters, "loss", *batch)
+        found: Tensor = self._call(parameters, "loss", *batch)
+        return found
 
     def next_logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """See `Writes`."""
-        return self._call(parameters, "next_logits", tokens)
+        found: Tensor = self._call(parameters, "next_logits", tokens)
+        return found
 
-    def _call(self, parameters: Mapping[str, Tensor], method: str, *arguments: object) -> Tensor:
+    def continued_logits(self, parameters: Mapping[str, Tensor], tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """See `WritesOn`. Another model that writes computes everything again."""
+        if not isinstance(self.model, WritesOn):
+            return self.next_logits(parameters, tokens), None
+        logits, cache = self._call(parameters, "continued_logits", tokens, cache)
+        return logits, cache
+
+    def _call(self, parameters: Mapping[str, Tensor], method: str, *arguments: object) -> Any:
         if self._caller.training != torch.is_grad_enabled():
             self._caller.train(torch.is_grad_enabled())
         named = {self._place_of[name]: tensor for name, tensor in parameters.items()}
-        result: Tensor = torch.func.functional_call(self._caller, named, (method, *arguments))
-        return result
+        return torch.func.functional_call(self._caller, named, (method, *arguments))
 
 
 class _Caller(nn.Module):
@@ -287,9 +306,8 @@ class _Caller(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, method: str, *arguments: object) -> Tensor:
-        result: Tensor = getattr(self.model, method)(*arguments)
-        return result
+    def forward(self, method: str, *arguments: object) -> Any:
+        return getattr(self.model, method)(*arguments)
 
 
 def _give_up_memory(model: Model) -> None:

@@ -17,13 +17,14 @@ from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import write_model
-from thinwire_coordinator.generation import Sampling, generate, without_dropout
+from thinwire_coordinator.generation import Sampling, generate
 from thinwire_coordinator.ledger.state_directory import keep_blobs, open_state, replica_at_head
-from thinwire_proto.contract import DecoderSpec, parse_run
+from thinwire_proto.contract import DecoderSpec, ModelSpec, parse_run
+from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
-from thinwire_proto.task import Stateless, complete_model, task_of
+from thinwire_proto.task import Stateless, WritesOn, complete_model, task_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROMPT = "def é("
@@ -115,6 +116,32 @@ def test_a_model_of_transformers_ends_its_text_at_our_tokenizers_end(model_type:
     assert len(expected) < 20
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mixtral"])
+def test_with_a_cache_the_logits_are_those_of_the_whole_text(kind: str) -> None:
+    """Also past the context, and when a text is not the one before and one more token."""
+    context = 12
+    if kind == "llama":
+        spec: ModelSpec = LlamaSpec(vocabulary=256, context=context, width=64, layers=3, heads=4, kv_heads=2, hidden=80)
+    else:
+        config = SIZES[kind] | {"model_type": kind, "vocab_size": 256}
+        run = {"model": {"kind": "hf", "config": config, "context": context}}
+        spec, _ = complete_model(parse_run(run, "test").model, lambda: None)
+    task, generator = task_of(spec), torch.Generator().manual_seed(5)
+    tensors = {p.name: 0.3 * torch.randn(p.shape, generator=generator) for p in task.manifest()}
+    model, text = Stateless(task.model("cpu")), torch.randint(0, 256, (16,), generator=generator)
+    assert isinstance(model.model, WritesOn)
+    cache, reused = None, 0
+    with torch.no_grad():
+        for length in (4, 5, 6, 9, 10, 11, 12, 13, 14, 3, 4):
+            reused += cache is not None
+            logits, cache = model.continued_logits(tensors, text[:length], cache)
+            assert torch.allclose(logits, model.next_logits(tensors, text[:length]), atol=1e-5, rtol=1e-5), length
+        assert reused == 8
+        expected = model.next_logits(tensors, text[:5])
+        logits, _ = model.continued_logits(tensors, torch.cat([torch.zeros_like(text[:4]), text[4:5]]), cache)
+    assert torch.allclose(logits, expected, atol=1e-5, rtol=1e-5), "earlier tokens are read again"
+
+
 @pytest.mark.parametrize("name", ["demo", "local_adamw"])
 def test_a_run_of_thinwire_0_1_opens(name: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / name / "coordinator", tmp_path / "state")
@@ -125,8 +152,8 @@ def test_a_run_of_thinwire_0_1_opens(name: str, tmp_path: Path) -> None:
     prompt = tokenizer(PROMPT, return_tensors="pt").input_ids
     ours = Stateless(task_of(state.contract.model).model("cpu"))
     with torch.no_grad():
-        expected = theirs(prompt).logits[0, -1]
-    assert torch.allclose(ours.next_logits(replica.tensors, prompt[0]), expected, atol=1e-5, rtol=1e-5)
+        expected, found = theirs(prompt).logits[0, -1], ours.next_logits(replica.tensors, prompt[0])
+    assert torch.allclose(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
@@ -143,11 +170,11 @@ def test_an_adapter_opens_on_its_base_and_merged_into_it(tmp_path: Path) -> None
     export_folder(state, replica, tmp_path / "adapter")
     export_folder(state, replica, tmp_path / "merged", merge=True)
     assert not (tmp_path / "adapter" / "config.json").exists()
-    ours = without_dropout(Stateless(task_of(spec).model("cpu", state.blobs)))
+    ours = Stateless(task_of(spec).model("cpu", state.blobs))
     plain, tokenizer = opened(base)
     prompt = tokenizer(PROMPT, return_tensors="pt").input_ids
-    found = ours.next_logits(replica.tensors, prompt[0])
     with torch.no_grad():
+        found = ours.next_logits(replica.tensors, prompt[0])
         before = plain(prompt).logits[0, -1]
         adapted = PeftModel.from_pretrained(plain, tmp_path / "adapter")(prompt).logits[0, -1]
         whole, tokenizer = opened(tmp_path / "merged")

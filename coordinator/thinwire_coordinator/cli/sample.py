@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.cli.model import replica_of
-from thinwire_coordinator.generation import Sampling, generate, prompt_tokens, text_of, tokenizer_of, without_dropout
+from thinwire_coordinator.generation import Sampling, generate, prompt_tokens, text_of, tokenizer_of
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Stateless, task_of
@@ -20,7 +20,7 @@ def sample(state_dir: Path, step: int | None, prompt: str, chat: str | None, sam
     """Print what the model of a step writes, as it comes: after a prompt, which is printed first, or as the answer to
     the message `chat`. Raises ThinwireError."""
     state = open_state(state_dir, read_only=True)
-    model = without_dropout(Stateless(task_of(state.contract.model).model("cpu", state.blobs)))
+    model = Stateless(task_of(state.contract.model).model("cpu", state.blobs))
     tokenizer = tokenizer_of(model, state.data)
     if tokenizer is None:
         raise ConfigError(f"a model of kind {state.contract.model.kind!r} generates no text from these data")

@@ -32,6 +32,30 @@ class Linear(nn.Linear):
         pass
 
 
+class Kept:
+    """The keys and values of one layer, of all tokens so far: each [batch, kv_heads, length, head_width]."""
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def with_new(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep those of new tokens too, and return all."""
+        if self._keys is not None and self._values is not None:
+            keys, values = torch.cat([self._keys, keys], 2), torch.cat([self._values, values], 2)
+        self._keys, self._values = keys, values
+        return keys, values
+
+
+class Cache:
+    """What a model keeps of a text, so that the logits after one more token need the computation of one token."""
+
+    def __init__(self, layers: int) -> None:
+        self.length = 0
+        """Tokens so far."""
+        self.layers = [Kept() for _ in range(layers)]
+
+
 class Attention(nn.Module):
     """Causal self-attention with rotary positions (arXiv 2104.09864) and grouped queries (arXiv 2305.13245)."""
 
@@ -44,11 +68,15 @@ class Attention(nn.Module):
         self.v_proj = Linear(spec.width, spec.kv_heads * spec.head_width)
         self.o_proj = Linear(spec.heads * spec.head_width, spec.width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None) -> Tensor:
+        """kept: that of the tokens before; x is then one token, or the first ones."""
         q = _rotate(self._heads(self.q_proj(x)), cos, sin)
-        k = self._for_each_query(_rotate(self._heads(self.k_proj(x)), cos, sin))
-        v = self._for_each_query(self._heads(self.v_proj(x)))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        k = _rotate(self._heads(self.k_proj(x)), cos, sin)
+        v = self._heads(self.v_proj(x))
+        if kept is not None:
+            k, v = kept.with_new(k, v)
+        causal = q.shape[2] == k.shape[2]  # otherwise q is the last token, which sees all
+        mixed = F.scaled_dot_product_attention(q, self._for_each_query(k), self._for_each_query(v), is_causal=causal)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -87,8 +115,8 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
         self.post_attention_layernorm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, kept)
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
@@ -108,6 +136,16 @@ class Body(nn.Module):
         x = self.embed_tokens(tokens)
         for layer in self.layers:
             x = layer(x, cos, sin)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def continued(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """The same for tokens that follow those in the cache: one, or the first ones."""
+        end = cache.length + tokens.shape[1]
+        cos, sin = (table[cache.length :] for table in _rotary(end, self._spec, tokens.device))
+        x = self.embed_tokens(tokens)
+        for layer, kept in zip(self.layers, cache.layers, strict=True):
+            x = layer(x, cos, sin, kept)
+        cache.length = end
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -138,6 +176,15 @@ class Llama(nn.Module):
         """See `thinwire_proto.task.Writes`. Uses the last `context` tokens."""
         last = self.model(tokens[None, -self.spec.context :])[0, -1]
         return self.lm_head(last).float()  # type: ignore[no-any-return]
+
+    def continued_logits(self, tokens: Tensor, cache: Cache | None) -> tuple[Tensor, Cache | None]:
+        """See `thinwire_proto.task.WritesOn`."""
+        if len(tokens) > self.spec.context:
+            return self.next_logits(tokens), None  # the context moves on, and with it all that was computed
+        if cache is None or cache.length != len(tokens) - 1:
+            cache = Cache(self.spec.layers)
+        last = self.model.continued(tokens[None, cache.length :], cache)[0, -1]
+        return self.lm_head(last).float(), cache
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

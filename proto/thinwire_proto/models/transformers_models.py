@@ -49,6 +49,16 @@ class CausalLM(Wrapped):
         """See `thinwire_proto.task.Writes`. Uses the last `context` tokens."""
         return self.logits(tokens[None, -self._context :])[0, -1].float()
 
+    def continued_logits(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """See `thinwire_proto.task.WritesOn`. The cache is that of transformers."""
+        if len(tokens) > self._context:
+            return self.next_logits(tokens), None  # the context moves on, and with it all that was computed
+        if cache is not None and cache.get_seq_length() != len(tokens) - 1:
+            cache = None
+        new = tokens[None] if cache is None else tokens[None, -1:]
+        found = self.inner(input_ids=new, past_key_values=cache, use_cache=True, return_dict=True)
+        return found.logits[0, -1].float(), getattr(found, "past_key_values", None)
+
 
 def canonical_config(config: dict[str, Any], source: str) -> str:
     """The complete config of a model as canonical JSON, with all of transformers' defaults, so that another version of
