@@ -34,12 +34,18 @@ Fetch = Callable[[Blob, Path], Awaitable[None]]
 
 
 class BlobUnavailable(RemoteError):
-    """No source gave a blob. The text says what each of them did."""
+    """No source gave a blob. The text says what each of them did.
 
-    def __init__(self, blob: Blob, reason: str) -> None:
+    link_lost: whether the swarm itself could not be asked."""
+
+    def __init__(self, blob: Blob, reason: str, *, link_lost: bool = False) -> None:
         super().__init__(f"{blob.hash[:16]}… ({blob.size:,} bytes) cannot be read: {reason}")
         self.blob = blob
-        self.reason = reason
+        self.link_lost = link_lost
+
+
+class _LinkLost(SourceFailed):
+    """The connection to the swarm is lost, or the session is."""
 
 
 class BlobFetcher:
@@ -71,7 +77,7 @@ class BlobFetcher:
         async with self._one_at_a_time:
             if await asyncio.to_thread(self.cache.has, blob):
                 return
-            backoff, reasons = Backoff(None, self._random), dict[str, str]()
+            backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
                     await asyncio.sleep(backoff.jittered_s())
@@ -83,10 +89,11 @@ class BlobFetcher:
                     except SourceFailed as error:
                         if isinstance(error, SourceSilent):
                             self._rests_until[source] = asyncio.get_running_loop().time() + SOURCE_REST_S
-                        reasons[source] = str(error)
+                        reasons[source] = error
                         text, why = f"{source}: {blob.hash[:16]}…: {error}", str(error)
                         tell(log, logging.WARNING, "node.source_failed", text, place=source, blob=blob.hash, reason=why)
-            raise BlobUnavailable(blob, "; ".join(f"{source}: {why}" for source, why in reasons.items()))
+            reason = "; ".join(f"{source}: {why}" for source, why in reasons.items())
+            raise BlobUnavailable(blob, reason, link_lost=isinstance(reasons.get(SWARM), _LinkLost))
 
     def _in_order(self, attempt: int) -> list[str]:
         """The sources to try. Those that were silent a moment ago come last, and only in the first attempt."""
@@ -105,7 +112,9 @@ class BlobFetcher:
                 raise SourceFailed(f"it could not be written: {reason}; older files were deleted") from None
             part.unlink(missing_ok=True)  # the node's own state needs the room
             raise BlobUnavailable(blob, f"it cannot be written to {self.cache.folder}: {reason}") from None
-        except (LinkLost, Refused, PayloadError) as error:
+        except LinkLost as error:
+            raise _LinkLost(str(error)) from None
+        except (Refused, PayloadError) as error:
             raise SourceFailed(str(error)) from None
         self.record.fetched_bytes["coordinator" if source == SWARM else "url"] += blob.size
 

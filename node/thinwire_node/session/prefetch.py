@@ -18,7 +18,7 @@ from thinwire_node.session.situation import set_or_after
 from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import Blob, BlobMissing
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.limits import SOURCE_REST_S
+from thinwire_proto.limits import LOOK_AGAIN_S, SOURCE_REST_S
 from thinwire_proto.task import DataSource
 
 log = logging.getLogger("thinwire.node")
@@ -50,6 +50,10 @@ class Prefetch:
     def renew(self, announcement: AnnouncedRound, lease: Lease) -> None:
         """Take in the lease of an announcement, which `lease` has already."""
         self._lease, self._upcoming = lease, announcement.upcoming
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Reconsider what to fetch: the lease has moved on."""
         if self._needs_blobs:
             self._look.set()
 
@@ -117,6 +121,9 @@ class Prefetch:
             await self._fetcher.fetch_one(blob)
             await asyncio.to_thread(self._data.check, blob)
         except (BlobUnavailable, BlobMissing) as error:
+            if isinstance(error, BlobUnavailable) and error.link_lost:
+                await set_or_after(self._look, LOOK_AGAIN_S)  # the session is about to end, and the next one goes on
+                return
             self._skip(blob, str(error), self._now() + SOURCE_REST_S)
         except PayloadError as error:
             self._skip(blob, str(error), float("inf"))  # it has the right hash, so it will not change

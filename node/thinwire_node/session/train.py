@@ -134,6 +134,8 @@ class TrainingLoop:
             tell(log, logging.INFO, "node.waiting", newest.text, reason=newest.text)
         log.debug("waiting: %s", decision.why)
         began = self._clocks.now()
+        if decision.for_data:
+            self._prefetch.look_again()
         wait_s = LOOK_AGAIN_S if decision.until is None else min(LOOK_AGAIN_S, max(0.0, decision.until - began))
         await set_or_after(self._situation.changed, wait_s)
         waited_s = self._clocks.now() - began

@@ -19,7 +19,7 @@ from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
-from thinwire_proto.errors import ContractError, RemoteError, ReplicaError
+from thinwire_proto.errors import ContractError, PayloadError, RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
@@ -192,8 +192,8 @@ class Link:
                 await asyncio.to_thread(file.write, part)
 
     async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
-        """Yield a file part by part; the first part comes with its message. Raises LinkLost if the file is incomplete
-        or too large."""
+        """Yield a file part by part; the first part comes with its message. Raises LinkLost if the file is incomplete,
+        and PayloadError if it is too large."""
         size: int | None = None
         received = 0
         async for part in _stream(call):
@@ -203,7 +203,9 @@ class Link:
             assert size is not None
             received += len(part.data)
             if size > size_max or received > size:
-                raise LinkLost(f"a file is too large: {size} bytes announced, {received} received, {size_max} allowed")
+                raise PayloadError(
+                    f"a file is too large: {size} bytes announced, {received} received, {size_max} allowed"
+                )
             yield part.data, first
         if received != size:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
