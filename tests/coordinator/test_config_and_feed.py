@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,12 @@ from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
-from thinwire_proto.contract import DecoderSpec, RunSpec
+from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.parts import PART_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import UpdatePart
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def run_file(folder: Path, text: str) -> Path:
@@ -56,26 +49,6 @@ def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
     assert run.model == DecoderSpec(width=128)
     assert (run.demo.k, run.demo.beta, run.demo.alpha) == (176, 0.99, 1.0)
-
-
-def test_the_run_file_in_the_docs_lists_the_defaults(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "organizer.md").read_text()
-    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert read_run(run_file(tmp_path, shown)) == RunSpec()
-    assert keys_shown(shown) == keys_of(RunSpec())
-
-
-def keys_shown(text: str) -> dict[str, set[str]]:
-    tables = tomllib.loads(text)
-    tables["model"].pop("preset")  # it is no key of the contract
-    return {section: set(table) for section, table in tables.items()}
-
-
-def keys_of(run: RunSpec) -> dict[str, set[str]]:
-    """Every key that a run file may have, by section."""
-    sections = {name: getattr(run, name) for name in RunSpec.model_fields}
-    computed = {"data": set(run.data.DERIVED)}
-    return {name: set(type(section).model_fields) - computed.get(name, set()) for name, section in sections.items()}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""The bytes that `thinwire-coordinator check` foretells are those that a swarm of real processes sends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.real import RealSwarm, ended, run_text
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
+from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_coordinator.planning.forecast import forecast
+from thinwire_node.observe.status import FILE
+
+STEPS = 12
+TOLERANCE = 0.1
+
+
+def test_a_round_takes_the_foretold_bytes(swarm: RealSwarm) -> None:
+    """At pace barrier, both nodes are in every round, so k is the same in each."""
+    wide = run_text(STEPS).replace("width = 64", "width = 256").replace("hidden = 64", "hidden = 256")
+    swarm.coordinator(wide, "--wait-for", "2")
+    nodes = [swarm.node(name) for name in ("one", "two")]
+    assert [ended(node) for node in nodes] == [0, 0]
+    run = read_run(swarm.folder / "RUN.toml")
+    figures = forecast(run, facts_of(run.model), DataFacts(), SwarmFacts(2, 1e9, 1e9, 1e6))
+    for name in ("one", "two"):
+        report = json.loads((swarm.folder / name / FILE).read_text())
+        sent, received = report["bytes"]["sent"], report["bytes"]["received"]
+        assert report["given"]["counted"] == STEPS
+        assert sent["contribution"] / STEPS == pytest.approx(figures.upload_bytes, rel=TOLERANCE)
+        assert received["update"] / STEPS == pytest.approx(figures.download_bytes, rel=TOLERANCE)
+        assert received["snapshot"] == pytest.approx(figures.first_download_bytes, rel=TOLERANCE)
