@@ -151,6 +151,7 @@ def test_events_update_the_metrics() -> None:
         sealed(),
         sealed(why="nobody is left to wait for", loss=2.0, codec="bits"),
         events.RoundVoid(8, "time is up and 0 of 1 contributions came", 2.0),
+        events.ContributionOffered(NODE, 0, 1.0, 3),
         events.ContributionRefused(NODE, Reason.LATE),
         events.ContributionTaken(NODE, 7, 110, 100, 1.5, -0.001, 0.25),
         events.FingerprintCompared(NODE, equal=False),
@@ -182,6 +183,7 @@ def test_events_update_the_metrics() -> None:
     assert figure("phase_seconds_sum", phase="gather") == 4
     assert figure("phase_seconds_sum", phase="broadcast") == 0.4
     assert figure("fingerprints_compared_total", result="different") == 1
+    assert figure("samples_skipped_total") == 3
     assert (figure("tokens_total"), figure("training_loss")) == (2 * 768, 2.0)
     assert math.isnan(figure("held_out_loss", set="images"))
     assert figure("held_out_loss", set="wiki") == pytest.approx(math.log(2))

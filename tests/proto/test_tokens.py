@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from support.small import MODEL
 from support.token_folder import VOCABULARY, write_tokens
 from thinwire_proto.blobs import BlobFolder, BlobMissing
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.data.tokens import TokensSpec
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard
 from thinwire_proto.data.tokens import TokenShards, TokensKind
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.task import Made, task_of
@@ -189,6 +192,25 @@ def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path: Path) -> None:
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made(run).spec}
     with pytest.raises(ValueError, match=f"model.vocabulary must be at least {VOCABULARY}, the size of the tokenizer"):
         Contract(**sections, parameters=task_of(run.model).manifest())
+
+
+def test_another_tokenizer_than_that_of_the_shards_is_refused(tmp_path: Path) -> None:
+    manifest = write_tokens(tmp_path, {"wiki": [100]})
+    words = {f"word{number}": number for number in range(VOCABULARY + 1)}
+    written = Tokenizer(WordLevel(words, unk_token="word0")).to_str().encode()
+    name = hashlib.sha256(written).hexdigest()
+    (tmp_path / BLOBS_FOLDER / name).write_bytes(written)
+    tokenizer = Shard(hash=name, size=len(written), tokens=1)
+    for changes, says in (
+        ({"tokenizer": tokenizer}, f"has {VOCABULARY + 1} tokens, but the manifest says {VOCABULARY}"),
+        ({"end": VOCABULARY}, f"the token {VOCABULARY} ends a document, but the vocabulary has {VOCABULARY} tokens"),
+    ):
+        (tmp_path / MANIFEST_FILE).write_bytes(manifest.model_copy(update=changes).written())
+        with pytest.raises(ConfigError, match=says):
+            made(run_of(tmp_path))
+    larger = {"tokenizer": tokenizer, "vocabulary": VOCABULARY + 1}
+    (tmp_path / MANIFEST_FILE).write_bytes(manifest.model_copy(update=larger).written())
+    assert tokenizer.blob in made(run_of(tmp_path)).blobs
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ def _remarks(report: Report) -> list[Text]:
         found.append(_pair("dropped", f"{given.micro_batches_dropped:,} micro-batches that were not finite"))
     if given.gradients_dropped:
         found.append(_pair("too old", f"{given.gradients_dropped:,} gradients dropped"))
+    if given.data_wait_s >= 1:
+        found.append(_pair("data", f"training waited {human_seconds(given.data_wait_s)} for them"))
     if given.samples_skipped:
         found.append(_pair("skipped", f"{given.samples_skipped:,} samples whose shard could not be read"))
     if given.resyncs:

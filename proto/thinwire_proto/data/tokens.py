@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,7 @@ class TokensKind(DataKind):
         folder = Path(spec.folder)
         file, manifest = _read_manifest_of(folder)
         _check_enough(manifest, spec, run.model.context)
+        _check_tokenizer(manifest, folder)
         name = hashlib.sha256(file).hexdigest()
         if spec.manifest_hash not in ("", name):
             raise ConfigError(f"data.manifest_hash: {folder} has other data; remove the key to use them")
@@ -241,6 +243,23 @@ def _check_enough(manifest: Manifest, spec: TokensSpec, context: int) -> None:
         raise ConfigError(
             f"data: no held-out shard has more than model.context = {context} tokens, so the held-out loss cannot be "
             "measured; prepare the data with a larger --held-out, or give a smaller model.context"
+        )
+
+
+def _check_tokenizer(manifest: Manifest, folder: Path) -> None:
+    """Raise ConfigError if the tokenizer has tokens that the manifest does not count, so that it made other shards."""
+    if manifest.end is not None and manifest.end >= manifest.vocabulary:
+        raise ConfigError(
+            f"data.folder: {folder / MANIFEST_FILE}: the token {manifest.end} ends a document, but the vocabulary has "
+            f"{manifest.vocabulary} tokens; {PREPARE}"
+        )
+    if manifest.tokenizer is None or find_spec("tokenizers") is None:  # an extra, which only `sample` needs
+        return
+    path = folder / BLOBS_FOLDER / manifest.tokenizer.hash
+    if path.is_file() and (found := JsonTokenizer(path, manifest.end).vocabulary) > manifest.vocabulary:
+        raise ConfigError(
+            f"data.folder: the tokenizer {path} has {found} tokens, but the manifest says {manifest.vocabulary}, so it "
+            "is not the one that made the shards; run `thinwire-coordinator prepare` again"
         )
 
 
