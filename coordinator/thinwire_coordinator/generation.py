@@ -38,6 +38,12 @@ def tokenizer_of(model: Stateless, data: DataSource) -> Tokenizer | None:
     return data.tokenizer if isinstance(model.model, Writes) else None
 
 
+def first_prompt(tokenizer: Tokenizer | None) -> str:
+    """The prompt where nobody gave one: nothing, where a token begins a document; otherwise a word of the built-in
+    corpus, which is Python."""
+    return "def " if tokenizer is None or tokenizer.end is None else ""
+
+
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> Tensor:
     """The tokens [n] of a prompt, at least one: a model needs something to continue."""
     if prompt and len(tokens := tokenizer.encode(prompt)):

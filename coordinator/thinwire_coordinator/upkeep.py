@@ -8,7 +8,7 @@ import time
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.evaluation import SAMPLES, HeldOut
-from thinwire_coordinator.generation import SampleBudget
+from thinwire_coordinator.generation import SampleBudget, first_prompt
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import SETS_MAX
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
@@ -18,8 +18,6 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import HeldOutSet
 
 log = logging.getLogger("thinwire.coordinator")
-
-SAMPLE_PROMPT = "def "
 
 
 class Upkeep:
@@ -128,8 +126,9 @@ class Upkeep:
         """Generate a sample for the page, if `SampleBudget` allows it."""
         if self._samples is None or not self._samples.due(time.process_time(), last=copy.step == self._steps):
             return
-        work = self._held_out.sample, copy, SAMPLE_PROMPT, copy.step
+        prompt = first_prompt(self._state.data.tokenizer)
+        work = self._held_out.sample, copy, prompt, copy.step
         text, seconds = await self._workers.submit(Job.WRITE_SAMPLE, *work)
         self._samples.took(seconds)
         if text is not None:
-            self._events.tell(Sampled(copy.step, SAMPLE_PROMPT, text))
+            self._events.tell(Sampled(copy.step, prompt, text))

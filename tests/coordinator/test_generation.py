@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from support.small import random_replica, small_contract, small_corpus
-from thinwire_coordinator.generation import Sampling, draw, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_coordinator.generation import Sampling, draw, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.errors import ConfigError
@@ -77,6 +77,7 @@ def test_the_end_token_ends_the_text_and_is_left_out() -> None:
 
 
 def test_an_empty_prompt_begins_a_document() -> None:
+    assert (first_prompt(BYTES), first_prompt(Ended())) == ("def ", "")
     assert prompt_tokens(BYTES, "").tolist() == [10]
     assert prompt_tokens(Ended(), "").tolist() == [0]
     assert prompt_tokens(Ended(), "a").tolist() == [97]

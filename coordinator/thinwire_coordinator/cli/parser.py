@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     write = commands.add_parser("sample", help="generate text with the model of a step")
     write.add_argument("--step", type=int, metavar="S", help="default: the newest")
     asked = write.add_mutually_exclusive_group()
-    asked.add_argument("--prompt", default="def ", metavar="TEXT", help="the text to continue; default 'def '")
+    asked.add_argument("--prompt", metavar="TEXT", help="the text to continue; default: the start of a document")
     asked.add_argument("--chat", metavar="TEXT", help="a message to answer, by the chat template of the tokenizer")
     write.add_argument(
         "--length", type=_positive, default=300, metavar="TOKENS", help="the most tokens to generate; default 300"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.cli.model import replica_of
-from thinwire_coordinator.generation import Sampling, generate, prompt_tokens, text_of, tokenizer_of
+from thinwire_coordinator.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Stateless, task_of
 
 
-def sample(state_dir: Path, step: int | None, prompt: str, chat: str | None, sampling: Sampling) -> None:
+def sample(state_dir: Path, step: int | None, prompt: str | None, chat: str | None, sampling: Sampling) -> None:
     """Print what the model of a step writes, as it comes: after a prompt, which is printed first, or as the answer to
     the message `chat`. Raises ThinwireError."""
     state = open_state(state_dir, read_only=True)
@@ -24,6 +24,8 @@ def sample(state_dir: Path, step: int | None, prompt: str, chat: str | None, sam
     tokenizer = tokenizer_of(model, state.data)
     if tokenizer is None:
         raise ConfigError(f"a model of kind {state.contract.model.kind!r} generates no text from these data")
+    if prompt is None:
+        prompt = first_prompt(tokenizer)
     tokens = prompt_tokens(tokenizer, prompt if chat is None else chat_prompt(tokenizer, chat))
     drawn = generate(model, replica_of(state, step).tensors, tokens, sampling, tokenizer.end)
     _print_pieces(prompt if chat is None else "", text_of(tokenizer, tokens, drawn))
