@@ -47,7 +47,7 @@ def read_back(out: Path, source: Path | str, tokenizer: str, **settings: object)
 
 
 def test_a_folder_of_text(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hidden files are left out, a mark at the beginning too, and a binary file is named and counted."""
+    """Hidden files and links to folders are left out. A binary file is named and counted."""
     write(tmp_path / "in/a.txt", b"one")
     write(tmp_path / "in/deep/er/b.md", "\ufefftwo".encode())
     write(tmp_path / "in/c.py.gz", gzip.compress(b"three"))
@@ -55,8 +55,10 @@ def test_a_folder_of_text(tmp_path: Path, tokenizer: str, capsys: pytest.Capture
     write(tmp_path / "in/empty.txt", b"")
     write(tmp_path / "in/.git/config", b"hidden")
     write(tmp_path / "in/picture.png", b"\x89PNG\0\0")
+    (tmp_path / "in/loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in/linked.txt").symlink_to(write(tmp_path / "outside.txt", b"six"))
     made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
-    assert all_texts(tmp_path / "out", made.manifest) == ["four", "one", "three", "two"]
+    assert all_texts(tmp_path / "out", made.manifest) == ["four", "one", "six", "three", "two"]
     assert (made.bad, made.binary_files) == (0, 1)
     assert "skipped: picture.png: is binary, not text" in capsys.readouterr().err
 

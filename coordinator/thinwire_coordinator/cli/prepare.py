@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+from thinwire_proto.errors import ConfigError
+
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 HELD_OUT_MAX = 0.5
 INTERRUPTED = 130
@@ -18,11 +20,17 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
     """Add the options of `prepare`. Does not import what it runs."""
     command.add_argument(
         "sources",
-        nargs="+",
+        nargs="*",
         metavar="[NAME=]SOURCE",
         help="a folder, a file, a glob, an address such as s3://… or https://…, or hf://datasets/OWNER/NAME[:SPLIT]",
     )
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the folder to write")
+    command.add_argument(
+        "--images", metavar="FOLDER", help="prepare images instead; the folder has a sub-folder for each class"
+    )
+    command.add_argument(
+        "--size", type=_positive, default=224, metavar="PIXELS", help="width and height of an image; default 224"
+    )
     tokens = command.add_mutually_exclusive_group()
     tokens.add_argument(
         "--tokenizer", default="bytes", metavar="PATH", help="a tokenizer.json, a folder with one, or 'bytes' (default)"
@@ -53,6 +61,17 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
+    if bool(arguments.images) == bool(arguments.sources):
+        raise ConfigError("prepare: name either sources of text or --images FOLDER")
+    try:
+        print(_images(arguments) if arguments.images else _text(arguments))
+    except KeyboardInterrupt:
+        print("stopped; start the same command again to go on", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _text(arguments: argparse.Namespace) -> str:
+    """Prepare text, and return the summary."""
     from thinwire_coordinator.prepare.preparation import Settings, prepare  # noqa: PLC0415 - imports torch
     from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
     from thinwire_coordinator.prepare.sources import parse_sources  # noqa: PLC0415
@@ -72,13 +91,29 @@ def _prepare(arguments: argparse.Namespace) -> None:
         shard_bytes=arguments.shard_bytes,
         bad_max=arguments.bad_max,
     )
-    try:
-        with Shown() as shown:
-            prepared = prepare(settings, shown)
-    except KeyboardInterrupt:
-        print("stopped; start the same command again to go on", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    print(summary(settings.out, prepared))
+    with Shown() as shown:
+        prepared = prepare(settings, shown)
+    return summary(settings.out, prepared)
+
+
+def _images(arguments: argparse.Namespace) -> str:
+    """Prepare images, and return the summary."""
+    from thinwire_coordinator.prepare.images import ImageSettings, prepare_images  # noqa: PLC0415 - imports torch
+    from thinwire_coordinator.prepare.progress import Shown  # noqa: PLC0415
+    from thinwire_coordinator.prepare.summary import summary_of_images  # noqa: PLC0415
+
+    settings = ImageSettings(
+        folder=arguments.images,
+        out=arguments.out,
+        size=arguments.size,
+        held_out=arguments.held_out,
+        shard_bytes=arguments.shard_bytes,
+        bad_max=arguments.bad_max,
+        threads=arguments.threads or _cores(),
+    )
+    with Shown() as shown:
+        prepared = prepare_images(settings, shown)
+    return summary_of_images(settings.out, prepared)
 
 
 def _cores() -> int:

@@ -81,7 +81,7 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
     """
     if (settings.out / MANIFEST_FILE).exists():
         raise ConfigError(f"{settings.out}: holds prepared data already; remove it, or choose another --out")
-    with _disk_errors_named(settings.out):
+    with disk_errors_named(settings.out):
         contents = {source.name: content_of(source, settings.stall_s) for source in settings.sources}
         work = settings.out / WORK_FOLDER
         checkpoint = open_checkpoint(work, _inputs(settings, contents))
@@ -227,7 +227,8 @@ def _inputs(settings: Settings, contents: dict[str, Content]) -> str:
 
 
 @contextmanager
-def _disk_errors_named(out: Path) -> Iterator[None]:
+def disk_errors_named(out: Path) -> Iterator[None]:
+    """Raise ConfigError, which says what to do, if the disk is full."""
     try:
         yield
     except OSError as error:

@@ -135,6 +135,7 @@ def _found(url: str) -> list[SourceFile]:
         root = path.partition("*")[0].rpartition("/")[0]
     elif not _is_one_page(url) and system.isdir(path):
         infos, root = system.find(path, detail=True), path
+        infos = {name: info for name, info in infos.items() if not (info.get("islink") and system.isdir(name))}
     elif system.exists(path):
         infos, root = {path: system.info(path)}, path.rpartition("/")[0]
     else:

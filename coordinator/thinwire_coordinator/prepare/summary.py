@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 from thinwire_common.units import human_bytes
+from thinwire_coordinator.prepare.images import PreparedImages
 from thinwire_coordinator.prepare.preparation import Prepared
+
+CLASSES_SHOWN = 20
 
 
 def summary(out: Path, prepared: Prepared) -> str:
@@ -31,11 +34,31 @@ def summary(out: Path, prepared: Prepared) -> str:
         "",
         "Lines for the run file; model.vocabulary must be at least the vocabulary above:",
         "",
-        "[data]",
-        'kind = "tokens"',
-        f"folder = {json.dumps(str(out.resolve()), ensure_ascii=False)}",
+        *_run_file("tokens", out),
     ]
     return "\n".join(lines)
+
+
+def summary_of_images(out: Path, prepared: PreparedImages) -> str:
+    """How many images there are, what was skipped, the hash of the manifest, and the lines for the run file."""
+    manifest, halves = prepared.manifest, prepared.split
+    lines = [
+        f"train: {halves.train.documents:,} images in {len(manifest.train)} shards",
+        f"held out: {halves.held_out.documents:,} images in {len(manifest.held_out)} shards",
+        *([f"skipped: unreadable images: {prepared.bad}"] if prepared.bad else []),
+        f"classes: {', '.join(manifest.classes[:CLASSES_SHOWN])}{' …' * (len(manifest.classes) > CLASSES_SHOWN)}",
+        f"manifest: {prepared.manifest_hash}",
+        "",
+        f"Lines for the run file; model.classes must be {len(manifest.classes)}, and model.image_size "
+        f"{manifest.image_size}:",
+        "",
+        *_run_file("images", out),
+    ]
+    return "\n".join(lines)
+
+
+def _run_file(kind: str, out: Path) -> list[str]:
+    return ["[data]", f'kind = "{kind}"', f"folder = {json.dumps(str(out.resolve()), ensure_ascii=False)}"]
 
 
 def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:

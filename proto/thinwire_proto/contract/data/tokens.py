@@ -15,6 +15,16 @@ ADDRESS = r"(https?|s3|gs)://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/%+=,-]*)?"
 """The form of an address that a node may read. Nothing in it can name a file of the node's machine."""
 
 
+def check_addresses(urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Raise ValueError if a node may not read one of these addresses."""
+    for url in urls:
+        if not re.fullmatch(ADDRESS, url):
+            raise ValueError(
+                f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
+            )
+    return urls
+
+
 @DATA.register(since="0.3.0")
 class TokensSpec(DataSpec):
     """Token shards, which `thinwire-coordinator prepare` makes. A node fetches the manifest from the coordinator, and
@@ -51,12 +61,7 @@ class TokensSpec(DataSpec):
     @field_validator("urls")
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            if not re.fullmatch(ADDRESS, url):
-                raise ValueError(
-                    f"{url!r} must begin with https://, http://, s3:// or gs://, and have no user, query or fragment"
-                )
-        return urls
+        return check_addresses(urls)
 
     def check_complete(self, model: ModelSpec) -> None:
         if not self.manifest_hash:

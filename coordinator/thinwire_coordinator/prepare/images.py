@@ -1,0 +1,173 @@
+"""The work of `prepare --images`: a folder with a sub-folder for each class becomes shards of square images.
+
+Images are sorted by the hash of their file, on disk, as documents are: see `spill`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thinwire_common.files import replace_synced
+from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
+from thinwire_coordinator.prepare.preparation import (
+    BAD_MAX,
+    HELD_OUT_SHARE,
+    SHARD_BYTES,
+    STALL_S,
+    WORK_FOLDER,
+    disk_errors_named,
+)
+from thinwire_coordinator.prepare.problems import Problems
+from thinwire_coordinator.prepare.progress import Shown
+from thinwire_coordinator.prepare.shards import BlobWriter
+from thinwire_coordinator.prepare.sources import SourceFile, find_files
+from thinwire_coordinator.prepare.spill import Spill
+from thinwire_coordinator.prepare.tokenizing import KEY_BYTES, Encoded
+from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard
+from thinwire_proto.errors import ConfigError
+
+FILES_AT_ONCE = 64
+NAME = "images"
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """What `prepare --images` is asked to do. folder: any address of a folder. size: width and height, in pixels."""
+
+    folder: str
+    out: Path
+    size: int
+    held_out: float = HELD_OUT_SHARE
+    shard_bytes: int = SHARD_BYTES
+    bad_max: int = BAD_MAX
+    threads: int = 1
+
+
+@dataclass
+class PreparedImages:
+    """What was made. bad: images that were skipped."""
+
+    manifest: ImageManifest
+    manifest_hash: str
+    split: Split
+    bad: int
+
+
+def prepare_images(settings: ImageSettings, shown: Shown) -> PreparedImages:
+    """Write the folder that `thinwire_proto.data.image_manifest` describes. Raises ConfigError.
+
+    A call that was interrupted begins anew.
+    """
+    if (settings.out / MANIFEST_FILE).exists():
+        raise ConfigError(f"{settings.out}: holds prepared data already; remove it, or choose another --out")
+    if not settings.held_out:
+        raise ConfigError("--held-out: some images must be held out; it must be above 0")
+    library = _library()
+    files = find_files(settings.folder, STALL_S)
+    classes = _classes(settings.folder, files)
+    with disk_errors_named(settings.out):
+        work = settings.out / WORK_FOLDER
+        shutil.rmtree(work, ignore_errors=True)
+        spill, total, problems = Spill(work, np.dtype("<u1")), Side(), Problems(settings.bad_max, shown.say)
+        shown.begin(NAME, sum(file.size or 0 for file in files))
+        read = 0
+        try:
+            for part in _parts(files):
+                for file, image in zip(part, _read(part, classes, settings, library), strict=True):
+                    read += file.size or 0
+                    if isinstance(image, str):
+                        problems.skip(file.name, image)
+                        continue
+                    spill.add(image)
+                    total = total.plus(side_of(image))
+                    shown.count(read, 1, 0, 0)
+            spill.close()
+        finally:
+            spill.abandon()
+        halves = split(NAME, spill.sorted(), total, settings.held_out)
+        made = _write(settings, list(classes), spill.sorted(), halves)
+        shutil.rmtree(work)
+    return PreparedImages(made, hashlib.sha256(made.written()).hexdigest(), halves, problems.bad)
+
+
+def _write(settings: ImageSettings, classes: list[str], images: Iterator[Encoded], halves: Split) -> ImageManifest:
+    blobs = BlobWriter(settings.out / BLOBS_FOLDER)
+    held_out = _shards(islice(images, halves.held_out.documents), halves.held_out, blobs, settings)
+    train = _shards(images, halves.train, blobs, settings)
+    manifest = ImageManifest(image_size=settings.size, classes=tuple(classes), train=train, held_out=held_out)
+    blobs.keep_only({shard.hash for shard in (*train, *held_out)})
+    replace_synced(settings.out / MANIFEST_FILE, manifest.written())
+    return manifest
+
+
+def _shards(images: Iterable[Encoded], side: Side, blobs: BlobWriter, settings: ImageSettings) -> tuple[Shard, ...]:
+    """Shards of nearly equal numbers of images, of at most `shard_bytes` if an image is not larger."""
+    images = iter(images)
+    each = max(1, settings.shard_bytes * side.documents // side.tokens)
+    count = -(-side.documents // each)
+    shards = []
+    for number in range(count):
+        images_in = side.documents * (number + 1) // count - side.documents * number // count
+        data = b"".join(image.tokens.tobytes() for image in islice(images, images_in))
+        shards.append(blobs.shard(data, images_in, 0))
+    return tuple(shards)
+
+
+def _classes(folder: str, files: list[SourceFile]) -> dict[str, int]:
+    """The names of the sub-folders, in order, with their numbers. Raises ConfigError if there are not two."""
+    found = sorted({file.name.partition("/")[0] for file in files if "/" in file.name})
+    if len(found) < 2:
+        raise ConfigError(
+            f"--images: {folder}: must have a sub-folder for each class, at least two; it has {len(found)}"
+        )
+    return {name: number for number, name in enumerate(found)}
+
+
+def _parts(files: list[SourceFile]) -> Iterator[list[SourceFile]]:
+    of_classes = [file for file in files if "/" in file.name]
+    for begin in range(0, len(of_classes), FILES_AT_ONCE):
+        yield of_classes[begin : begin + FILES_AT_ONCE]
+
+
+def _read(
+    part: list[SourceFile], classes: dict[str, int], settings: ImageSettings, library: Any
+) -> list[Encoded | str]:
+    """The images as records; for one that cannot be read, what is wrong."""
+    with ThreadPoolExecutor(settings.threads, "images") as pool:
+        return list(pool.map(lambda file: _record(file, classes, settings.size, library), part))
+
+
+def _record(file: SourceFile, classes: dict[str, int], size: int, library: Any) -> Encoded | str:
+    try:
+        with file.open() as opened:
+            content = opened.read()
+        with library.Image.open(io.BytesIO(content)) as image:
+            upright = library.ImageOps.exif_transpose(image).convert("RGB")
+            square = library.ImageOps.fit(upright, (size, size), library.Image.Resampling.BICUBIC)
+    except (OSError, SyntaxError, ValueError, library.Image.DecompressionBombError) as error:
+        return f"is not an image that can be read: {error}"
+    label = classes[file.name.partition("/")[0]].to_bytes(LABEL_BYTES, "little")
+    record = np.frombuffer(label + square.tobytes(), np.uint8)
+    key = hashlib.sha256(content).digest()[: KEY_BYTES - LABEL_BYTES] + label
+    return Encoded(key, 0, record)
+
+
+def _library() -> Any:
+    try:
+        import PIL  # noqa: PLC0415 - an extra
+        import PIL.Image  # noqa: PLC0415
+        import PIL.ImageOps  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("--images needs the library pillow: pip install 'thinwire[images]'") from None
+    return PIL

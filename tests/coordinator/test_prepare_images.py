@@ -1,0 +1,172 @@
+"""`prepare --images`, and the data kind `images` on what it made."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from thinwire_coordinator.prepare.images import ImageSettings, PreparedImages, prepare_images
+from thinwire_coordinator.prepare.problems import TooManyProblems
+from thinwire_coordinator.prepare.progress import Shown
+from thinwire_proto.blobs import Blob, BlobFolder, BlobMissing
+from thinwire_proto.contract import Contract, Parameter, RunSpec
+from thinwire_proto.contract.data.images import ImagesSpec
+from thinwire_proto.data.images import DEVIATION, HELD_OUT, MEAN, Images, ImagesKind
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
+from thinwire_proto.errors import ConfigError, PayloadError
+from thinwire_proto.task import task_of
+
+COLOURS = {"blue": (10, 20, 240), "green": (20, 230, 30), "red": (250, 10, 10)}
+SIZE = 8
+EACH = 20
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 20 pictures of each of three colours, each a little different."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(1)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir()
+        for number in range(EACH):
+            pixels = np.clip(np.array(colour) + rng.integers(-9, 10, (16 + number, 24, 3)), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.{'png' if number % 2 else 'jpg'}")
+    (folder / "README").write_text("not in a class")
+    return folder
+
+
+def made(folder: Path, out: Path, **settings: Any) -> PreparedImages:
+    with Shown() as shown:
+        return prepare_images(ImageSettings(str(folder), out, SIZE, **({"shard_bytes": 2000} | settings)), shown)
+
+
+def opened(out: Path, **model: Any) -> Images:
+    sections = {"kind": "timm", "name": "resnet18", "classes": 3, "image_size": SIZE} | model
+    run = RunSpec.model_validate({"model": sections, "data": {"kind": "images", "folder": str(out)}})
+    new = ImagesKind().make(run, lambda: None)
+    assert isinstance(new.spec, ImagesSpec)
+    assert new.spec.folder == ""
+    assert set(new.blobs) == {Blob(path.name, path.stat().st_size) for path in (out / BLOBS_FOLDER).iterdir()}
+    kept = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": new.spec}
+    contract = Contract(**kept, parameters=(Parameter(name="weight", shape=(64, 64)),))
+    return ImagesKind().open(new.file, contract, BlobFolder(out / BLOBS_FOLDER))
+
+
+def test_a_pass_has_every_image_once_in_its_class(pictures: Path, tmp_path: Path) -> None:
+    prepared = made(pictures, tmp_path, held_out=0.1)
+    assert prepared.manifest.classes == tuple(COLOURS)
+    assert len(prepared.manifest.train) > 3
+    train, held_out = (side.documents for side in prepared.split)
+    assert train + held_out == len(COLOURS) * EACH
+    data = opened(tmp_path)
+    images, labels = data.batch(range(train))
+    assert (images.shape, images.dtype, labels.dtype) == ((train, 3, SIZE, SIZE), torch.float32, torch.int64)
+    means = images.mean((2, 3)).numpy() * DEVIATION + MEAN
+    for mean, label in zip(means * 255, labels.tolist(), strict=True):
+        assert np.abs(mean - list(COLOURS.values())[label]).max() < 12
+    others, _ = data.held_out(HELD_OUT, range(held_out))
+    assert data.held_out_sets()[0].samples == held_out
+    assert len({image.numpy().tobytes() for image in torch.cat([images, others])}) == len(COLOURS) * EACH
+
+
+def test_a_batch_reads_the_blobs_that_it_named(pictures: Path, tmp_path: Path) -> None:
+    made(pictures, tmp_path)
+    data = opened(tmp_path)
+    needs = data.needs([range(3, 12)])
+    assert len(needs) < len(list((tmp_path / BLOBS_FOLDER).iterdir())) - 1
+    for path in (tmp_path / BLOBS_FOLDER).iterdir():
+        if path.name not in {blob.hash for blob in needs}:
+            path.unlink()
+    data.batch(range(3, 12))
+    (tmp_path / BLOBS_FOLDER / needs[0].hash).write_bytes(b"short")
+    with pytest.raises(BlobMissing):
+        data.batch(range(3, 12))
+
+
+def test_the_same_images_make_the_same_manifest(pictures: Path, tmp_path: Path) -> None:
+    first = made(pictures, tmp_path / "a")
+    assert made(pictures, tmp_path / "b", threads=3).manifest_hash == first.manifest_hash
+
+
+def test_a_file_that_is_no_image_is_counted(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "with bad ones"
+    for name in ("blue", "green"):
+        shutil.copytree(pictures / name, folder / name)
+    (folder / "red").mkdir()
+    whole = (pictures / "red" / "1.png").read_bytes()
+    for name, content in {"a.png": b"text", "b.png": whole[: len(whole) // 2], "c.png": whole}.items():
+        (folder / "red" / name).write_bytes(content)
+    assert made(folder, tmp_path / "out").bad == 2
+    assert "skipped: red/a.png: is not an image that can be read" in capsys.readouterr().err
+    with pytest.raises(TooManyProblems, match=r"red/b\.png: is not an image"):
+        made(folder, tmp_path / "strict", bad_max=1)
+    assert not (tmp_path / "strict" / MANIFEST_FILE).exists()
+
+
+def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must have a sub-folder for each class, at least two; it has 0"):
+        made(pictures / "red", tmp_path / "flat")
+    made(pictures, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"model\.classes must be 3, as in the data; it is 5"):
+        opened(tmp_path / "out", classes=5)
+    with pytest.raises(ValueError, match=r"model\.image_size must be 8, as in the data; it is 9"):
+        opened(tmp_path / "out", image_size=9)
+
+
+def test_an_impossible_class_is_found(pictures: Path, tmp_path: Path) -> None:
+    made(pictures, tmp_path)
+    data = opened(tmp_path)
+    (blob,) = data.needs([range(1)])
+    data.check(blob)
+    path = tmp_path / BLOBS_FOLDER / blob.hash
+    path.write_bytes(b"\x03" + path.read_bytes()[1:])
+    with pytest.raises(PayloadError, match="has the class 3, but there are 3"):
+        data.check(blob)
+
+
+def test_a_small_network_learns_the_colours(pictures: Path, tmp_path: Path) -> None:
+    made(pictures, tmp_path, held_out=0.2)
+    data = opened(tmp_path)
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * (SIZE - 2) ** 2, 3))
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
+    for step in range(20):
+        images, labels = data.batch(range(step * 8, step * 8 + 8))
+        optimizer.zero_grad()
+        F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    images, labels = data.held_out(HELD_OUT, range(data.held_out_sets()[0].samples))
+    assert network(images).argmax(1).tolist() == labels.tolist()
+
+
+def test_a_model_of_timm_takes_a_batch(pictures: Path, tmp_path: Path) -> None:
+    try:
+        importlib.import_module("timm")
+    except (ImportError, RuntimeError) as error:  # its torchvision may be for another torch
+        pytest.skip(f"timm cannot be imported: {error}")
+    made(pictures, tmp_path)
+    model = {"kind": "timm", "name": "resnet18", "options": {"norm_layer": "groupnorm"}, "classes": 3}
+    data = opened(tmp_path, **model)
+    run = RunSpec.model_validate({"model": model | {"image_size": SIZE}})
+    loss = task_of(run.model).model("cpu").loss(*data.batch(range(4)))
+    assert torch.isfinite(loss)
+
+
+def test_the_command(pictures: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "thinwire_coordinator", "prepare", "--images", str(pictures)]
+    done = subprocess.run(
+        [*command, "--size", "8", "--out", str(tmp_path / "out")], capture_output=True, text=True, check=True
+    )
+    assert "classes: blue, green, red\n" in done.stdout
+    assert f'[data]\nkind = "images"\nfolder = "{tmp_path}/out"\n' in done.stdout
