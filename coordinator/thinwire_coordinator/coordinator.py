@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from filelock import FileLock
 
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
-from thinwire_coordinator.evaluation import SAMPLES
+from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import (
@@ -51,6 +51,9 @@ log = logging.getLogger("thinwire.coordinator")
 Result = TypeVar("Result")
 
 
+EvaluatedBy = Literal["coordinator", "nodes", "auto"]
+
+
 @dataclass(frozen=True)
 class CoordinatorSettings:
     """Settings of one coordinator process; the contract defines the run itself."""
@@ -61,6 +64,7 @@ class CoordinatorSettings:
     wait_for: int
     evaluate_every: int
     evaluate_samples: int = SAMPLES
+    evaluate: EvaluatedBy = "coordinator"
     bodies: str | None = None
     """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
     keep: int | None = None
@@ -175,8 +179,15 @@ class Coordinator:
         recorded = await self._run_at_start(state.ledger.recorded)
         self._swarm = swarm = assemble(state, replica, self._workers, encode_update_parts, settings.wait_for)
         swarm.events.watchers += self._watchers
-        every, samples = settings.evaluate_every, settings.evaluate_samples
-        self._upkeep = Upkeep(swarm, replica, retention, every, samples, samples=self._web is not None)
+        self._upkeep = Upkeep(
+            swarm,
+            replica,
+            retention,
+            settings.evaluate_every,
+            settings.evaluate_samples,
+            samples=self._web is not None,
+            by_nodes=_nodes_evaluate(state, settings),
+        )
         if self._web is not None or self._sinks.reads_metrics:
             self._exposition.begin(swarm, settings.keep, needs, recorded.newest)
         if self._web is not None:
@@ -273,6 +284,20 @@ class Coordinator:
             self._state.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _nodes_evaluate(state: RunState, settings: CoordinatorSettings) -> bool:
+    """Whether nodes measure the held-out loss. Logs it if that is not the default."""
+    if settings.evaluate == "coordinator":
+        return False
+    by_nodes, reason = True, "--evaluate nodes"
+    if settings.evaluate == "auto":
+        by_nodes, reason = choose_nodes(state.contract, state.held_out_sets, settings.evaluate_samples)
+    by = "nodes" if by_nodes else "coordinator"
+    who = "nodes measure" if by_nodes else "the coordinator measures"
+    text = f"{who} the held-out loss: {reason}"
+    tell(log, logging.INFO, "coordinator.evaluation_by", text, measured_by=by, reason=reason)
+    return by_nodes
 
 
 def _log_forecast(state: RunState, keep: int | None) -> list[Need]:

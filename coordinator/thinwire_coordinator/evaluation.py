@@ -29,6 +29,24 @@ SAMPLES = 64
 BATCH = 8
 
 
+OPERATIONS_MAX = 1e12
+"""Operations of one measurement up to which `auto` chooses the coordinator: about 20 seconds of one core that does 50
+billion a second in float32, and so about the time of one round."""
+
+
+def choose_nodes(contract: Contract, sets: Sequence[HeldOutSet], samples: int) -> tuple[bool, str]:
+    """Decide whether nodes shall measure the held-out loss, for `--evaluate auto`. Returns the reason too, in words.
+
+    A forward pass takes two operations for each parameter and token, those of a frozen base included.
+    """
+    model = task_of(contract.model).model("meta")
+    parameters = sum(parameter.numel() for _, parameter in model.named_parameters())
+    tokens = contract.model.context * sum(min(samples, found.samples) for found in sets)
+    operations = 2 * parameters * tokens
+    text = f"a measurement takes about {operations:.1e} operations ({parameters:,} parameters, {tokens:,} tokens)"
+    return operations > OPERATIONS_MAX, text
+
+
 class HeldOut:
     """Measures the loss on samples that no node trains on.
 

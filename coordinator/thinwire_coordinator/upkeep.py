@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -11,6 +12,7 @@ from thinwire_coordinator.evaluation import SAMPLES, HeldOut
 from thinwire_coordinator.generation import SampleBudget, first_prompt
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import SETS_MAX
+from thinwire_coordinator.round.measurement import MeasuredBy, MeasureHere
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
@@ -24,7 +26,8 @@ class Upkeep:
     """Does the upkeep after sealed steps.
 
     replica: the coordinator's own. evaluate_every: steps between two measurements. evaluate_samples: samples of each
-    held-out set that are measured. samples: whether to generate sample texts for the page.
+    held-out set that are measured. by_nodes: whether nodes measure. samples: whether to generate sample texts for the
+    page.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Upkeep:
         evaluate_samples: int = SAMPLES,
         *,
         samples: bool,
+        by_nodes: bool = False,
     ) -> None:
         self._swarm = swarm
         self._state = swarm.state
@@ -45,6 +49,8 @@ class Upkeep:
         self._replica = replica
         self._retention = retention
         self._evaluate_every = evaluate_every
+        self._evaluate_samples = evaluate_samples
+        self._by_nodes = by_nodes
         self._samples = SampleBudget() if samples else None
         self._held_out = HeldOut(swarm.state.contract, swarm.state.data, swarm.state.blobs, evaluate_samples)
         if (found := len(swarm.state.data.held_out_sets())) > SETS_MAX:
@@ -55,14 +61,29 @@ class Upkeep:
         self._held_out.stop()
 
     async def run(self) -> None:
-        """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
+        """Do the upkeep until cancelled."""
         recorded = await self._workers.submit(Job.READ_STATUS, self._state.watch_ledger.recorded)
         measured = max((step for step, _ in recorded.newest.values()), default=None)
+        if not self._by_nodes:
+            await self._follow(measured)
+            return
+        self._swarm.evaluations.begin(self._evaluate_every, self._evaluate_samples, measured)
+        tasks = [asyncio.ensure_future(work) for work in (self._follow(measured), self._collect())]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _follow(self, measured: int | None) -> None:
+        """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
         newest = self._state.snapshot_steps()[-1]
         while True:
             step = self._swarm.feed.step
             last = step == self._steps
-            to_measure = measured is None or (step > measured and (last or step - measured >= self._evaluate_every))
+            # nodes leave after the last step, so the coordinator measures it in any case
+            due = last or (not self._by_nodes and (measured is None or step - measured >= self._evaluate_every))
+            to_measure = due and (measured is None or step > measured)
             to_save = step > newest and (last or await self._workers.submit(Job.WEIGH_SNAPSHOT, self._is_due, newest))
             if to_measure or to_save:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
@@ -89,22 +110,41 @@ class Upkeep:
         tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
         await self._workers.submit(Job.DELETE_OLD, self._retention.trim)
 
+    async def _collect(self) -> None:
+        """Record what nodes measured, and measure the parts that they did not."""
+        evaluations, sets = self._swarm.evaluations, {found.name: found for found in self._state.held_out_sets}
+        while True:
+            result = await evaluations.results.get()
+            action, copy = result.action, await result.copy
+            if isinstance(action, MeasureHere):
+                part = action.part
+                numbers = sets[part.name].spread(part.spread)[part.start : part.start + part.count]
+                work = self._held_out.measure_part, copy, part.name, numbers
+                loss = await self._workers.submit(Job.MEASURE_LOSS, *work)
+                evaluations.measured_here(result.measurement, part, loss)
+                continue
+            await self._record(action.step, sets[action.name], action.loss, action.measured_by)
+            if result.measurement.complete and evaluations.results.empty():
+                self._swarm.registry.measured_step = max(self._swarm.registry.measured_step, action.step)
+                if math.isfinite(action.loss) and action.step:
+                    await self._sample(copy)
+
     async def _measure_all(self, copy: Replica) -> None:
         """Measure the loss on each held-out set, and generate a sample text if none has diverged."""
         finite = True
         for held_out in self._state.held_out_sets:
             loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy, held_out)
-            await self._record(copy.step, held_out, loss)
+            await self._record(copy.step, held_out, loss, "coordinator")
             finite = finite and math.isfinite(loss)
         self._swarm.registry.measured_step = copy.step
         if finite and copy.step:
             await self._sample(copy)
 
-    async def _record(self, step: int, held_out: HeldOutSet, loss: float) -> None:
+    async def _record(self, step: int, held_out: HeldOutSet, loss: float, measured_by: MeasuredBy) -> None:
         name, bits_per_nat = held_out.name, held_out.bits_per_nat(self._state.contract.model.context)
         if math.isfinite(loss):
             ledger = self._state.upkeep_ledger
-            await self._workers.submit(Job.WRITE_LOSS, ledger.record_loss, step, name, loss, "coordinator")
+            await self._workers.submit(Job.WRITE_LOSS, ledger.record_loss, step, name, loss, measured_by)
             bits = loss * bits_per_nat if bits_per_nat else None
             tell(
                 log,
@@ -115,12 +155,12 @@ class Upkeep:
                 set=name,
                 loss=loss,
                 bits_per_byte=bits,
-                measured_by="coordinator",
+                measured_by=measured_by,
             )
         else:
             text = f"step {step}: the held-out loss on {name!r} is not finite; the run has diverged"
             tell(log, logging.WARNING, "coordinator.diverged", text, step=step, set=name)
-        self._events.tell(LossMeasured(step, name, loss))
+        self._events.tell(LossMeasured(step, name, loss, measured_by))
 
     async def _sample(self, copy: Replica) -> None:
         """Generate a sample for the page, if `SampleBudget` allows it."""

@@ -21,6 +21,7 @@ class EventType:
 
 
 FIELDS = {
+    "accepted_loss": "loss that counts in place of the one that differs, in nats per token",
     "address": "HOST:PORT of the coordinator's gRPC port",
     "bits_per_byte": "loss in bits per byte of text, or null if it is not text",
     "blob": "the SHA-256 of a file that nodes fetch as they need it, in hex",
@@ -91,6 +92,17 @@ COORDINATOR = {
         "The loss on a held-out set was measured.", ("step", "set", "loss", "bits_per_byte", "measured_by")
     ),
     "coordinator.diverged": EventType("The loss on a held-out set is not finite.", ("step", "set")),
+    "coordinator.evaluates_alone": EventType(
+        "Fewer than two nodes can measure the held-out loss, so the coordinator measures it.", ("reason",)
+    ),
+    "coordinator.evaluation_differs": EventType(
+        "A node's held-out loss differs from that of the others, and is not used.",
+        ("node_id", "name", "step", "set", "loss", "accepted_loss"),
+    ),
+    "coordinator.evaluation_given_up": EventType(
+        "A measurement was not complete when the next one was due; it is dropped.", ("step",)
+    ),
+    "coordinator.evaluation_by": EventType("Who measures the held-out loss in this run.", ("measured_by", "reason")),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
     "coordinator.not_counted": EventType("A contribution was refused.", ("node_id", "name", "reason")),

@@ -102,6 +102,14 @@ def void_lasts_s(round_s: float) -> float:
     return min(round_s, ROUND_TRIP_MAX_S / 4)
 
 
+def evaluation_answer_s(round_s: float) -> float:
+    """Time in which a node answers with the held-out loss of a part: two rounds, at least until its loss is noticed.
+
+    A node measures while it waits, and in the time of a round that it does not need for training.
+    """
+    return max(2 * round_s, LOST_AFTER_S)
+
+
 def save_every_s(round_s: float, save_s: float) -> float:
     """Time between two saves of a node's state: once a round, or more if saving would take over 1% of the time.
 

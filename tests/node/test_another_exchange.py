@@ -23,6 +23,7 @@ from thinwire_node.exchange.port import (
     Applicant,
     Claim,
     ClockReading,
+    EvaluationPart,
     Exchange,
     LinkLost,
     Outcome,
@@ -113,6 +114,9 @@ class Alone:
             while number == self._swarm.round:
                 self._changed.clear()
                 await self._changed.wait()
+
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
+        raise Refused("this swarm measures no held-out loss")
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
         if self._swarm.loses_connection:

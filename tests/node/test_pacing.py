@@ -11,6 +11,7 @@ from thinwire_node.training.lease import Lease
 from thinwire_node.training.pacing import (
     Drop,
     Extract,
+    Measure,
     PacingView,
     RoundView,
     SayNothing,
@@ -52,6 +53,34 @@ VIEW = PacingView(
 
 def kind(rules: RoundSpec, **changes: Any) -> type:
     return type(decide(replace(VIEW, **changes), rules))
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "expected"),
+    [
+        (spec(), {"to_measure": 9}, Measure),
+        (spec(), {"to_measure": 9, "now": 4.0}, Train),  # half of the round is for training
+        (spec(), {"to_measure": 9, "sample_s": 0.0}, Train),  # nothing is known yet about how long it takes
+        (spec(), {"to_measure": 9, "now": 8.65}, Extract),
+        (spec(), {"to_measure": 9, "base_step": 3}, Drop),
+        (spec(), {"to_measure": 9, "leased": 0, "contributed": True}, Measure),  # it would wait
+        (spec(), {"to_measure": 9, "round": None}, Measure),
+        (spec(), {"to_measure": 9, "round": None, "sample_s": 0.0}, Measure),
+        (spec("barrier"), {"to_measure": 9, "now": 8.0}, Measure),  # five samples of the share are left
+        (spec("barrier"), {"to_measure": 9, "now": 8.0, "sample_s": 0.1}, Train),
+        (spec("barrier", samples=3), {"to_measure": 9}, Extract),
+        (spec("barrier", age=0, samples=3), {"to_measure": 9, "out": True, "contributed": True}, Measure),
+    ],
+)
+def test_held_out_samples_are_measured_when_that_makes_nothing_late(
+    rules: RoundSpec, changes: dict[str, Any], expected: type
+) -> None:
+    assert kind(rules, **changes) is expected
+
+
+def test_a_batch_of_held_out_samples_is_no_larger_than_a_micro_batch() -> None:
+    assert decide(replace(VIEW, to_measure=9), spec()) == Measure(4, "the round has time for it")
+    assert decide(replace(VIEW, to_measure=3), spec()) == Measure(3, "the round has time for it")
 
 
 def test_the_extraction_leaves_time_for_encoding_and_upload() -> None:

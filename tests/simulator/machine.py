@@ -125,6 +125,8 @@ class SimulatedMachine:
         stalled_s = max(0.0, self.slow_until - asyncio.get_running_loop().time())
         if job is NodeJob.MICRO_BATCH:
             return stalled_s + len(arguments[0]) / self._hardware.samples_s
+        if job is NodeJob.EVALUATE:
+            return stalled_s + len(arguments[2]) / self._hardware.samples_s
         if job is NodeJob.EXTRACT:
             return stalled_s + self._hardware.encode_s
         if job is NodeJob.APPLY:

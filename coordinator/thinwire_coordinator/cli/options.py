@@ -55,6 +55,11 @@ class ServeOptions(RunStateOptions):
     )
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)
+    evaluate: Literal["coordinator", "nodes", "auto"] = option(
+        "who measures the held-out loss: coordinator, nodes (two for each part, and compared), or auto (nodes if the "
+        "model is large)",
+        "coordinator",
+    )
     evaluate_samples: int = option(
         "samples of each held-out set that are measured: always the same, evenly spread", 64, metavar="N", ge=1
     )

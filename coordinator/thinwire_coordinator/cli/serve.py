@@ -21,6 +21,7 @@ def serve(options: ServeOptions) -> None:
         run=read_run(options.run) if options.run else None,
         wait_for=options.wait_for,
         evaluate_every=options.evaluate_every,
+        evaluate=options.evaluate,
         evaluate_samples=options.evaluate_samples,
         bodies=options.bodies,
         keep=options.keep,

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgpack
 
 from thinwire_coordinator.ledger import schema
 from thinwire_coordinator.round.leases import Leases
+from thinwire_coordinator.round.measurement import MeasuredBy
 from thinwire_proto import limits
 from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted, Row, pack_extras, unpack_extras
@@ -27,8 +28,6 @@ COLUMNS = (
     *("version", "extras"),
 )
 """The columns of the table `rows`."""
-MeasuredBy = Literal["coordinator", "nodes", "both"]
-"""Who measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
 
 
 @dataclass(frozen=True)

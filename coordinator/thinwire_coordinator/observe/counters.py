@@ -37,6 +37,7 @@ class Counters(Collector):
         yield _one(definitions.NODES_CAME, counts.came)
         yield _each(definitions.NODES_WENT, {"left": counts.left, "lost": counts.lost})
         yield _each(definitions.FETCHES, counts.fetches)
+        yield _each(definitions.EVALUATION_PARTS, counts.evaluation_parts)
         yield from self._bytes()
 
     def _bytes(self) -> Iterable[Metric]:

@@ -116,6 +116,14 @@ HELD_OUT_TEXT_BYTES_PER_TOKEN = METRICS.gauge(
     "(held_out_text_bytes_per_token · ln 2) is the loss in bits per byte.",
     "set",
 )
+EVALUATION_PARTS = METRICS.counter(
+    "evaluation_parts_total",
+    "Parts of held-out measurements, with --evaluate nodes. result: agreed (a node's loss agreed with the others'), "
+    "differed (it did not, and is not used), unanswered (a node did not answer in time, or its answer was refused), "
+    "coordinator (no node was left to ask).",
+    "result",
+    values=("agreed", "differed", "unanswered", "coordinator"),
+)
 LEARNING_RATE = METRICS.gauge("learning_rate", "Learning rate of the newest sealed update.")
 
 # votes and updates

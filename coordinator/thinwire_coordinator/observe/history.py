@@ -79,6 +79,8 @@ class Curve:
     newest: tuple[int, float] | None = None
 
     def add(self, step: int, loss: float) -> None:
+        if self.newest is not None and step <= self.newest[0]:
+            return  # nodes were slower than the coordinator, which measures the last step itself
         self.series.add(with_loss(step, loss))
         self.first = self.first or (step, loss)
         self.newest = (step, loss)

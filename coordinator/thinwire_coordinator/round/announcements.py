@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thinwire_coordinator.round.leases import SampleRange
+from thinwire_coordinator.round.measurement import Part
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class RoundAnnouncement:
     this announcement, in seconds on the coordinator's clock. k: components to keep in each tile. nonces: for
     fingerprints of the parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: the samples
     that the node may train on, in order. upcoming: samples that it may train on later, so that it can fetch them now.
+    evaluate: parts of the held-out sets that it measures. evaluating: the step whose parameters it keeps, because it
+    may be given more parts.
     """
 
     term: int
@@ -26,6 +29,8 @@ class RoundAnnouncement:
     nonces: tuple[int, ...]
     lease: tuple[SampleRange, ...]
     upcoming: tuple[SampleRange, ...] = ()
+    evaluate: tuple[Part, ...] = ()
+    evaluating: int | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from thinwire_coordinator.ledger.ledger import Recorded
 from thinwire_coordinator.round.admission import ContributionClaim
 from thinwire_coordinator.round.announcements import Announcement, RoundAnnouncement
+from thinwire_coordinator.round.measurement import Part
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
@@ -56,7 +57,17 @@ def announcement(told: Announcement) -> pb.Announcement:
         nonces=told.nonces,
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in told.lease],
         upcoming=[pb.SampleRange(start=run.start, count=run.count) for run in told.upcoming],
+        evaluate=[_evaluation_part(part) for part in told.evaluate],
+        evaluating=told.evaluating,
     )
+
+
+def _evaluation_part(part: Part) -> pb.EvaluationPart:
+    return pb.EvaluationPart(step=part.step, name=part.name, spread=part.spread, start=part.start, count=part.count)
+
+
+def part(message: pb.EvaluationPart) -> Part:
+    return Part(message.step, message.name, message.spread, message.start, message.count)
 
 
 def claim(header: pb.ContributionHeader) -> ContributionClaim:

@@ -174,7 +174,10 @@ class Service(SwarmServicer):
                 part = pb.FilePart(data=data)
 
     async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
-        await self._member(request.session, context)
+        member = await self._member(request.session, context)
+        refusal = self._swarm.evaluations.answered(member.node_id, messages.part(request.part), request.loss)
+        if refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal[:REFUSAL_LENGTH_MAX])
         return pb.EvaluatedReply()
 
     async def Status(self, request: pb.StatusRequest, context: Context[Any, Any]) -> pb.StatusReply:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from thinwire_coordinator.round.announcements import IdleAnnouncement, RoundAnnouncement
+from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.shared import Shared
@@ -14,9 +15,10 @@ from thinwire_coordinator.swarm.workers import Job
 
 
 class Announcer:
-    def __init__(self, shared: Shared, view: SwarmView, intake: Intake) -> None:
+    def __init__(self, shared: Shared, view: SwarmView, intake: Intake, evaluations: Evaluations) -> None:
         self._view = view
         self._intake = intake
+        self._evaluations = evaluations
         self._ledger = shared.state.ledger
         self._registry = shared.registry
         self._driver = shared.driver
@@ -42,6 +44,15 @@ class Announcer:
 
     def announce_to_all(self) -> None:
         self._announce(self._registry.members.by_id)
+
+    def announce_again(self, nodes: Iterable[str]) -> None:
+        """Announce the open round again, because what nodes shall measure has changed."""
+        if self._intake.current is None or self._driver.sealing:
+            return  # the next announcement has it
+        if self._writing:
+            self._granted |= dict.fromkeys(nodes)  # their leases may not be on disk yet
+        else:
+            self._announce(nodes)
 
     def idle(self) -> IdleAnnouncement:
         """The announcement for a node that takes no part in an open round."""
@@ -88,4 +99,6 @@ class Announcer:
             nonces=tuple(self._registry.fingerprints.nonces(current.round.step)),
             lease=self._registry.leases.granted(node),
             upcoming=self._registry.leases.reserved(node),
+            evaluate=tuple(self._evaluations.open_to(node)),
+            evaluating=self._evaluations.step_for(node),
         )

@@ -13,6 +13,7 @@ from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.round.machine import RoundMachine
 from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.counts import Counts
+from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import Events
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
@@ -82,10 +83,12 @@ def assemble(
     )
     _know_older_bases(shared)
     view, intake = SwarmView(shared), Intake(shared)
-    announcer = Announcer(shared, view, intake)
-    rounds = Rounds(shared, replica, intake, announcer, randomness)
+    evaluations = Evaluations(shared, replica, randomness)
+    announcer = Announcer(shared, view, intake, evaluations)
+    evaluations.announce = announcer.announce_again
+    rounds = Rounds(shared, replica, intake, announcer, evaluations, randomness)
     shared.driver.start(rounds.handle)
-    return Swarm(shared, replica, view, intake, announcer, rounds)
+    return Swarm(shared, replica, view, intake, announcer, rounds, evaluations)
 
 
 def read_encoded(state: RunState, step: int, encode: EncodeUpdate) -> EncodedUpdate:

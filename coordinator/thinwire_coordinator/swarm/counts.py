@@ -22,6 +22,7 @@ from thinwire_coordinator.swarm.events import (
     FingerprintCompared,
     NodeCame,
     NodeWent,
+    PartJudged,
     RoundSealed,
     RoundVoid,
 )
@@ -88,6 +89,8 @@ class Counts:
         self.lost = 0
         self.fetches: Counter[str] = Counter()
         """By kind: `snapshot`, `corpus` or `blob`."""
+        self.evaluation_parts: Counter[str] = Counter()
+        """Parts of held-out measurements, by what became of them; see `PartJudged`."""
         self.loss_training: float | None = None
         """Training loss of the newest sealed update."""
 
@@ -148,6 +151,8 @@ class Counts:
                 self.of(event.node_id).lost += event.lost
                 self.lost += event.lost
                 self.left += not event.lost
+            case PartJudged():
+                self.evaluation_parts[event.result] += 1
             case Fetched():
                 self.fetches[event.what] += 1
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from thinwire_coordinator.ledger.ledger import MeasuredBy
+from thinwire_coordinator.round.measurement import MeasuredBy
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -137,6 +137,18 @@ class LossMeasured:
 
 
 @dataclass(frozen=True)
+class PartJudged:
+    """What became of a part of a held-out measurement.
+
+    result: `agreed`, `differed` or `unanswered` for a node's part; `coordinator` if the coordinator has to measure it.
+    node_id: empty for the coordinator.
+    """
+
+    node_id: str
+    result: str
+
+
+@dataclass(frozen=True)
 class Sampled:
     """A text that the model generated at a step."""
 
@@ -177,6 +189,7 @@ Event = (
     | UpdateApplied
     | UpdateSent
     | LossMeasured
+    | PartJudged
     | Sampled
     | NodeCame
     | NodeWent

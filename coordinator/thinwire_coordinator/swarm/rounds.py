@@ -14,6 +14,7 @@ from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.round.machine import Action, Gathered, Opened, Voided
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.open_round import OpenRound
@@ -33,7 +34,13 @@ class Rounds:
     """Carries out each action that `handle` receives. replica: the coordinator's own. randomness: source of nonces."""
 
     def __init__(
-        self, shared: Shared, replica: Replica, intake: Intake, announcer: Announcer, randomness: random.Random
+        self,
+        shared: Shared,
+        replica: Replica,
+        intake: Intake,
+        announcer: Announcer,
+        evaluations: Evaluations,
+        randomness: random.Random,
     ) -> None:
         self._contract = shared.contract
         self._layout = shared.layout
@@ -46,6 +53,7 @@ class Rounds:
         self._replica = replica
         self._intake = intake
         self._announcer = announcer
+        self._evaluations = evaluations
         self._random = randomness
         self._sealer = Sealer(shared.state, replica, shared.feed, shared.encode, shared.workers, shared.driver.now)
         self.sealed = asyncio.Event()
@@ -74,6 +82,7 @@ class Rounds:
         self._registry.events.tell(
             RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)
         )
+        self._evaluations.opened(opened.step, opened.nodes)
         self._announcer.grant_and_announce(opened.nodes)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:

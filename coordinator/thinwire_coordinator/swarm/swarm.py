@@ -13,6 +13,7 @@ from thinwire_coordinator.round.admission import ContributionClaim, why_drop_mom
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import NodeCame
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
@@ -41,6 +42,7 @@ class Swarm:
         intake: Intake,
         announcer: Announcer,
         rounds: Rounds,
+        evaluations: Evaluations,
     ) -> None:
         self.view = view
         self.intake = intake
@@ -55,6 +57,7 @@ class Swarm:
         self.failed: asyncio.Future[None] = shared.tasks.failed
         self.now_us = shared.driver.now_us
         self.sealed = rounds.sealed
+        self.evaluations = evaluations
         self._announcer = announcer
         self._presence = Presence(shared.registry.events)
         self._replica = replica
@@ -105,6 +108,7 @@ class Swarm:
             if member.announcements is mine:  # otherwise the node has opened a newer stream
                 member.announcements = None
                 self._presence.gone(member)
+                self.evaluations.left(member.node_id)
                 self.registry.leases.seen(member.node_id, self.driver.step)
                 self.driver.depart(member.node_id)
 
@@ -134,8 +138,9 @@ class Swarm:
         return Receipt(Reason.COUNTED, step=step)
 
     def stop(self) -> None:
-        """Stop the timer, so that no round opens or ends any more."""
+        """Stop the timers, so that no round opens or ends any more."""
         self.driver.stop()
+        self.evaluations.stop()
 
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint with nonce 0) of the coordinator's replica."""

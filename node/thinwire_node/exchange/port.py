@@ -82,13 +82,28 @@ class Admission:
 
 
 @dataclass(frozen=True)
+class EvaluationPart:
+    """A part of a held-out set to measure on the parameters of `step`.
+
+    Of the `spread` samples that are spread evenly over the set `name`: `count`, from the one with number `start` on."""
+
+    step: int
+    name: str
+    spread: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
 class AnnouncedRound:
     """An open round that the node may contribute to.
 
     term: one life of the process that numbers the rounds. step: contributions are computed on the parameters of this
     step. deadline: a time of the exchange. k: components to keep in each tile. nonces: for fingerprints of the
     parameters at `step`, `step - 1` and so on, back to the oldest allowed base. lease: sample positions that the node
-    may train on, in order. upcoming: positions that the node will be granted next, as far as this is known."""
+    may train on, in order. upcoming: positions that the node will be granted next, as far as this is known. evaluate:
+    parts of held-out sets that the node shall measure besides training. evaluating: the step whose parameters the node
+    keeps, because it may be given more parts of it."""
 
     term: int
     number: int
@@ -98,6 +113,8 @@ class AnnouncedRound:
     nonces: tuple[int, ...]
     lease: tuple[range, ...]
     upcoming: tuple[range, ...] = ()
+    evaluate: tuple[EvaluationPart, ...] = ()
+    evaluating: int | None = None
 
 
 @dataclass(frozen=True)
@@ -243,6 +260,10 @@ class Exchange(Protocol):
 
     async def outcome(self, contribution: bytes) -> Outcome:
         """The outcome of an earlier contribution, by its hash. For use after a lost connection or a crash."""
+
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
+        """Report the loss of a part: the mean over its samples, in nats per token. Raises Refused if the swarm does not
+        want it any longer."""
 
     def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield the updates that follow the replica's step, each checked against its row.

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import AnnouncedRound, Exchange
+from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation
@@ -36,7 +37,9 @@ async def follow_updates(exchange: Exchange, work: Work, record: Record, situati
                 situation.head_step = sealed.head_step  # the swarm advances during the catch-up
 
 
-async def follow_rounds(exchange: Exchange, work: Work, situation: Situation, prefetch: Prefetch) -> None:
+async def follow_rounds(
+    exchange: Exchange, work: Work, situation: Situation, prefetch: Prefetch, evaluation: Evaluation
+) -> None:
     """Listen to announcements until the exchange ends. Catches up first, because the swarm waits for every node that
     listens."""
     while work.replica is None or work.replica.step < situation.head_step:
@@ -46,4 +49,5 @@ async def follow_rounds(exchange: Exchange, work: Work, situation: Situation, pr
             if isinstance(announcement, AnnouncedRound):
                 work.lease.renew(announcement.lease)
                 prefetch.renew(announcement, work.lease)
+            evaluation.announced(announcement)
             situation.announced(announcement)

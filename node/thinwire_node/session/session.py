@@ -1,8 +1,9 @@
 """One session with the swarm: catches up, follows updates and takes part in rounds.
 
-A session runs six tasks. Two follow the swarm (`follow`): one applies updates as they are sealed, the other keeps the
+A session runs eight tasks. Two follow the swarm (`follow`): one applies updates as they are sealed, the other keeps the
 newest announcement. One task keeps the exchange's clock. `TrainingLoop` trains and extracts. `Delivery` sends
 contributions and handles their outcomes while training continues. `Prefetch` fetches the data of the lease.
+`Evaluation` fetches the data of the held-out parts, and reports their losses.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from thinwire_node.exchange.port import Announcement, Exchange, LinkLost
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.deliver import Delivery
+from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.follow import follow_rounds, follow_updates
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -64,8 +67,18 @@ class Session:
         self._situation = Situation(head_step)
         self._delivery = Delivery(exchange, work, record, clocks, self._situation)
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, self._situation.changed.set)
+        fetch = partial(fetcher.fetch, wanted_by="evaluation")
+        self._evaluation = Evaluation(exchange, work, data, fetch, self._situation.changed.set)
         self._training = TrainingLoop(
-            exchange, work, record, options, clocks, self._situation, self._delivery, self._prefetch
+            exchange,
+            work,
+            record,
+            options,
+            clocks,
+            self._situation,
+            self._delivery,
+            self._prefetch,
+            self._evaluation,
         )
 
     async def run(self) -> None:
@@ -78,10 +91,12 @@ class Session:
         train = asyncio.ensure_future(self._training.run())
         others = (
             follow_updates(exchange, work, self._record, situation),
-            follow_rounds(exchange, work, situation, self._prefetch),
+            follow_rounds(exchange, work, situation, self._prefetch, self._evaluation),
             exchange.clock.keep(self._probed),
             self._delivery.run(),
             self._prefetch.run(),
+            self._evaluation.prepare(),
+            self._evaluation.report(),
         )
         tasks = [train, *(asyncio.ensure_future(task) for task in others)]
         try:

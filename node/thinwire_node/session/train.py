@@ -10,6 +10,7 @@ from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, RunComp
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.deliver import Delivery, Outgoing
+from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import Situation, set_or_after
@@ -35,6 +36,7 @@ class TrainingLoop:
         situation: Situation,
         delivery: Delivery,
         prefetch: Prefetch,
+        evaluation: Evaluation,
     ) -> None:
         self._exchange = exchange
         self._work = work
@@ -44,6 +46,7 @@ class TrainingLoop:
         self._situation = situation
         self._delivery = delivery
         self._prefetch = prefetch
+        self._evaluation = evaluation
         self._spec = work.contract.round
         self._data_wait_s = 0.0  # since training last went on
         self._waiting_text = ""  # of the newest `node.waiting` event
@@ -66,6 +69,8 @@ class TrainingLoop:
     async def _do(self, decision: pacing.Decision, round_: AnnouncedRound | None) -> None:
         if isinstance(decision, pacing.Train):
             await self._train(decision.samples)
+        elif isinstance(decision, pacing.Measure):
+            await self._measure(decision.samples)
         elif isinstance(decision, pacing.Extract):
             assert round_ is not None
             await self._extract(round_, decision.why)
@@ -111,6 +116,7 @@ class TrainingLoop:
             sample_s=self._record.speed.sample_s,
             tail_s=self._record.tail.seconds(self._spec.length_s),
             micro_batch=micro_batch,
+            to_measure=self._evaluation.samples_ready,
         )
 
     async def _train(self, samples: int) -> None:
@@ -125,6 +131,14 @@ class TrainingLoop:
             return
         self._tell_data_wait()
         self._record.trained(trained, self._clocks.now() - began, work.trainer.compute_s - computed_s)
+
+    async def _measure(self, samples: int) -> None:
+        began = self._clocks.now()
+        try:
+            await self._evaluation.measure(samples)
+        except Interrupted:
+            return
+        self._record.phases["evaluate"].add(self._clocks.now() - began)
 
     async def _wait(self, decision: pacing.Wait) -> None:
         """Wait until the situation changes, but at most LOOK_AGAIN_S: the round may end by this node's clock."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from thinwire_node.training.precision import compute_dtype
+from thinwire_node.training.precision import compute_dtype, full_float32
 from thinwire_proto.blobs import Blobs
-from thinwire_proto.task import NO_BLOBS, Batch, Stateless, Task
+from thinwire_proto.task import NO_BLOBS, Batch, Model, Stateless, Task
 
 log = logging.getLogger("thinwire.node")
 
@@ -48,9 +49,26 @@ class Compute(Protocol):
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the mean loss of a batch and its gradient by parameter name. Raises Interrupted."""
 
+    def loss(self, parameters: Tensors, batch: Batch) -> float:
+        """Compute the mean loss of a batch with these parameters, in float32 and without a gradient. Does not change
+        what `use` set. Raises Interrupted."""
+
     def interrupt(self) -> None:
         """Abort the running batch and every later one, since a batch takes minutes on a slow machine. May be called
         from any thread."""
+
+
+@contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """Turn off what a model does only in training, such as dropout."""
+    modules = [module for module in model.modules() if module.training]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = True
 
 
 class TorchCompute:
@@ -91,6 +109,14 @@ class TorchCompute:
         # a parameter that this loss does not use gets zeros, such as an expert that no token went to
         found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True, materialize_grads=True)
         return loss.detach(), dict(zip(self._parameters, found, strict=True))
+
+    @torch.no_grad()
+    def loss(self, parameters: Tensors, batch: Batch) -> float:
+        self._check_interrupted()
+        here = tuple(tensor.to(self.device) for tensor in batch)
+        placed = {name: tensor.to(self.device) for name, tensor in parameters.items()}
+        with full_float32(), evaluating(self._model.model):
+            return float(self._model.loss(placed, here))
 
     def interrupt(self) -> None:
         self._is_interrupted.set()

@@ -90,10 +90,17 @@ class PacingView:
     sample_s: float
     tail_s: float
     micro_batch: int  # the volunteer's limit on samples per micro-batch
+    to_measure: int = 0  # held-out samples that can be measured now
 
 
 @dataclass(frozen=True)
 class Train:
+    samples: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Measure:
     samples: int
     why: str
 
@@ -122,11 +129,33 @@ class Wait:
     until: float | None = None
 
 
-Decision = Train | Extract | SayNothing | Drop | Wait
+Decision = Train | Measure | Extract | SayNothing | Drop | Wait
 
 
 def decide(view: PacingView, spec: RoundSpec) -> Decision:
     """Decide what to do next."""
+    decision = _decide(view, spec)
+    if view.to_measure:
+        samples = min(view.to_measure, view.micro_batch)
+        if isinstance(decision, Wait):
+            return Measure(samples, f"besides, {decision.why}")
+        if isinstance(decision, Train) and _may_measure(view, spec, samples):
+            return Measure(samples, "the round has time for it")
+    return decision
+
+
+def _may_measure(view: PacingView, spec: RoundSpec, samples: int) -> bool:
+    """Whether there is time to measure held-out samples before training.
+
+    A forward pass is counted as a whole training step. At pace barrier, the time that the node's share takes is
+    reserved; at pace clock, where every sample counts, half of the round."""
+    if view.round is None or view.sample_s == 0:
+        return False
+    reserved_s = (spec.samples - view.samples) * view.sample_s if spec.pace == "barrier" else spec.length_s / 2
+    return view.now + samples * view.sample_s + reserved_s <= extract_at(view, view.round, spec)
+
+
+def _decide(view: PacingView, spec: RoundSpec) -> Decision:
     stands_on = max(view.round.step if view.round else 0, view.replica_step)
     if view.base_step is not None and view.base_step < stands_on - spec.base_age_max:
         return Drop(f"the gradient is of step {view.base_step}, but the round is of step {stands_on}")

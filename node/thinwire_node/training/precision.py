@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 
@@ -18,3 +21,15 @@ def choose_dtype(device_type: str, *, has_bfloat16: bool) -> torch.dtype:
     """bfloat16 on a CUDA or ROCm card that supports it in hardware, float32 on other devices. Older cards emulate
     bfloat16, which is slower than float32."""
     return torch.bfloat16 if device_type == "cuda" and has_bfloat16 else torch.float32
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Compute float32 products with all their digits. By default, convolutions on CUDA use TF32, which has ten bits."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

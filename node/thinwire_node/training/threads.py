@@ -20,6 +20,7 @@ class NodeJob(Enum):
     ADOPT = auto()
     APPLY = auto()
     MICRO_BATCH = auto()
+    EVALUATE = auto()
     EXTRACT = auto()
     SETTLE = auto()
     DROP_GRADIENT = auto()

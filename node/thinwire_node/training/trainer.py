@@ -127,6 +127,11 @@ class Trainer:
         sums = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())])
         return bool(sums.isfinite().all())
 
+    def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
+        """The mean loss of these parameters on samples of the held-out set `name`, in float32. Raises Interrupted, and
+        BlobMissing if the data are not here."""
+        return self._compute.loss(tensors, self._data.held_out(name, samples))
+
     def extract(self, k: int) -> tuple[Sent, int, float]:
         """Extract the largest components from the rule's momentum. Returns them, the number of samples and their mean
         loss. Requires at least one sample."""

@@ -6,9 +6,11 @@ Jobs run on the compute thread one at a time, so an update is applied between mi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Awaited, Pending
@@ -45,6 +47,7 @@ class Computes(Protocol):
     def refresh(self, out: Sent | None = None) -> None: ...
     def look_ahead(self, out: Sent) -> None: ...
     def micro_batch(self, positions: Sequence[int]) -> None: ...
+    def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float: ...
     def extract(self, k: int) -> tuple[Sent, int, float]: ...
     def clear(self) -> None: ...
     def interrupt(self) -> None: ...
@@ -94,6 +97,8 @@ class Work:
         """Seconds that the newest update took on the compute thread."""
         self.jobs = 0
         """Jobs of the compute thread that wait or run."""
+        self._keep_step: int | None = None
+        self._kept: tuple[int, Mapping[str, Tensor]] | None = None  # parameters of a step that the replica has left
         self._saver = Saver(state, threads, now, contract.round.length_s)
         if kept is not None:
             trainer.rule.load(kept.momentum)
@@ -121,6 +126,7 @@ class Work:
     def _adopt(self, replica: Replica) -> None:
         self.trainer.clear()
         self.trainer.adopt(replica)
+        self._kept = None  # the replica before may have differed from the swarm's
         self._fingerprinted = (-1, 0, 0)
 
     # updates
@@ -138,6 +144,8 @@ class Work:
             raise ReplicaError(f"the row of step {row.step} does not follow the row that led to step {replica.step}")
         if self._fingerprint(replica, row.nonce) != row.fingerprint:
             raise ParametersDiffer(f"the parameters differ from those sealed at step {row.step}")
+        if self._keep_step == replica.step:
+            self._kept = replica.step, {name: tensor.clone() for name, tensor in replica.tensors.items()}
         replica.apply(sealed.update, row.hash)
         for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
             self.trainer.rule.put_back(part)
@@ -173,6 +181,29 @@ class Work:
         positions = self.lease.take(samples)
         await self.run(NodeJob.MICRO_BATCH, self.trainer.micro_batch, positions)
         return len(positions)
+
+    # held-out losses
+
+    def keep(self, step: int | None) -> None:
+        """Keep a copy of this step's parameters when an update replaces them. None: keep none."""
+        self._keep_step = step
+        if self._kept is not None and self._kept[0] != step:
+            self._kept = None
+
+    def holds(self, step: int) -> bool:
+        """Whether the parameters of a step are here."""
+        return step in (self.replica.step if self.replica else None, self._kept[0] if self._kept else None)
+
+    async def held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
+        """The mean loss of the parameters of a step on held-out samples; None if these parameters are gone. Raises
+        Interrupted, BlobMissing."""
+        return await self.run(NodeJob.EVALUATE, self._held_out_loss, step, name, samples)
+
+    def _held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
+        replica, kept = self.replica, self._kept
+        if replica is not None and replica.step == step:
+            return self.trainer.held_out_loss(replica.tensors, name, samples)
+        return self.trainer.held_out_loss(kept[1], name, samples) if kept is not None and kept[0] == step else None
 
     async def drop_gradient(self) -> None:
         await self.run(NodeJob.DROP_GRADIENT, self.trainer.clear)

@@ -204,6 +204,7 @@ class Announcement(_message.Message):
     CLOCK_US_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
     UPCOMING_FIELD_NUMBER: _builtins.int
+    EVALUATING_FIELD_NUMBER: _builtins.int
     state: Global___Announcement.State.ValueType
     term: _builtins.int
     """One life of the coordinator process. A round's number belongs to its term."""
@@ -217,6 +218,8 @@ class Announcement(_message.Message):
     text: _builtins.str
     clock_us: _builtins.int
     """What the coordinator's clock showed when this was sent."""
+    evaluating: _builtins.int
+    """The node keeps the parameters of this step: it may be given more parts of it. Missing: it need not keep any."""
     @_builtins.property
     def nonces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """For fingerprints of the parameters at `step`, at step - 1, and so on, as far back as a base may be."""
@@ -227,7 +230,9 @@ class Announcement(_message.Message):
 
     @_builtins.property
     def evaluate(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationPart]:
-        """Parts of the held-out sets that the node shall measure on the parameters of `step`, besides training."""
+        """Parts of the held-out sets that the node shall measure besides training, on the parameters of the part's step. A
+        part that was announced before and is missing here is no longer wanted.
+        """
 
     @_builtins.property
     def upcoming(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
@@ -248,18 +253,21 @@ class Announcement(_message.Message):
         clock_us: _builtins.int = ...,
         evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
         upcoming: _abc.Iterable[Global___SampleRange] | None = ...,
+        evaluating: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "evaluating", b"evaluating"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_us", b"clock_us", "evaluate", b"evaluate", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating", "clock_us", b"clock_us", "evaluate", b"evaluate", "evaluating", b"evaluating", "k", b"k", "lease", b"lease", "nonces", b"nonces", "round", b"round", "state", b"state", "step", b"step", "term", b"term", "text", b"text", "time_left_ms", b"time_left_ms", "upcoming", b"upcoming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__evaluating: _TypeAlias = _typing.Literal["evaluating"]  # noqa: Y015
+    _WhichOneofArgType__evaluating: _TypeAlias = _typing.Literal["_evaluating", b"_evaluating"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluating) -> _WhichOneofReturnType__evaluating | None: ...
 
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
 
 @_typing.final
 class EvaluationPart(_message.Message):
-    """`count` samples of a held-out set, from number `start` on."""
+    """Of the `spread` samples that are spread evenly over a held-out set: `count`, from the one with number `start` on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -267,10 +275,12 @@ class EvaluationPart(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     name: _builtins.str
     start: _builtins.int
     count: _builtins.int
+    spread: _builtins.int
     def __init__(
         self,
         *,
@@ -278,10 +288,11 @@ class EvaluationPart(_message.Message):
         name: _builtins.str = ...,
         start: _builtins.int = ...,
         count: _builtins.int = ...,
+        spread: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "name", b"name", "start", b"start", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "name", b"name", "spread", b"spread", "start", b"start", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -134,6 +134,10 @@ class Link:
         request = pb.ReceiptRequest(session=self._session, contribution=contribution)
         return await _told(self._stub.AskReceipt(request))
 
+    async def evaluated(self, part: pb.EvaluationPart, loss: float) -> None:
+        request = pb.EvaluatedRequest(session=self._session, part=part, loss=loss)
+        await _told(self._stub.Evaluated(request, timeout=limits.CALL_S))
+
     async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates from a step on, decoded and checked against their rows. May also raise PayloadError or
         ReplicaError."""

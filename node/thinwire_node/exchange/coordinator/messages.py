@@ -7,6 +7,7 @@ from thinwire_node.exchange.port import (
     AnnouncedRound,
     Announcement,
     Claim,
+    EvaluationPart,
     MomentumClaim,
     Outcome,
     RunComplete,
@@ -39,10 +40,18 @@ def announcement(message: pb.Announcement) -> Announcement:
             nonces=tuple(message.nonces),
             lease=tuple(range(run.start, run.start + run.count) for run in message.lease),
             upcoming=tuple(range(run.start, run.start + run.count) for run in message.upcoming),
+            evaluate=tuple(
+                EvaluationPart(part.step, part.name, part.spread, part.start, part.count) for part in message.evaluate
+            ),
+            evaluating=message.evaluating if message.HasField("evaluating") else None,
         )
     if message.state == pb.Announcement.STATE_COMPLETE:
         return RunComplete(message.step)
     return Waiting(message.step, message.text)
+
+
+def evaluation_part(part: EvaluationPart) -> pb.EvaluationPart:
+    return pb.EvaluationPart(step=part.step, name=part.name, spread=part.spread, start=part.start, count=part.count)
 
 
 def header(claim: Claim) -> pb.ContributionHeader:

@@ -11,7 +11,7 @@ from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
 from thinwire_node.exchange.coordinator.link import Link, connect
 from thinwire_node.exchange.coordinator.probed_clock import ProbedClock
 from thinwire_node.exchange.kinds import Surroundings
-from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
+from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, EvaluationPart, Outcome, SealedUpdate
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import PartialSnapshot
 from thinwire_proto.blobs import Blob
@@ -71,6 +71,9 @@ class Star:
 
     async def outcome(self, contribution: bytes) -> Outcome:
         return messages.outcome(await self._link.ask_receipt(contribution))
+
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
+        await self._link.evaluated(messages.evaluation_part(part), loss)
 
     async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates, and check that a replica which is behind catches up. The caller asks for the next update when

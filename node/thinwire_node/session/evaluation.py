@@ -1,0 +1,152 @@
+"""Measures this node's parts of the held-out losses in small batches, and reports them.
+
+The training loop decides when there is time for a batch (`pacing`). A part must be measured on the parameters of its
+step. `Work` keeps a copy of them if an update comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from thinwire_node.exchange.port import AnnouncedRound, Announcement, EvaluationPart, Exchange, Refused
+from thinwire_node.training.work import Work
+from thinwire_proto.blobs import Blob, BlobMissing
+from thinwire_proto.errors import RemoteError
+from thinwire_proto.task import DataSource
+
+log = logging.getLogger("thinwire.node")
+
+PARTS_MAX = 256
+"""Parts of one announcement that a node takes, more than a measurement of 16 sets with 64 samples has."""
+
+Fetch = Callable[[Sequence[Blob]], Awaitable[None]]
+
+
+@dataclass
+class _Progress:
+    """The progress of a part. samples: the numbers of its samples. ready: whether its blobs, `needed`, are here."""
+
+    samples: list[int]
+    needed: tuple[Blob, ...] = ()
+    ready: bool = False
+    measured: int = 0
+    loss_sum: float = 0.0
+
+
+class Evaluation:
+    """The parts of one session.
+
+    fetch: fetches blobs into the cache, where they stay until the next call; raises RemoteError if it cannot. on_ready:
+    called when a part can be measured."""
+
+    def __init__(
+        self, exchange: Exchange, work: Work, data: DataSource, fetch: Fetch, on_ready: Callable[[], None]
+    ) -> None:
+        self._exchange = exchange
+        self._work = work
+        self._data = data
+        self._fetch = fetch
+        self._on_ready = on_ready
+        self._sets = {found.name: found for found in data.held_out_sets()}
+        self._parts: dict[EvaluationPart, _Progress] = {}
+        self._done: set[EvaluationPart] = set()  # measured or given up; of the newest step only
+        self._step: int | None = None
+        self._changed = asyncio.Event()
+        self._reports: asyncio.Queue[tuple[EvaluationPart, float]] = asyncio.Queue()
+
+    def announced(self, announcement: Announcement) -> None:
+        """Take in the parts of a new announcement. Parts that it does not name are no longer wanted."""
+        wanted = announcement.evaluate[:PARTS_MAX] if isinstance(announcement, AnnouncedRound) else ()
+        step = announcement.evaluating if isinstance(announcement, AnnouncedRound) else None
+        self._work.keep(step)
+        if step != self._step:
+            self._step = step
+            self._done.clear()
+        self._parts = {part: self._parts.get(part) or self._begun(part) for part in wanted if part not in self._done}
+        self._changed.set()
+
+    def _begun(self, part: EvaluationPart) -> _Progress:
+        """The progress of a new part. It has no samples if this node's data do not have them."""
+        found = self._sets.get(part.name)
+        if found is None or not 0 < part.count <= part.spread <= found.samples:
+            return _Progress([])
+        return _Progress(found.spread(part.spread)[part.start : part.start + part.count])
+
+    @property
+    def samples_ready(self) -> int:
+        """How many samples of the next part can be measured now."""
+        part = self._next()
+        return len(self._parts[part].samples) - self._parts[part].measured if part is not None else 0
+
+    def _next(self) -> EvaluationPart | None:
+        ready = (part for part, found in self._parts.items() if found.ready and self._work.holds(part.step))
+        return next(ready, None)
+
+    async def measure(self, samples: int) -> None:
+        """Measure up to `samples` samples of the next part. Raises Interrupted."""
+        part = self._next()
+        if part is None:
+            return
+        progress = self._parts[part]
+        batch = progress.samples[progress.measured :][:samples]
+        try:
+            loss = await self._work.held_out_loss(part.step, part.name, batch)
+        except BlobMissing as error:
+            self._give_up(part, str(error))  # the cache was too small to keep it
+            return
+        if loss is None:
+            self._give_up(part, "its parameters are gone")
+            return
+        progress.measured += len(batch)
+        progress.loss_sum += loss * len(batch)
+        if progress.measured == len(progress.samples):
+            self._finish(part, progress.loss_sum / progress.measured)
+
+    def _finish(self, part: EvaluationPart, loss: float) -> None:
+        if not math.isfinite(loss):
+            self._give_up(part, f"its loss is {loss}")  # the coordinator measures it and finds that the run diverged
+            return
+        self._done.add(part)
+        if self._parts.pop(part, None) is not None:
+            self._reports.put_nowait((part, loss))
+
+    def _give_up(self, part: EvaluationPart, why: str) -> None:
+        """Leave a part to another node, which is asked when this one does not answer."""
+        log.debug("step %d: a part of the held-out set %r is not measured: %s", part.step, part.name, why)
+        self._done.add(part)
+        self._parts.pop(part, None)
+
+    async def prepare(self) -> None:
+        """Fetch what the parts need until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for part, progress in list(self._parts.items()):
+                if progress.ready or part not in self._parts:
+                    continue
+                if not progress.samples:
+                    self._give_up(part, "these data do not have it")
+                    continue
+                progress.needed = self._data.held_out_needs(part.name, progress.samples)
+                others = (blob for other in self._parts.values() if other.ready for blob in other.needed)
+                try:
+                    if progress.needed:
+                        await self._fetch(list(dict.fromkeys([*others, *progress.needed])))
+                except RemoteError as error:
+                    self._give_up(part, str(error))
+                    continue
+                progress.ready = True
+                self._on_ready()
+
+    async def report(self) -> None:
+        """Report the measured parts until cancelled."""
+        while True:
+            part, loss = await self._reports.get()
+            try:
+                await self._exchange.evaluated(part, loss)
+            except Refused as error:
+                log.info("a held-out loss was not taken: %s", error)

@@ -1,0 +1,120 @@
+"""Tests measurements by simulated nodes, in virtual time: nodes that measure, and nodes that know nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator import virtual_time
+from simulator.machine import Hardware
+from simulator.world import World
+from thinwire_coordinator.round.measurement import MeasureHere, Part, SetMeasured
+from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.port import AnnouncedRound, Announcement
+from thinwire_proto.limits import evaluation_answer_s
+from thinwire_proto.wire import service_pb2 as pb
+
+LENGTH_S, EVERY = 10.0, 4
+ROUND = {"samples": 16, "weight_max": 8, "length_ms": round(LENGTH_S * 1000)}
+SCHEDULE = {"steps": 1000, "warmup_steps": 1, "learning_rate": 1e-3}
+SYNTHETIC_LOSS, OWN_LOSS = 5.0, 7.0
+
+
+class Shared:
+    """A world whose nodes share out the held-out losses. Takes the results in the coordinator's place."""
+
+    def __init__(self, pace: str = "clock", every: int = EVERY, **hardware: Any) -> None:
+        self.world = World(1, {"round": {**ROUND, "pace": pace}, "schedule": SCHEDULE}, wait_for=3)
+        self.world.start_coordinator()
+        for name in "abc":
+            self.world.start(self.world.add(name, Hardware(**hardware)))
+        self.swarm = self.world.living_coordinator().swarm
+        self.swarm.evaluations.begin(every, 64, None)
+        self.measured: list[SetMeasured] = []
+        self.measured_at: dict[int, float] = {}
+        self.here: list[Part] = []
+        self.collecting = asyncio.ensure_future(self._collect())
+
+    async def _collect(self) -> None:
+        evaluations = self.swarm.evaluations
+        while True:
+            result = await evaluations.results.get()
+            assert (await result.copy).step == result.measurement.step
+            if isinstance(result.action, MeasureHere):
+                self.here.append(result.action.part)
+                evaluations.measured_here(result.measurement, result.action.part, OWN_LOSS)
+            else:
+                self.measured.append(result.action)
+                self.measured_at[result.action.step] = self.world.now
+
+    def counts(self) -> dict[str, int]:
+        return dict(self.swarm.view.counts.evaluation_parts)
+
+
+def played(test: Callable[[Shared], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def to_its_end() -> None:
+        shared = Shared(**options)
+        try:
+            await test(shared)
+            await shared.world.check()
+            assert shared.swarm.view.counts.rounds_void.total() == 0
+            assert shared.swarm.view.counts.not_counted.total() == 0
+        finally:
+            shared.collecting.cancel()
+            shared.world.close()
+
+    virtual_time.run(to_its_end())
+
+
+@pytest.mark.parametrize("pace", ["clock", "barrier"])
+@pytest.mark.parametrize("samples_s", [100.0, 8.0])
+def test_nodes_measure_without_being_late(pace: str, samples_s: float) -> None:
+    async def test(shared: Shared) -> None:
+        await shared.world.until(lambda: len(shared.measured) >= 3, "three measurements")
+        assert [found.step for found in shared.measured] == [0, EVERY, 2 * EVERY]
+        assert {(found.loss, found.measured_by) for found in shared.measured} == {(SYNTHETIC_LOSS, "nodes")}
+        assert shared.here == []
+        assert shared.counts()["agreed"] >= 3 * 2 * 8
+        assert set(shared.counts()) == {"agreed"}
+
+    played(test, pace=pace, samples_s=samples_s)
+
+
+def test_slow_nodes_finish_in_the_next_rounds() -> None:
+    """A node has about 43 samples and measures 4 a second in half of each round. The rest it measures on a copy of the
+    parameters."""
+
+    async def test(shared: Shared) -> None:
+        await shared.world.until(lambda: len(shared.measured) >= 2, "two measurements")
+        assert [found.step for found in shared.measured] == [0, 3 * EVERY]
+        assert {(found.loss, found.measured_by) for found in shared.measured} == {(SYNTHETIC_LOSS, "nodes")}
+        for step, at in shared.measured_at.items():
+            assert at > (step + 2) * LENGTH_S
+
+    played(test, every=3 * EVERY, samples_s=4.0, micro_batch=2)
+
+
+def test_the_coordinator_replaces_nodes_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ignore the parts that they are given. After the first measurement they get none."""
+    announcement = messages.announcement
+
+    def as_0_2_0(message: pb.Announcement) -> Announcement:
+        found = announcement(message)
+        return replace(found, evaluate=(), evaluating=None) if isinstance(found, AnnouncedRound) else found
+
+    monkeypatch.setattr(messages, "announcement", as_0_2_0)
+
+    async def test(shared: Shared) -> None:
+        await shared.world.until(lambda: len(shared.measured) >= 3, "three measurements")
+        assert [found.step for found in shared.measured] == [0, EVERY, 2 * EVERY]
+        assert {(found.loss, found.measured_by) for found in shared.measured} == {(OWN_LOSS, "coordinator")}
+        answer_s = evaluation_answer_s(LENGTH_S)
+        assert answer_s <= shared.measured_at[0] < 3 * answer_s
+        assert shared.measured_at[EVERY] < (EVERY + 1) * LENGTH_S + answer_s  # at once
+        assert shared.counts() == {"unanswered": 2 * 8, "coordinator": 3 * 8}
+
+    played(test)

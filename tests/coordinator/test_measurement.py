@@ -1,0 +1,271 @@
+"""Tests every rule of a shared measurement with synthetic answers and times."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from thinwire_coordinator.round.measurement import (
+    ASKED_MAX,
+    Action,
+    Judged,
+    MeasureHere,
+    Measurement,
+    Part,
+    SetMeasured,
+    Tell,
+    agree,
+    parts_of,
+)
+from thinwire_proto.task import HeldOutSet
+
+STEP, ANSWER_S = 40, 10.0
+WIKI, CODE = HeldOutSet("wiki", 1000, 4000), HeldOutSet("code", 5)
+
+
+class Shared:
+    """A measurement of one or more sets, and everything that it asked for."""
+
+    def __init__(
+        self, nodes: str = "abc", sets: tuple[HeldOutSet, ...] = (HeldOutSet("wiki", 8),), seed: int = 1
+    ) -> None:
+        self.parts = parts_of(STEP, sets, 64)
+        self.measurement = Measurement(STEP, self.parts, nodes, ANSWER_S, random.Random(seed))
+        self.actions: list[Action] = []
+        self.do(self.measurement.begin(0.0))
+
+    def do(self, actions: list[Action]) -> list[Action]:
+        self.actions += actions
+        return actions
+
+    def asked(self, part: Part) -> list[str]:
+        return [node for node in self.measurement.participants if part in self.measurement.open_to(node)]
+
+    def answer(self, node: str, part: Part, loss: float, now: float = 1.0) -> list[Action]:
+        assert not self.measurement.why_refused(node, part, loss)
+        return self.do(self.measurement.answer(node, part, loss, now))
+
+    @property
+    def measured(self) -> list[tuple[str, Any, str]]:
+        return [(a.name, a.loss, a.measured_by) for a in self.actions if isinstance(a, SetMeasured)]
+
+    @property
+    def here(self) -> list[Part]:
+        return [action.part for action in self.actions if isinstance(action, MeasureHere)]
+
+    def judged(self, result: str) -> list[str]:
+        return [action.node for action in self.actions if isinstance(action, Judged) and action.result == result]
+
+
+def test_the_parts_cover_the_fixed_samples_of_each_set_once() -> None:
+    parts = parts_of(STEP, [WIKI, CODE], 20)
+    assert [(part.name, part.spread, part.start, part.count) for part in parts] == [
+        ("wiki", 20, 0, 8), ("wiki", 20, 8, 8), ("wiki", 20, 16, 4), ("code", 5, 0, 5)
+    ]  # fmt: skip
+    assert WIKI.spread(3) == [0, 499, 999]
+    assert (CODE.spread(20), CODE.spread(1)) == ([0, 1, 2, 3, 4], [0])
+    assert CODE.bits_per_nat(64) is None
+    assert WIKI.bits_per_nat(16) == pytest.approx(16 * 1000 / 4000 / math.log(2))
+
+
+def test_each_part_is_given_to_two_nodes_and_the_load_is_even() -> None:
+    shared = Shared("abcd", (WIKI,))
+    assert len(shared.parts) == 8
+    assert all(len(shared.asked(part)) == 2 for part in shared.parts)
+    loads = Counter(node for part in shared.parts for node in shared.asked(part))
+    assert set(loads.values()) == {4}
+    pairs = {tuple(sorted(shared.asked(part))) for seed in range(5) for shared in [Shared("abcd", (WIKI,), seed)]
+             for part in shared.parts}  # fmt: skip
+    assert len(pairs) == 6  # no node can choose whom it is compared with
+
+
+def test_two_answers_that_agree_are_accepted() -> None:
+    shared = Shared("ab", (WIKI, CODE))
+    for number, part in enumerate(shared.parts):
+        shared.answer("a", part, 2.0 + number)
+        assert not shared.measurement.complete
+        shared.answer("b", part, (2.0 + number) * (1 + 5e-5))
+    assert shared.measurement.complete
+    assert [name for name, _, _ in shared.measured] == ["wiki", "code"]
+    assert {name: loss for name, loss, _ in shared.measured} == pytest.approx(
+        {"wiki": (2.0 + 3.5) * (1 + 2.5e-5), "code": 10.0 * (1 + 2.5e-5)}
+    )
+    assert {by for _, _, by in shared.measured} == {"nodes"}
+    assert len(shared.judged("agreed")) == 2 * len(shared.parts)
+    assert shared.measurement.deadline is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (3.0, 3.0, True),
+        (3.0, 3.0 * (1 + 0.9e-4), True),
+        (3.0, 3.0 * (1 + 1.2e-4), False),  # bfloat16
+        (3.0, 2.97, False),
+        (0.0, 5e-7, True),  # an error of rounding beside larger terms
+        (0.0, 5e-6, False),
+    ],
+)
+def test_losses_agree_to_the_digit_that_float32_allows(one: float, other: float, equal: bool) -> None:
+    assert agree(one, other) == agree(other, one) == equal
+
+
+def test_a_third_node_is_asked_where_two_differ_and_the_majority_wins() -> None:
+    shared = Shared("abc")
+    (part,) = shared.parts
+    first, second = shared.asked(part)
+    shared.answer(first, part, 2.0)
+    asked = shared.answer(second, part, 1.9)
+    (third,) = {"a", "b", "c"} - {first, second}
+    assert asked == [Tell(third)]
+    shared.answer(third, part, 2.00001)
+    assert shared.measured == [("wiki", pytest.approx(2.000005), "nodes")]
+    assert shared.judged("differed") == [second]
+    assert sorted(shared.judged("agreed")) == sorted([first, third])
+    (odd,) = [a for a in shared.actions if isinstance(a, Judged) and a.result == "differed"]
+    assert odd.loss == 1.9
+    assert odd.accepted == pytest.approx(2.000005)
+
+
+def test_the_coordinator_decides_where_no_two_of_all_nodes_agree() -> None:
+    shared = Shared("abcdefgh")
+    (part,) = shared.parts
+    for number in range(ASKED_MAX):
+        assert shared.here == []
+        shared.answer(shared.asked(part)[0], part, 2.0 + number)
+    assert shared.here == [part]
+    assert shared.measurement.waits_for_coordinator
+    assert shared.asked(part) == []
+    shared.do(shared.measurement.measured_here(part, 3.0))
+    assert shared.measured == [("wiki", 3.0, "coordinator")]
+    assert (len(shared.judged("agreed")), len(shared.judged("differed"))) == (1, ASKED_MAX - 1)
+
+
+def test_two_equal_lies_lose_against_the_coordinator_only_if_it_measured() -> None:
+    """Two nodes that lie alike are believed: the check finds faults and single liars, not conspiracies."""
+    shared = Shared("ab")
+    (part,) = shared.parts
+    shared.answer("a", part, 1.0)
+    shared.answer("b", part, 1.0)
+    assert shared.measured == [("wiki", 1.0, "nodes")]
+    assert shared.measurement.measured_here(part, 2.0) == []
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e7, -1e7])
+def test_an_impossible_loss_is_refused_and_another_node_is_asked(loss: float) -> None:
+    shared = Shared("abc")
+    (part,) = shared.parts
+    node = shared.asked(part)[0]
+    assert "must be finite and at most 1e+06" in shared.measurement.why_refused(node, part, loss)
+    shared.do(shared.measurement.decline(node, part, 1.0))
+    assert shared.judged("unanswered") == [node]
+    assert len(shared.asked(part)) == 2
+    assert node not in shared.asked(part)
+    assert "is not assigned" in shared.measurement.why_refused(node, part, 2.0)
+
+
+def test_a_foreign_report_is_refused() -> None:
+    shared = Shared("abc")
+    (part,) = shared.parts
+    (idle,) = {"a", "b", "c"} - set(shared.asked(part))
+    others = [("x", part), (idle, part), (shared.asked(part)[0], Part(STEP + 1, "wiki", 8, 0, 8))]
+    for node, foreign in others:
+        why = shared.measurement.why_refused(node, foreign, 2.0)
+        assert why.startswith("samples 0 to 7 of 8 of the held-out set 'wiki' at step")
+        assert shared.measurement.decline(node, foreign, 1.0) == []
+
+
+def test_the_parts_of_a_node_that_leaves_are_given_to_others() -> None:
+    shared = Shared("abcd", (WIKI,))
+    lost = shared.measurement.open_to("a")
+    shared.do(shared.measurement.leave("a", 2.0))
+    assert lost
+    assert all(len(shared.asked(part)) == 2 for part in shared.parts)
+    assert "a" not in shared.measurement.participants
+    assert shared.measurement.leave("a", 3.0) == shared.measurement.leave("x", 3.0) == []
+    for part in shared.parts:
+        for node in shared.asked(part):
+            shared.answer(node, part, 2.0)
+    assert shared.measured == [("wiki", 2.0, "nodes")]
+
+
+def test_the_coordinator_measures_what_the_last_two_nodes_do_not() -> None:
+    shared = Shared("ab", (HeldOutSet("wiki", 16),))
+    one, other = shared.parts
+    shared.answer("a", one, 2.0)
+    shared.answer("b", one, 2.0)
+    shared.answer("b", other, 3.0)
+    shared.do(shared.measurement.leave("a", 2.0))
+    assert shared.here == [other]
+    shared.do(shared.measurement.measured_here(other, 3.00001))
+    assert shared.measured == [("wiki", pytest.approx(2.500005), "both")]
+    assert shared.judged("agreed").count("b") == 2
+
+
+def test_an_answer_that_is_late_is_asked_of_another_node() -> None:
+    shared = Shared("abc")
+    (part,) = shared.parts
+    first, second = shared.asked(part)
+    (third,) = {"a", "b", "c"} - {first, second}
+    shared.answer(first, part, 2.0, now=4.0)
+    assert shared.measurement.deadline == ANSWER_S
+    assert shared.do(shared.measurement.tick(ANSWER_S - 0.1)) == []
+    shared.do(shared.measurement.tick(ANSWER_S))
+    assert shared.asked(part) == [third]
+    assert shared.measurement.deadline == 2 * ANSWER_S
+    assert shared.measurement.silent == {second}
+    assert "given to another node" in shared.measurement.why_refused(second, part, 2.0)
+    shared.answer(third, part, 2.0, now=12.0)
+    assert shared.measurement.complete
+
+
+def test_a_node_that_is_late_with_one_part_is_not_silent() -> None:
+    shared = Shared("ab", (HeldOutSet("wiki", 16),))
+    one, _ = shared.parts
+    shared.answer("a", one, 2.0)
+    shared.do(shared.measurement.tick(ANSWER_S))
+    assert shared.measurement.silent == {"b"}  # it has answered nothing
+    assert shared.here == list(shared.parts)
+
+
+@pytest.mark.parametrize("nodes", ["", "a"])
+def test_with_fewer_than_two_nodes_the_coordinator_measures_everything(nodes: str) -> None:
+    shared = Shared(nodes, (WIKI, CODE))
+    assert shared.here == list(shared.parts)
+    assert shared.measurement.participants == []
+    for part in shared.parts:
+        shared.do(shared.measurement.measured_here(part, math.nan))
+    assert [(name, by) for name, _, by in shared.measured] == [("wiki", "coordinator"), ("code", "coordinator")]
+    assert all(math.isnan(loss) for _, loss, _ in shared.measured)  # the run has diverged
+    assert shared.measurement.complete
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_events_ends_and_measures_each_part_once(seed: int) -> None:
+    """Nodes answer, lie, decline, leave and are late at random; the coordinator measures the rest."""
+    rng = random.Random(seed)
+    shared = Shared("abcdef", (WIKI, CODE), seed)
+    now = 0.0
+    for _ in range(1000):
+        now += rng.random()
+        for part in shared.here:
+            shared.do(shared.measurement.measured_here(part, 2.0))
+        waiting = [(node, part) for part in shared.parts for node in shared.asked(part)]
+        if not waiting:
+            break
+        node, part = rng.choice(waiting)
+        event = rng.random()
+        if event < 0.7:
+            shared.answer(node, part, 2.0 if rng.random() < 0.8 else rng.random(), now)
+        elif event < 0.8:
+            shared.do(shared.measurement.decline(node, part, now))
+        elif event < 0.82:
+            shared.do(shared.measurement.leave(node, now))
+        else:
+            shared.do(shared.measurement.tick(now))
+    assert shared.measurement.complete
+    assert sorted((name, loss) for name, loss, _ in shared.measured) == [("code", 2.0), ("wiki", 2.0)]
