@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import random
 from itertools import accumulate
@@ -18,6 +20,7 @@ from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
 from thinwire_coordinator.web import status
+from thinwire_coordinator.web.curves_csv import COLUMNS, curves_csv
 from thinwire_proto.wire.rows import Counted
 
 LOSSES = ("loss", "loss_min", "loss_max")
@@ -100,9 +103,9 @@ def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
 class Watched:
     """Counts and a history that handle the same events, in the order of a swarm's watchers."""
 
-    def __init__(self, parameters: int = 1000, step: int = 0) -> None:
+    def __init__(self, parameters: int = 1000, step: int = 0, sets: tuple[str, ...] = ("wiki", "code")) -> None:
         self.counts = Counts(parameters)
-        self.history = History(self.counts, step, 100.0, ["wiki", "code"])
+        self.history = History(self.counts, step, 100.0, sets)
 
     def tell(self, event: Event) -> None:
         self.counts.watch(event)
@@ -223,3 +226,26 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     }
     answer = status.series(history, 100)["steps"]
     assert answer["bytes_up"][:3] == [None] * 3  # the ledger does not record them
+
+
+def test_csv_has_every_curve_and_leaves_unknown_fields_empty() -> None:
+    watched = Watched(step=1, sets=("wiki", 'a "b", c'))
+    history = watched.history
+    watched.counts.traffic.received.add("contribution", 70)
+    watched.tell(sealed(1, loss=1 / 3))
+    watched.tell(LossMeasured(2, 'a "b", c', 2.25))
+    watched.tell(sealed(2, loss=float("nan")))
+    past = Past(held_out={"wiki": [(0, 5.5)]})
+    past.series.add(Bucket(1, tokens=100, nodes=3))
+    history.begin_with(past)
+    text = curves_csv(history).decode()
+    assert text.count("\r\n") == text.count("\n") == 5
+    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    assert header == [*COLUMNS, "held_out_loss:wiki", 'held_out_loss:a "b", c']
+    dense = str(ring_bytes(2, 1000))
+    assert rows == [
+        ["0", "", "", "", "", "", "", "", "5.5", ""],
+        ["1", "", "", "100", "", "", "", "3", "", ""],
+        ["2", "1.0", str(1 / 3), "612", "70", "0", dense, "2", "", "2.25"],
+        ["3", "2.0", "", "1124", "70", "0", str(2 * ring_bytes(2, 1000)), "2", "", ""],
+    ]

@@ -5,6 +5,7 @@ All tests share one swarm and one browser, and run in file order. The last brows
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -186,6 +187,22 @@ def test_the_keyboard_reads_values_of_a_chart(light: Open) -> None:
     assert rows.count() >= 2
     assert re.search(r"\d\.\d{3}", rows.first.inner_text())
     light.page.locator("#loss-chart summary").click()
+
+
+def test_the_curves_download_as_csv(light: Open) -> None:
+    with light.page.expect_download() as started:
+        light.page.get_by_role("link", name="Download the curves as CSV").click()
+    download = started.value
+    assert re.fullmatch(r"thinwire-[0-9a-f]{16}\.csv", download.suggested_filename)
+    with Path(download.path()).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    steps = [int(row["step"]) for row in rows]
+    assert steps == sorted(set(steps))
+    assert rows[0]["held_out_loss:held_out"]  # measured at step 0
+    newest = rows[-1]
+    assert int(newest["nodes"]) == MEMBERS
+    assert float(newest["training_loss"]) > 0
+    assert int(newest["bytes_up"]) > int(newest["bytes_down"]) >= 0
 
 
 def test_the_chosen_theme_survives_a_reload(light: Open) -> None:

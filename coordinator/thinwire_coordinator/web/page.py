@@ -27,6 +27,7 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.web import status
+from thinwire_coordinator.web.curves_csv import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.web.live import Live
 from thinwire_proto.errors import LedgerError
 
@@ -40,6 +41,8 @@ KEPT_S = 0.5
 KEPT_MAX = 64
 """Maximum number of cached answers."""
 NAMES_EVERY_S = 1.0
+CONTRACT_DIGITS = 16
+"""Digits of the contract's hash in the name of a downloaded file."""
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -76,6 +79,7 @@ class Page:
             Route("/api/status", self._status),
             Route("/api/history", self._series),
             Route("/api/live", self._stream),
+            Route("/history.csv", self._csv),
         ]
 
     def open(self, swarm: Swarm) -> None:
@@ -185,16 +189,29 @@ class Page:
     async def _stream(self, request: Request) -> Any:
         return self._live or self._not_yet()
 
+    async def _csv(self, request: Request) -> Response:
+        name = self._swarm.contract.hash.hex()[:CONTRACT_DIGITS] if self._swarm else ""
+        saved_as = f'attachment; filename="thinwire-{name}.csv"'
+        headers = {"content-type": MEDIA_TYPE, "content-disposition": saved_as}
+        return self._kept_answer("csv", lambda _, history: curves_csv(history), headers)
+
     def _answer(self, question: str, make: Callable[[SwarmView, History], Any]) -> Response:
+        """Answer a question with JSON."""
+        return self._kept_answer(
+            question, lambda swarm, history: _json(make(swarm, history)), {"content-type": "application/json"}
+        )
+
+    def _kept_answer(
+        self, question: str, make: Callable[[SwarmView, History], bytes], headers: dict[str, str]
+    ) -> Response:
         if self._swarm is None or self._history is None or self._readiness.swarm is None:
             return self._not_yet()
         now = time.monotonic()
         if now - self._kept_since > KEPT_S or len(self._kept) >= KEPT_MAX:
             self._kept, self._kept_since = {}, now
         if question not in self._kept:
-            self._kept[question] = _json(make(self._swarm, self._history))
-        headers = {**SAFETY, "cache-control": "no-store"}
-        return Response(self._kept[question], headers=headers, media_type="application/json")
+            self._kept[question] = make(self._swarm, self._history)
+        return Response(self._kept[question], headers={**SAFETY, "cache-control": "no-store", **headers})
 
     def _not_yet(self) -> Response:
         return JSONResponse({"state": self._readiness.state}, 503, {**SAFETY, "retry-after": "2"})
