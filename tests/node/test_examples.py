@@ -1,0 +1,72 @@
+"""Runs the examples for Hugging Face's Trainer, Accelerate and Lightning on two ranks, and the notebook."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import example_ranks
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = 6
+LOSS = re.compile(r"step +(\d+)  loss (\d+\.\d+)  sent ([\d,]+) bytes")
+
+
+NAMES = ("hf_trainer_demo", "accelerate_demo", "lightning_demo")
+
+
+@pytest.fixture(scope="module")
+def printed_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What each rank printed, by example."""
+    folder = tmp_path_factory.mktemp("examples")
+    arguments = [f"--steps {STEPS}" + (f" --out {folder}" if name == "hf_trainer_demo" else "") for name in NAMES]
+    scripts = [part for name, more in zip(NAMES, arguments, strict=True) for part in (f"{EXAMPLES}/{name}.py", more)]
+    command = [sys.executable, example_ranks.__file__, str(folder), *scripts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_keep_their_gradients_and_end_equal(printed_by: dict[str, list[str]], name: str) -> None:
+    texts = printed_by[name]
+    printed = LOSS.findall(texts[0])
+    assert [int(step) for step, _, _ in printed] == list(range(1, STEPS + 1))
+    losses = [float(loss) for _, loss, _ in printed]
+    assert losses[-1] < losses[0] - 0.2
+    sent = [int(count.replace(",", "")) for _, _, count in printed]
+    assert 0 < sent[0] < sent[-1]
+    fingerprints = re.findall(r"rank \d: fingerprint ([0-9a-f]{16})", "".join(texts))
+    assert len(fingerprints) == example_ranks.RANKS
+    assert len(set(fingerprints)) == 1
+    gradients = [re.findall(r"^gradients ([0-9a-f]{8})$", text, re.MULTILINE) for text in texts]
+    assert [len(found) for found in gradients] == [1, 1]
+    assert gradients[0] != gradients[1]  # nobody has averaged them
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat  # noqa: PLC0415 - slow
+    from nbclient import NotebookClient  # noqa: PLC0415
+
+    for variable, value in (("STEPS", "8"), ("PYDEVD_DISABLE_FILE_VALIDATION", "1")):
+        monkeypatch.setenv(variable, value)
+    read: Any = nbformat.read  # has no types
+    notebook = read(EXAMPLES / "two_ranks.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    text = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    found = re.findall(r"(\w+) +loss (\d+\.\d+) to (\d+\.\d+), ([\d,]+) bytes sent, ranks equal: (\w+)", text)
+    assert [name for name, *_ in found] == ["DeMo", "AdamW"]
+    for _, first, last, _, equal in found:
+        assert float(last) < float(first)
+        assert equal == "True"
+    few, many = (int(sent.replace(",", "")) for *_, sent, _ in found)
+    assert 20 * few < many
+    assert any("image/png" in output.get("data", {}) for output in outputs)
