@@ -195,7 +195,11 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     program, *arguments = request["arguments"]
-    if program == "python":
+    if program == "python" and arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = ""  # the folder that the test runs in, as Python does it
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif program == "python":
         sys.argv = arguments
         sys.path[0] = str(Path(arguments[0]).parent)
         runpy.run_path(arguments[0], run_name="__main__")
