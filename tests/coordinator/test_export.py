@@ -186,6 +186,14 @@ def test_the_use_in_the_card_is_python_that_runs(facts: RunFacts) -> None:
     assert "## Use" not in model_card(facts, HuggingFaceModel({}, {}), text=False)
 
 
+def test_the_card_of_a_timm_model_names_its_library(facts: RunFacts) -> None:
+    card = model_card(facts, HuggingFaceModel({"architecture": "resnet18", "pretrained_cfg": {}}, {}), text=False)
+    assert "library_name: timm\npipeline_tag: image-classification" in card
+    assert 'timm.create_model("local-dir:."' in card
+    assert "| trained on | 48 samples |" in card
+    assert "| step | loss | bits per byte |" in card
+
+
 def test_the_card_says_how_many_machines_trained(facts: RunFacts) -> None:
     said = [model_card(replace(facts, nodes=nodes), HuggingFaceModel({}, {}), text=True) for nodes in (0, 1, 2)]
     for card, words in zip(said, ("nobody has trained", "One machine trained", "2 machines trained"), strict=True):

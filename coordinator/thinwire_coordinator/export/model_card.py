@@ -27,9 +27,9 @@ def model_card(facts: RunFacts, model: HuggingFaceModel, *, text: bool) -> str:
 def _front_matter(model: HuggingFaceModel, text: bool) -> Iterator[str]:
     """What the Hub reads. JSON strings are YAML strings."""
     yield "---"
-    yield f"library_name: {'peft' if model.adapter is not None else 'transformers'}"
-    if text:
-        yield "pipeline_tag: text-generation"
+    yield f"library_name: {_library(model)}"
+    if text or _library(model) == "timm":
+        yield f"pipeline_tag: {'text-generation' if text else 'image-classification'}"
     if base := _base(model):
         yield f"base_model: {json.dumps(base)}"
     yield "tags:"
@@ -37,6 +37,13 @@ def _front_matter(model: HuggingFaceModel, text: bool) -> Iterator[str]:
     if model.adapter is not None:
         yield "- lora"
     yield "---"
+
+
+def _library(model: HuggingFaceModel) -> str:
+    """The library that opens the folder."""
+    if model.adapter is not None:
+        return "peft"
+    return "timm" if "pretrained_cfg" in model.config else "transformers"
 
 
 def _base(model: HuggingFaceModel) -> str:
@@ -64,6 +71,9 @@ def _trained_by(nodes: int) -> str:
 
 
 def _usage(model: HuggingFaceModel, text: bool) -> Iterator[str]:
+    if _library(model) == "timm":
+        yield from ("## Use", "", "```python", "import timm", "")
+        yield from ('model = timm.create_model("local-dir:.", pretrained=True).eval()', "```", "")
     if not text:
         return
     yield from ("## Use", "", "```python")
