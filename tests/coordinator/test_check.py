@@ -229,8 +229,15 @@ def test_what_is_unwise_is_warned_of_with_figures(plan: Plan, key: str, said: st
 def test_a_model_that_begins_from_weights_may_have_another_rate() -> None:
     plan = a_plan(RunSpec(schedule=ScheduleSpec(steps=5_000, learning_rate=2e-5)))
     assert any(advice.key == "schedule.learning_rate" for advice in advise(plan))
-    frozen = replace(plan, model=replace(plan.model, frozen=10**9))
-    assert not any(advice.key == "schedule.learning_rate" for advice in advise(frozen))
+    for model in (replace(plan.model, frozen=10**9), replace(plan.model, begins=True)):
+        assert not any(advice.key == "schedule.learning_rate" for advice in advise(replace(plan, model=model)))
+
+
+def test_a_source_without_a_weight_is_mentioned() -> None:
+    plan = a_plan()
+    (found,) = advise(replace(plan, data=replace(plan.data, unused=("code",))))
+    assert found.key == "data.weights"
+    assert "no weight for code" in found.text
 
 
 def test_known_rates_fall_with_the_size_and_are_the_measured_one_at_the_measured_size() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,16 @@ def test_a_model_of_transformers_begins_from_its_config_or_its_weights(tmp_path:
     assert tuned.schedule.learning_rate < drawn.run.schedule.learning_rate / 5
 
 
+def test_a_model_that_is_tuned_gets_a_smaller_rate_and_fewer_passes() -> None:
+    of, few = swarm(), DataFacts({"text": 10**6}, 2 * 10**6, 256)
+    scratch, tuned, adapter = SMALL, replace(SMALL, begins=True), replace(SMALL, frozen=10**9)
+    runs = [choose(PRESETS["byte-1m"], CorpusSpec(), facts, few, of) for facts in (scratch, tuned, adapter)]
+    rates = [run.schedule.learning_rate for run in runs]
+    assert rates == [2e-3, 2e-4, 1.3e-4]
+    passes = [forecast(run, facts, few, of).passes for run, facts in zip(runs, (scratch, tuned, adapter), strict=True)]
+    assert passes == pytest.approx([4, 2, 2], rel=0.1)
+
+
 def run_init(*words: str) -> None:
     arguments: argparse.Namespace = parser().parse_args(["init", *words])
     init(arguments)
@@ -239,6 +250,7 @@ def test_without_data_the_byte_model_is_trained(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--model", "lama-1m"), "there is no such preset or folder; did you mean llama-1m"),
+        (("--lora",), "--lora needs --model FOLDER"),
         (("--data", "nothing"), "nothing is no folder"),
         (("--data", "."), "has no manifest.json, so it has no prepared data; make one with"),
         (("--out", "none/run.toml"), "there is no folder none"),

@@ -32,14 +32,16 @@ def init(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"{out} is there already; give another --out, or --force to write over it")
     if not out.resolve().parent.is_dir():
         raise ConfigError(f"{out}: there is no folder {out.parent}; make it first")
-    check_name(arguments.model)
+    check_name(arguments.model, is_adapter=arguments.lora)
     data, sizes, data_keys = _data(arguments.data, out)
     beside = out.resolve().parent
-    given, model_keys = chosen_model(arguments.model, sizes, beside, is_corpus=arguments.data is None)
-    model, begins = model_of(given), bool(given.first_weights)
-    facts = facts_of(model)
+    given, model_keys = chosen_model(
+        arguments.model, sizes, beside, is_corpus=arguments.data is None, is_adapter=arguments.lora
+    )
+    model = model_of(given)
+    facts = facts_of(model, begins=bool(given.first_weights))
     swarm, memory_bytes = speed_of(arguments, facts), memory_of(arguments)
-    run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps, begins=begins)
+    run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
     plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
     try:
@@ -77,6 +79,7 @@ def _command(arguments: argparse.Namespace) -> str:
         ("--steps", arguments.steps),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
+    words += ["--lora"] if arguments.lora else []
     return shlex.join(["thinwire-coordinator", "init", *words, *_swarm(arguments)])
 
 

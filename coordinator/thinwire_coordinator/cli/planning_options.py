@@ -16,6 +16,9 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     """Add `init` and `check` to the commands."""
     init = commands.add_parser("init", help="write a commented run file for a model, data and links")
     init.add_argument("--model", metavar="PRESET|FOLDER", help="default: the preset that suits the amount of data")
+    init.add_argument(
+        "--lora", action="store_true", help="train an adapter on the model in the folder, which is frozen"
+    )
     init.add_argument("--data", type=Path, metavar="FOLDER", help="prepared data; default: the byte corpus")
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()

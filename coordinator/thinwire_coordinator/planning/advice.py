@@ -62,7 +62,7 @@ def advise(plan: Plan) -> list[Advice]:
 
 
 def _padding(plan: Plan) -> Iterator[Advice]:
-    if plan.model.padding > PADDING_MAX:
+    if plan.model.padding > PADDING_MAX and not plan.model.frozen:  # an adapter is narrow, and small
         yield Advice(
             "model",
             f"{plan.model.padding:.0%} of the tiles is padding, which costs memory and time but learns nothing; give "
@@ -128,8 +128,8 @@ def _memory(plan: Plan) -> Iterator[Advice]:
 
 def _rate(plan: Plan) -> Iterator[Advice]:
     given, known = plan.run.schedule.learning_rate, known_rate(plan.model.trained)
-    if plan.model.frozen or plan.run.model.first_weights:
-        return  # a model that begins from weights has other rates
+    if plan.model.frozen or plan.model.begins:
+        return  # other rates suit a model that is fine-tuned
     if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX:
         factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
         yield Advice(
@@ -172,9 +172,17 @@ def _data(plan: Plan) -> Iterator[Advice]:
         )
 
 
+def _mixture(plan: Plan) -> Iterator[Advice]:
+    if plan.data.unused:
+        yield Advice(
+            "data.weights",
+            f"no weight for {', '.join(plan.data.unused)}: nobody trains on it. If that is meant, all is well",
+        )
+
+
 def _tokens(plan: Plan) -> Iterator[Advice]:
     facts, tokens = plan.model, plan.figures.tokens
-    if facts.frozen or plan.run.model.first_weights:
+    if facts.frozen or facts.begins:
         return
     if tokens < FEW_TOKENS_A_PARAMETER * facts.trained:
         yield Advice(
@@ -243,6 +251,7 @@ RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _duration,
     _vocabulary,
     _data,
+    _mixture,
     _tokens,
     _nodes,
     _schedule,

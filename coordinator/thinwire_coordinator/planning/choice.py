@@ -9,8 +9,10 @@ from thinwire_coordinator.planning import traffic
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import round_of
 from thinwire_coordinator.planning.settings import (
+    ADAPTER_RATE,
     PASSES_MAX,
     TOKENS_A_PARAMETER,
+    TUNING_PASSES,
     TUNING_RATE_PART,
     budgets,
     known_batch,
@@ -39,11 +41,10 @@ def choose(
     *,
     tokens: float | None = None,
     steps: int | None = None,
-    begins: bool = False,
 ) -> RunSpec:
     """The run for this model and these data.
 
-    tokens, steps: how long it trains; by default `tokens_for`. begins: whether the model begins from weights.
+    tokens, steps: how long it trains; by default `tokens_for`.
 
     The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
     nobody.
@@ -51,7 +52,7 @@ def choose(
     demo, seconds = _round_s(facts, swarm)
     length_s = _rounded_s(max(seconds, facts.context / swarm.tokens_s))  # at least one sample
     fitting = length_s * swarm.tokens_s / facts.context
-    wanted_samples = known_batch(facts.trained + facts.frozen) / facts.context / swarm.nodes
+    wanted_samples = known_batch(facts.trained) / facts.context / swarm.nodes
     rounds = RoundSpec(
         pace="clock",
         length_ms=min(LENGTH_MS_MAX, round(1000 * length_s)),
@@ -61,21 +62,29 @@ def choose(
         wanted = tokens if tokens is not None else tokens_for(facts, sizes)
         each, _ = round_of(rounds, facts.context, swarm.tokens_s, _transfer_s(facts, demo, swarm))
         steps = max(2, int(wanted / (each * swarm.nodes)))
-    rate = known_rate(facts.trained) * (TUNING_RATE_PART if begins else 1)
-    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=float(f"{rate:.1e}"))
+    schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate_for(facts))
     return RunSpec(model=model, data=data, demo=demo, schedule=schedule, round=rounds)
 
 
 def tokens_for(facts: ModelFacts, sizes: DataFacts) -> float:
-    """Tokens that the run should train on: 20 a parameter, but not more than four passes over the data."""
+    """Tokens that the run should train on: 20 a parameter, but not more than four passes over the data, or two to
+    fine-tune."""
     wanted = TOKENS_A_PARAMETER * (facts.trained + facts.frozen)
-    return min(wanted, PASSES_MAX * sizes.all_tokens) if sizes.all_tokens else wanted
+    passes = TUNING_PASSES if facts.frozen or facts.begins else PASSES_MAX
+    return min(wanted, passes * sizes.all_tokens) if sizes.all_tokens else wanted
+
+
+def rate_for(facts: ModelFacts) -> float:
+    """A peak learning rate, to two digits."""
+    if facts.frozen:
+        return ADAPTER_RATE
+    return float(f"{known_rate(facts.trained) * (TUNING_RATE_PART if facts.begins else 1):.1e}")
 
 
 def _round_s(facts: ModelFacts, swarm: SwarmFacts) -> tuple[DemoSpec, float]:
     """The setting of [demo] with the most bytes whose transfers fit into a round of the known batch, and the round's
     length."""
-    batch_s = known_batch(facts.trained + facts.frozen) / (swarm.nodes * swarm.tokens_s)
+    batch_s = known_batch(facts.trained) / (swarm.nodes * swarm.tokens_s)
     wanted_s = min(max(batch_s, ROUND_S_MIN), ROUND_S_MAX)
     options: Sequence[DemoSpec] = budgets(swarm.nodes)
     for demo in options:

@@ -29,7 +29,7 @@ def complete(run: RunSpec) -> Completed:
     model, facts, sizes = run.model, None, DataFacts()
     try:
         model = model_of(run.model)
-        facts = facts_of(model)
+        facts = facts_of(model, begins=bool(run.model.first_weights))
     except (ConfigError, ContractError) as error:
         errors.append(("model", str(error)))
     run = run.model_copy(update={"model": model})

@@ -21,6 +21,8 @@ class ModelFacts:
     context: int
     frozen: int = 0
     activation_bytes: int = 0
+    begins: bool = False
+    """Whether the model begins from weights, which are fine-tuned."""
 
     @property
     def tiles(self) -> int:
@@ -46,11 +48,12 @@ class ModelFacts:
 @dataclass(frozen=True)
 class DataFacts:
     """Sizes of training data. tokens: by source, held-out ones not included. bytes: of all files that nodes may
-    fetch."""
+    fetch. unused: sources without a weight."""
 
     tokens: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     vocabulary: int = 0
+    unused: tuple[str, ...] = ()
 
     @property
     def all_tokens(self) -> int:

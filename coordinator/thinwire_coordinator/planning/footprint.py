@@ -13,8 +13,11 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import Task, Writes, task_of
 
 
-def facts_of(spec: ModelSpec) -> ModelFacts:
-    """The facts of a model of any kind. Raises ConfigError or ContractError if it cannot be built here."""
+def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
+    """The facts of a model of any kind, as a contract has it. begins: whether the run file names weights to begin from.
+
+    Raises ConfigError or ContractError if it cannot be built here.
+    """
     task = task_of(spec)
     layout = TileLayout(task.manifest())
     model = task.model("meta")
@@ -25,6 +28,7 @@ def facts_of(spec: ModelSpec) -> ModelFacts:
         vector_tiles=layout.vector_tiles,
         context=spec.context,
         frozen=max(0, whole - layout.parameters),
+        begins=begins,
         activation_bytes=_activation_bytes(task, spec.context) if isinstance(model, Writes) else 0,
     )
 

@@ -30,4 +30,5 @@ def sizes_of_manifest(manifest: Manifest, weights: dict[str, float] | None = Non
         tokens={source.name: sum(shard.tokens for shard in source.train) for source in used},
         bytes=sum(shard.size for shard in shards),
         vocabulary=manifest.vocabulary,
+        unused=tuple(source.name for source in manifest.sources if source not in used),
     )

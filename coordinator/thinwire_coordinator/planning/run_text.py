@@ -9,7 +9,6 @@ from typing import Any
 from thinwire_common.units import human_count
 from thinwire_coordinator.planning.advice import Plan
 from thinwire_coordinator.planning.figures_in_words import Row, coordinator_rows, run_rows, volunteer_rows
-from thinwire_coordinator.planning.settings import known_rate
 from thinwire_proto.contract import RunSpec
 
 COMMENT_COLUMN = 32
@@ -56,7 +55,9 @@ def _schedule(plan: Plan) -> list[Key]:
     schedule, facts = plan.run.schedule, plan.model
     measured = "measured" if facts.trained < 2_000_000 else "extended from smaller models"
     usual = f"for {human_count(facts.trained)} parameters, {measured}"
-    if schedule.learning_rate != known_rate(facts.trained):
+    if facts.frozen:
+        usual = "usual for an adapter"
+    elif facts.begins:
         usual = "a tenth of that from scratch, because the model begins from weights"
     tokens = plan.figures.tokens / max(1, facts.trained + facts.frozen)
     return [

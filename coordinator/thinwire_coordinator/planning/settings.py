@@ -17,6 +17,10 @@ PASSES_MAX = 4
 """Passes over the data up to which repeated text is worth nearly as much as new text (arXiv 2305.16264)."""
 TUNING_RATE_PART = 0.1
 """Rate of a run that begins from weights, as a part of the rate from scratch. Usual with AdamW; not measured here."""
+ADAPTER_RATE = 1.3e-4
+"""Rate of a LoRA adapter: 2/3 of AdamW's 2e-4 (arXiv 2305.14314, table 9); not measured here."""
+TUNING_PASSES = 2
+"""Passes over the data of a run that begins from weights, or trains an adapter."""
 WARMUP_PART, WARMUP_STEPS_MIN, WARMUP_STEPS_MAX = 0.05, 10, 2000
 FEW_NODES = 4
 """Up to this many nodes share k = 176, which was measured best. With 16 nodes, 11 components each end 9% above AdamW,

@@ -12,6 +12,7 @@ from thinwire_coordinator.planning.run_text import Key
 from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER
 from thinwire_proto.contract import TILE_EDGE, ModelSpec
 from thinwire_proto.contract.models.hf import HuggingFaceSpec
+from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models import PRESETS
 from thinwire_proto.models.weights_folder import CONFIG, INDEX, WEIGHTS
@@ -22,8 +23,10 @@ FAMILY = "llama-"
 """Presets for tokenized text, from the smallest to the largest."""
 
 
-def check_name(name: str | None) -> None:
-    """Raise ConfigError if a name stands for no model."""
+def check_name(name: str | None, *, is_adapter: bool) -> None:
+    """Raise ConfigError if a name stands for no model, or for none that an adapter can be trained on."""
+    if is_adapter and (name is None or not (Path(name) / CONFIG).is_file()):
+        raise ConfigError("--lora needs --model FOLDER: the model of transformers that the adapter is trained on")
     if name is None or name in PRESETS or (Path(name) / CONFIG).is_file():
         return
     if Path(name).exists():
@@ -32,11 +35,19 @@ def check_name(name: str | None) -> None:
     raise ConfigError(f"--model {name}: there is no such preset or folder{guess}; there are {', '.join(PRESETS)}")
 
 
-def chosen_model(name: str | None, sizes: DataFacts, beside: Path, *, is_corpus: bool) -> tuple[ModelSpec, list[Key]]:
+def chosen_model(
+    name: str | None, sizes: DataFacts, beside: Path, *, is_corpus: bool, is_adapter: bool = False
+) -> tuple[ModelSpec, list[Key]]:
     """The model section and its lines in the run file. beside: the folder of the run file. Raises ConfigError."""
     if name is None:
         name = BYTE_MODEL if is_corpus else _suitable(sizes)
-    check_name(name)
+    check_name(name, is_adapter=is_adapter)
+    if is_adapter:
+        path, relative = _paths(Path(name), beside)
+        return LoraSpec(base=path), [
+            ("kind", "lora", "an adapter on a frozen model of transformers"),
+            ("base", relative, "relative to this file"),
+        ]
     if name not in PRESETS:
         return _of_folder(Path(name), sizes, beside)
     spec = PRESETS[name]
@@ -49,7 +60,7 @@ def chosen_model(name: str | None, sizes: DataFacts, beside: Path, *, is_corpus:
 
 def _of_folder(folder: Path, sizes: DataFacts, beside: Path) -> tuple[ModelSpec, list[Key]]:
     """A model of transformers: from its weights if the folder has some, otherwise from its config alone."""
-    path, relative = str(folder.resolve()), Path(os.path.relpath(folder.resolve(), beside)).as_posix()
+    path, relative = _paths(folder, beside)
     keys: list[Key] = [("kind", "hf", "a causal language model of transformers")]
     if (folder / WEIGHTS).is_file() or (folder / INDEX).is_file():
         keys.append(("weights", relative, "the run begins from these; relative to this file"))
@@ -60,6 +71,11 @@ def _of_folder(folder: Path, sizes: DataFacts, beside: Path) -> tuple[ModelSpec,
         ("vocabulary", vocabulary, f"the data have {sizes.vocabulary:,}; a multiple of {TILE_EDGE}"),
     ]
     return HuggingFaceSpec(folder=path, vocabulary=vocabulary), keys
+
+
+def _paths(folder: Path, beside: Path) -> tuple[str, str]:
+    """A folder's path, and its path relative to the folder of the run file."""
+    return str(folder.resolve()), Path(os.path.relpath(folder.resolve(), beside)).as_posix()
 
 
 def _suitable(sizes: DataFacts) -> str:
