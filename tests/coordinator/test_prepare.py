@@ -142,7 +142,7 @@ def test_text_cannot_spell_the_end_of_a_document(tmp_path: Path, tokenizer: Path
 
 
 def test_a_long_document_is_tokenized_in_pieces(tmp_path: Path, tokenizer: Path) -> None:
-    long = "".join(f"{number} bottles\n" for number in range(60_000))
+    long = "".join(f"{number} bottles\n" for number in range(25_000))
     made = prepared(tmp_path / "out", write_lines(tmp_path / "a.jsonl", [long, "short"]), tokenizer=str(tokenizer))
     assert all_texts(tmp_path / "out", made.manifest) == sorted([long, "short"])
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.prepare.images import ImageSettings, PreparedImages, prepare_images
 from thinwire_coordinator.prepare.problems import TooManyProblems
 from thinwire_coordinator.prepare.progress import Shown
@@ -163,10 +162,11 @@ def test_a_model_of_timm_takes_a_batch(pictures: Path, tmp_path: Path) -> None:
     assert torch.isfinite(loss)
 
 
-def test_the_command(pictures: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "thinwire_coordinator", "prepare", "--images", str(pictures)]
-    done = subprocess.run(
-        [*command, "--size", "8", "--out", str(tmp_path / "out")], capture_output=True, text=True, check=True
-    )
-    assert "classes: blue, green, red\n" in done.stdout
-    assert f'[data]\nkind = "images"\nfolder = "{tmp_path}/out"\n' in done.stdout
+def test_the_command(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = parser().parse_args(["prepare", "--images", str(pictures), "--size", "8", "--out", str(tmp_path / "out")])
+    given.command(given)
+    printed = capsys.readouterr().out
+    assert "classes: blue, green, red\n" in printed
+    assert f'[data]\nkind = "images"\nfolder = "{tmp_path}/out"\n' in printed
+    with pytest.raises(ConfigError, match="either sources of text or --images FOLDER"):
+        given.command(parser().parse_args(["prepare", "text", "--images", str(pictures), "--out", "x"]))

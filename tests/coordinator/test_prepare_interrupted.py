@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ TEXTS = [
     f"{number} is one of the numbers " + "that are counted here, one after another. " * 40 for number in range(4000)
 ]
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+LESS = LINES[: 3 << 20].rpartition(b"\n")[0] + b"\n"
+LOOK_EVERY_S = 0.05
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -53,7 +56,8 @@ def test_a_killed_run_goes_on_and_makes_the_same(tmp_path: Path, capsys: pytest.
         process = start(tmp_path / "out", *sources)
         try:
             while not checkpointed(tmp_path / "out", source=1):
-                assert process.poll() is None
+                with suppress(subprocess.TimeoutExpired):
+                    raise AssertionError(f"ended with {process.wait(LOOK_EVERY_S)}")
         finally:
             process.kill()
             process.communicate()
@@ -77,13 +81,13 @@ def write(path: Path, content: bytes) -> Path:
 @pytest.mark.parametrize("change", ["source", "settings", "damage"])
 def test_a_run_of_something_else_begins_anew(tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]) -> None:
     """If the source or a setting changed, or the note is damaged, nothing of the interrupted run is used."""
-    source, out = write(tmp_path / "a.jsonl", LINES + b"no JSON\n"), tmp_path / "out"
+    source, out = write(tmp_path / "a.jsonl", LESS + b"no JSON\n"), tmp_path / "out"
     with pytest.raises(TooManyProblems):
-        prepared(out, source, bad_max=0, checkpoint_bytes=1 << 20)
+        prepared(out, source, bad_max=0)
     assert checkpointed(out)
     settings = {"held_out": 0.1} if change == "settings" else {}
     if change == "source":
-        write(source, LINES[: len(LINES) // 2].rpartition(b"\n")[0])
+        write(source, LESS[: len(LESS) // 2].rpartition(b"\n")[0])
     elif change == "damage":
         (out / WORK_FOLDER / STATE_FILE).write_bytes(b"{")
     capsys.readouterr()
@@ -93,9 +97,9 @@ def test_a_run_of_something_else_begins_anew(tmp_path: Path, change: str, capsys
 
 
 def test_more_bad_parts_may_be_allowed_when_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, out = write(tmp_path / "a.jsonl", LINES + b"no JSON\n" * 3), tmp_path / "out"
+    source, out = write(tmp_path / "a.jsonl", LESS + b"no JSON\n" * 3), tmp_path / "out"
     with pytest.raises(TooManyProblems):
-        prepared(out, source, bad_max=2, checkpoint_bytes=1 << 20)
+        prepared(out, source, bad_max=2)
     made = prepared(out, source, bad_max=3)
     assert "a: going on after " in capsys.readouterr().err
     assert made.bad == 3

@@ -71,7 +71,7 @@ def test_a_glob(tmp_path: Path, tokenizer: str) -> None:
 
 @pytest.mark.parametrize("line_end", ["\n\n", "\n", " ", "ü"])
 def test_a_long_text_is_divided(tmp_path: Path, tokenizer: str, line_end: str) -> None:
-    text = "".join(f"{number}日本語{line_end}" for number in range(40_000))
+    text = "".join(f"{number}日本語{line_end}" for number in range(20_000))
     out = tmp_path / "out"
     found = read_back(out, write(tmp_path / "long.txt", text.encode()), tokenizer)
     assert len(found) > 1
