@@ -39,9 +39,9 @@ def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> N
         HeldOutLoss(name="images", step=40, loss=800.0),
     ]
     text = printed(StatusReply(held_out=held_out))
-    assert "[red]wiki[/]  2.000, perplexity 7.39, 0.750 bits a byte" in text
-    assert "images        800.000, perplexity 1.0e+304" in text
-    assert text.count("bits a byte") == 1
+    rows = [line.split() for line in text.splitlines()]
+    assert ["[red]wiki[/]", "2.000", "7.39", "0.750"] in rows
+    assert ["images", "800.000", "1.0e+304", "–"] in rows  # images are not text
 
 
 def test_a_long_table_shows_the_nodes_with_the_most_tokens() -> None:

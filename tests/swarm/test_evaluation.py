@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import subprocess
+import sysconfig
 from contextlib import closing
+from pathlib import Path
 
 import grpc
 import pytest
 
-from support.measuring_node import DIES_AT
-from support.real import RealSwarm, ended, last_fingerprint, run_text, until
+from deploy.local_swarm.processes import BIN
+from support.real import PATIENCE_S, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.state_directory import open_state, replay
 from thinwire_coordinator.round.measurement import TOLERANCE
-from thinwire_proto.data.text import HELD_OUT
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.service_pb2 import EvaluatedRequest, EvaluationPart, JoinRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 STEPS, EVERY = 20, 4
+SETS = ("json", "email")
+"""Sources of the training data, which are packages of the standard library, and their held-out sets."""
+
+
+def prepared(swarm: RealSwarm) -> Path:
+    """Data with one held-out set for each source, in shards that nodes fetch."""
+    folder, library = swarm.folder / "prepared", Path(sysconfig.get_paths()["stdlib"])
+    sources = [f"{name}={library / name}/*.py" for name in SETS]
+    command = [str(BIN / "thinwire-coordinator"), "prepare", *sources, "--out", str(folder), "--held-out", "30%"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 def refused(swarm: RealSwarm, part: EvaluationPart, loss: float) -> grpc.Call:
@@ -33,13 +48,14 @@ def refused(swarm: RealSwarm, part: EvaluationPart, loss: float) -> grpc.Call:
 
 
 def test_nodes_measure_the_loss_find_out_a_liar_and_replace_a_dead_node(swarm: RealSwarm) -> None:
+    run = run_text(STEPS, model="vocabulary = 256") + f'[data]\nkind = "tokens"\nfolder = "{prepared(swarm)}"\n'
     coordinator = swarm.coordinator(
-        run_text(STEPS), "--wait-for", "4", "--evaluate", "nodes", "--evaluate-every", str(EVERY), "--http", "off"
+        run, "--wait-for", "4", "--evaluate", "nodes", "--evaluate-every", str(EVERY), "--http", "off"
     )
     honest = [swarm.node(f"honest-{number}") for number in range(2)]
     liar = swarm.node("liar", through=("measuring_node.py", "lies"))
     dies = swarm.node("dies", through=("measuring_node.py", "dies"))
-    part = EvaluationPart(step=0, name=HELD_OUT, spread=64, start=0, count=8)
+    part = EvaluationPart(step=0, name=SETS[0], spread=64, start=0, count=8)
     until(lambda: swarm.status().round > 0, "the first round", *swarm.processes)
     answer = refused(swarm, part, 5.0)
     assert answer.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -52,25 +68,23 @@ def test_nodes_measure_the_loss_find_out_a_liar_and_replace_a_dead_node(swarm: R
     status = swarm.status(fingerprint=True)
     assert (status.step, status.rounds_void, status.fingerprints_different) == (STEPS, 0, 0)
     assert {last_fingerprint(node) for node in [*honest, liar]} == {(STEPS, status.fingerprint)}
-    (found,) = status.held_out
-    assert (found.name, found.step, found.loss) == (HELD_OUT, STEPS, status.loss_newest)
+    assert [(found.name, found.step) for found in status.held_out] == [(name, STEPS) for name in SETS]
+    for found in status.held_out:  # a token is a byte
+        assert found.bits_per_byte == pytest.approx(found.loss / math.log(2), rel=1e-2)
+    assert status.held_out[0].loss == status.loss_newest
 
     with closing(sqlite3.connect(swarm.state / "ledger.sqlite")) as db:
-        measured = {step: (loss, by) for step, loss, by in db.execute("SELECT step, loss, measured_by FROM losses")}
-    # nodes leave after the last step
-    assert {step: by for step, (_, by) in measured.items()} == {
-        **dict.fromkeys(range(0, STEPS, EVERY), "nodes"),
-        STEPS: "coordinator",
+        rows = db.execute("SELECT name, step, loss, measured_by FROM losses").fetchall()
+    assert {(name, step): by for name, step, _, by in rows} == {
+        (name, step): "coordinator" if step == STEPS else "nodes"  # nodes leave after the last step
+        for name in SETS
+        for step in (*range(0, STEPS, EVERY), STEPS)
     }
-    assert DIES_AT in measured
     state = open_state(swarm.state, read_only=True)
-    held_out, replica, (found_set,) = (
-        HeldOut(state.contract, state.data, state.blobs),
-        state.load_snapshot(0),
-        state.held_out_sets,
-    )
-    for step, (loss, _) in sorted(measured.items()):
+    held_out, replica = HeldOut(state.contract, state.data, state.blobs), state.load_snapshot(0)
+    sets = {found.name: found for found in state.held_out_sets}
+    for name, step, loss, _ in sorted(rows, key=lambda row: row[1]):
         for _ in replay(state, replica, step):
             pass
-        assert loss == pytest.approx(held_out.measure(replica, found_set), rel=TOLERANCE), step
+        assert loss == pytest.approx(held_out.measure(replica, sets[name]), rel=TOLERANCE), (name, step)
     state.close()

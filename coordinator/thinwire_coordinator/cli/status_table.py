@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire_common.units import human_bytes
-from thinwire_proto.wire.service_pb2 import HeldOutLoss, NodeStatus, StatusReply
+from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 BAR_WIDTH = 60
 LOSS_MAX = 700.0
@@ -33,7 +33,10 @@ def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
     heading = Text(f"thinwire · step {status.step} of {status.steps}", style="bold")
     progress = Table.grid()  # a bar without a grid does not end its line
     progress.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH))
-    parts: list[RenderableType] = [heading, progress, Text(), _facts(status, tokens_per_second), Text(), _nodes(status)]
+    parts: list[RenderableType] = [heading, progress, Text(), _facts(status, tokens_per_second), Text()]
+    if status.held_out:
+        parts += [_held_out(status), Text()]
+    parts.append(_nodes(status))
     if (hidden := len(status.nodes) - NODES_SHOWN) > 0:
         parts.append(Text(f"and {hidden} more", style="dim"))
     return Group(*parts)
@@ -45,8 +48,6 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     newest = f"{status.loss_newest:.3f} at step {status.loss_newest_step}" if status.HasField("loss_newest") else "–"
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
-    for found in status.held_out:
-        facts.add_row(Text(f"  {found.name}"), _in_words(found))
     rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
     facts.add_row("tokens", f"{status.tokens:,}", *rate)
     facts.add_row("bytes up", human_bytes(status.bytes_up), "bytes down", human_bytes(status.bytes_down))
@@ -55,12 +56,17 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     return facts
 
 
-def _in_words(found: HeldOutLoss) -> str:
-    """A held-out loss as loss, perplexity and bits per byte."""
-    perplexity = math.exp(min(found.loss, LOSS_MAX))
-    shown = f"{perplexity:,.2f}" if perplexity < PERPLEXITY_IN_FULL else f"{perplexity:.1e}"
-    words = f"{found.loss:.3f}, perplexity {shown}"
-    return words + (f", {found.bits_per_byte:.3f} bits a byte" if found.bits_per_byte else "")
+def _held_out(status: StatusReply) -> Table:
+    """The newest loss on each held-out set, as loss, perplexity and bits per byte."""
+    sets = Table(box=None, padding=(0, 2), header_style="dim")
+    for title in ("held-out set", "loss", "perplexity", "bits a byte"):
+        sets.add_column(title, justify="left" if title == "held-out set" else "right")
+    for found in status.held_out:
+        perplexity = math.exp(min(found.loss, LOSS_MAX))
+        shown = f"{perplexity:,.2f}" if perplexity < PERPLEXITY_IN_FULL else f"{perplexity:.1e}"
+        bits = f"{found.bits_per_byte:.3f}" if found.bits_per_byte else "–"
+        sets.add_row(Text(found.name), f"{found.loss:.3f}", shown, bits)
+    return sets
 
 
 def _nodes(status: StatusReply) -> Table:
