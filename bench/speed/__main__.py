@@ -1,6 +1,7 @@
 """The command behind `make bench`: measures all topics, then writes the table, the JSON and the plot.
 
-`make bench BENCH=--full` measures more sizes and more subscribers. `BENCH="--into docs"` also writes the page's table.
+`make bench BENCH=--full` measures more sizes and more subscribers. `make bench BENCH=--124m` measures only the training
+of a model of 124M parameters, in about 15 minutes on two cores. `BENCH="--into docs"` also writes the page's table.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from bench.speed import broadcast, gpu, memory, report, rounds, sizes, speeds, update
+from bench.speed import broadcast, gpu, memory, report, rounds, sizes, speeds, training_rows, update
 from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
@@ -25,13 +27,15 @@ TOPICS: dict[str, Topic] = {
     "fan-out": broadcast.rows,
     "rounds": rounds.rows,
     "memory": memory.rows,
+    "training": training_rows.rows,
 }
+TOPICS_124M: dict[str, Topic] = {"training": training_rows.large_rows, "memory": training_rows.memory_rows}
 
 
-def measure(names: Iterable[str], full: bool) -> list[BenchRow]:
+def measure(names: Iterable[str], full: bool, topics: Mapping[str, Topic] = TOPICS) -> list[BenchRow]:
     """The rows of these topics, in the order of the table."""
     found: list[BenchRow] = []
-    for name, topic in TOPICS.items():
+    for name, topic in topics.items():
         if name in names:
             print(f"{name} … ", end="", file=sys.stderr, flush=True)
             began = time.monotonic()
@@ -43,6 +47,7 @@ def measure(names: Iterable[str], full: bool) -> list[BenchRow]:
 def main() -> None:
     parser = argparse.ArgumentParser("make bench", description=__doc__)
     parser.add_argument("--full", action="store_true", help="measure more sizes and more subscribers")
+    parser.add_argument("--124m", action="store_true", dest="large", help="only the training of 124M parameters")
     parser.add_argument(
         "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="TOPIC", help=", ".join(TOPICS)
     )
@@ -50,8 +55,11 @@ def main() -> None:
         "--into", type=Path, metavar="FOLDER", help="also write the page's table, JSON and plot to this folder"
     )
     arguments = parser.parse_args()
-    found = measure(arguments.only, arguments.full)
+    found = measure(arguments.only, arguments.full, TOPICS_124M if arguments.large else TOPICS)
     about = report.machine()
+    if arguments.large:
+        _write_large(found, about, arguments.into)
+        return
     report.print_table(found, about)
     report.write_json(found, about, RUNS / "bench.json")
     report.plot(found, RUNS / "bench.png")
@@ -63,6 +71,16 @@ def main() -> None:
         report.write_json(found, about, arguments.into / report.JSON_NAME)
         report.plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")
+
+
+def _write_large(found: list[BenchRow], about: dict[str, Any], into: Path | None) -> None:
+    report.print_table(found, about)
+    report.write_json(found, about, RUNS / report.JSON_124M_NAME)
+    print(f"written to {RUNS / report.JSON_124M_NAME}")
+    if into is not None:
+        report.write_page(found, about, into / report.PAGE_NAME, large=True)
+        report.write_json(found, about, into / report.JSON_124M_NAME)
+        print(f"written to {into / report.PAGE_NAME}")
 
 
 if __name__ == "__main__":

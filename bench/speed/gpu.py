@@ -6,6 +6,8 @@ The limit is the necessary memory traffic at the rate of a copy on the same card
 writes the momentum, 12 bytes a parameter; with preconditioning also the second moment, 20 bytes in total. Our time is
 the whole step of a node, from the gradient to the list of sent components. The published operations are those of
 `PublishedMomentum`: accumulate the gradient, and extract. They have no preconditioning.
+
+Then a node trains `llama-124m` on the card, in turns with AdamW (see `bench.speed.training`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from bench.speed import training_rows
 from bench.speed.row import BenchRow
+from bench.speed.training import ROUND_S
 from thinwire_node.compression.momentum import Momentum
 from thinwire_node.compression.published import PublishedMomentum
 from thinwire_proto.contract import DemoSpec, Parameter
@@ -33,6 +37,8 @@ K = 32
 FLOOR_BYTES = {"none": 12, "adam": 20}
 TIMES_FLOOR_WANTED, TIMES_PUBLISHED_WANTED = 3, 10
 REPEATS = 10
+MICRO_BATCH, TURNS = 16, 20
+"""Of training: samples, and turns."""
 COPIED_BYTES = 1 << 31
 RATE = 1e-3
 
@@ -48,7 +54,9 @@ def rows(full: bool = False) -> Iterator[BenchRow]:
     if device is None:
         print("there is no card for CUDA or ROCm, so this topic is skipped", file=sys.stderr)
         return
-    yield from rows_on(device, SIZES_FULL if full else SIZES, torch.cuda.get_device_name(device))
+    name = torch.cuda.get_device_name(device)
+    yield from rows_on(device, SIZES_FULL if full else SIZES, name)
+    yield from training_on(str(device), name)
 
 
 def rows_on(
@@ -70,6 +78,14 @@ def rows_on(
             if precondition == "none" and published is not None:
                 limit = published / TIMES_PUBLISHED_WANTED
                 yield BenchRow(topic, what, ours, published, "ms", "the published operations", wanted=limit)
+
+
+def training_on(
+    device: str, name: str, model: str = training_rows.LARGE, micro_batch: int = MICRO_BATCH, turns: int = TURNS
+) -> Iterator[BenchRow]:
+    """Tokens a second of a node and of AdamW, both in the precision that a node chooses for the device."""
+    found = training_rows.timed(model, turns, "--device", device, "--micro-batch", str(micro_batch))
+    yield from training_rows.training_rows(found, f"training {model} on {name}, rounds of {ROUND_S:g} s")
 
 
 def own_step(

@@ -17,7 +17,8 @@ from thinwire_coordinator.cli.run_file import read_run
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.models import build_decoder, initial_state
+from thinwire_proto.models import initial_state
+from thinwire_proto.task import task_of
 from thinwire_proto.wire.codec import decode_votes, encode_votes
 
 NODES = 4
@@ -36,9 +37,12 @@ def status_bytes(name: str, pid: int | str = "self") -> int:
 
 def adamw(run: RunSpec) -> int:
     """Peak of the process with parameters, gradients and both moments in float32, and the batch of a node."""
-    model = build_decoder(run.model)
-    model.load_state_dict(initial_state(run.model, 1), strict=False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model = task_of(run.model).model("cpu")
+    first = initial_state(run.model, 1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(first.pop(name))
+    optimizer = torch.optim.AdamW([parameter for _, parameter in model.named_parameters()], lr=1e-3)
     batch = torch.randint(0, run.model.vocabulary, (run.round.samples, run.model.context + 1))
     for _ in range(STEPS):
         optimizer.zero_grad()

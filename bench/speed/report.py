@@ -23,7 +23,9 @@ SYSTEMS_IN_PLOT = ("templar", "Psyche")
 """Other systems in the plot. The reference's 96 bits would compress the rest of the scale."""
 RATIO_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 BEGIN, END = "<!-- written by make bench -->", "<!-- to here -->"
+BEGIN_124M = "<!-- written by make bench BENCH=--124m -->"
 JSON_NAME, PLOT_NAME, PAGE_NAME = "performance.json", "performance.png", "performance.md"
+JSON_124M_NAME = "performance-124m.json"
 SUMMARY_NAME = "README.md"
 SUMMARY_ROWS = (
     ("bits per component", "k = 32"),
@@ -110,9 +112,11 @@ def read_json(path: Path) -> tuple[list[BenchRow], dict[str, Any]]:
     return [BenchRow.from_json(row) for row in document["rows"]], document["machine"]
 
 
-def markdown(rows: Sequence[BenchRow], about: dict[str, Any]) -> str:
-    """The text between the markers of the page."""
-    lines = [BEGIN, "", f"On {in_words(about)}.", "", f"![the figures as a plot]({PLOT_NAME})", ""]
+def markdown(rows: Sequence[BenchRow], about: dict[str, Any], large: bool = False) -> str:
+    """The text between the markers of the page. large: of the rows of `--124m`, which have no plot."""
+    lines = [BEGIN_124M if large else BEGIN, "", f"On {in_words(about)}.", ""]
+    if not large:
+        lines += [f"![the figures as a plot]({PLOT_NAME})", ""]
     for topic, group in groupby(rows, key=lambda row: row.topic):
         lines += [f"| {topic} | " + " | ".join(TITLES[1:]) + " |", "|---" * len(TITLES) + "|"]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in group]
@@ -120,9 +124,9 @@ def markdown(rows: Sequence[BenchRow], about: dict[str, Any]) -> str:
     return "\n".join([*lines, END])
 
 
-def write_page(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
+def write_page(rows: Sequence[BenchRow], about: dict[str, Any], path: Path, large: bool = False) -> None:
     """Replace the text between the markers of an existing page. Raises ValueError if the page has no markers."""
-    _put_between_markers(path, markdown(rows, about))
+    _put_between_markers(path, markdown(rows, about, large), BEGIN_124M if large else BEGIN)
 
 
 def write_summary(rows: Sequence[BenchRow], about: dict[str, Any], path: Path) -> None:
@@ -144,12 +148,12 @@ def _first(rows: Sequence[BenchRow], topic: str, beginning: str) -> BenchRow | N
     return next((row for row in rows if row.topic == topic and row.what.startswith(beginning)), None)
 
 
-def _put_between_markers(path: Path, table: str) -> None:
+def _put_between_markers(path: Path, table: str, beginning: str = BEGIN) -> None:
     text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
+    before, begin, rest = text.partition(beginning)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{path} has no markers for the table: {BEGIN} … {END}")
+        raise ValueError(f"{path} has no markers for the table: {beginning} … {END}")
     path.write_text(before + table + after)
 
 

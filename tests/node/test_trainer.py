@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from support.small import random_replica, random_votes, small_contract, small_trainer
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.compute import Interrupted, TorchCompute
 from thinwire_node.training.trainer import Trainer
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, merge
+from thinwire_proto.task import Batch, task_of
 
 NUMBERED = torch.device("cpu:0")
 """The CPU by another name than its tensors report, so that the trainer makes copies as it does for a real device."""
@@ -64,16 +63,16 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
     trainer: Trainer, poison: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer.micro_batch(range(2))
-    gradients_of = torch.autograd.grad
+    gradients_of = TorchCompute.gradients
 
-    def poisoned(loss: torch.Tensor, parameters: list[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
-        first, *rest = gradients_of(loss, parameters, **how)
-        first.view(-1)[7] = poison
-        return (first, *rest)
+    def poisoned(compute: TorchCompute, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, found = gradients_of(compute, batch)
+        next(iter(found.values())).view(-1)[7] = poison
+        return loss, found
 
     before = trainer.replica.state_hash()
     with monkeypatch.context() as patch:
-        patch.setattr(torch.autograd, "grad", poisoned)
+        patch.setattr(TorchCompute, "gradients", poisoned)
         trainer.micro_batch(range(2, 4))
     assert (trainer.samples, trainer.dropped) == (2, 1)
     assert trainer.replica.state_hash() == before
@@ -102,15 +101,33 @@ def test_an_interrupted_micro_batch_keeps_nothing(trainer: Trainer) -> None:
     assert trainer.samples == 2
 
 
+def test_gradients_are_those_of_autograd_in_memory_that_is_used_again(trainer: Trainer) -> None:
+    compute = TorchCompute(task_of(trainer.replica.contract.model), torch.device("cpu"))
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in trainer.replica.tensors.items()}
+    compute.use(trainer.replica.tensors)
+    addresses = []
+    for seed in (1, 2):
+        tokens = torch.randint(0, 256, (2, 17), generator=torch.Generator().manual_seed(seed))
+        loss, found = compute.gradients((tokens,))
+        expected_loss = compute._model.loss(leaves, (tokens,))
+        expected = dict(zip(leaves, torch.autograd.grad(expected_loss, list(leaves.values())), strict=True))
+        assert torch.equal(loss, expected_loss)
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        addresses.append({name: tensor.data_ptr() for name, tensor in found.items()})
+        compute.use({name: tensor.detach() for name, tensor in leaves.items()})  # as after each update
+    assert addresses[0] == addresses[1]
+    assert all(parameter.grad is None for parameter in compute.parameters.values())
+
+
 def test_an_interruption_reaches_the_backward_pass(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    gradients_of = torch.autograd.grad
+    backward = torch.autograd.backward
 
-    def interrupted(loss: torch.Tensor, parameters: list[torch.Tensor], **how: Any) -> tuple[torch.Tensor, ...]:
+    def interrupted(loss: torch.Tensor) -> None:
         trainer.interrupt()
-        found: tuple[torch.Tensor, ...] = gradients_of(loss, parameters, **how)
-        return found
+        backward(loss)
 
-    monkeypatch.setattr(torch.autograd, "grad", interrupted)
+    monkeypatch.setattr(torch.autograd, "backward", interrupted)
     with pytest.raises(Interrupted):
         trainer.micro_batch(range(2))
     assert trainer.samples == 0
