@@ -13,12 +13,13 @@ HOURS  ?= 24
 SIMULATED ?= 1000
 MINUTES ?= 10
 INPUTS ?= 1000000
+EXAMPLE ?= byte_model
 
 VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots clean help
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
@@ -32,7 +33,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 	$(BIN)/mypy
 	$(BIN)/mypy -p deploy -p bench -p tools
 	$(BIN)/mypy tests
-	$(BIN)/mypy examples
+	$(BIN)/mypy -p examples
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.stubs --check
 	$(BIN)/python -m deploy.dashboards --check
@@ -61,6 +62,9 @@ fuzz: $(VENV)/.run  ## the payload codec against a million damaged inputs; about
 
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness
+
+example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)
+	@$(BIN)/python -m examples.$(EXAMPLE)
 
 proto: $(VENV)/.dev  ## generate the gRPC stubs
 	$(BIN)/python -m tools.stubs
@@ -99,4 +103,9 @@ $(VENV)/.dev: $(VENV)/.run
 $(VENV)/.bench: $(VENV)/.run
 	@echo "installing the dependencies of the plots"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(VENV)/.examples: $(VENV)/.run
+	@echo "installing the dependencies of the examples"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,hf,lora,bench]'
 	@touch $@

@@ -1,0 +1,1 @@
+"""What the four runs share: the swarm with its kills, the figures, and the page that shows them."""
