@@ -1,0 +1,25 @@
+"""The pages of the examples show the figures that the runs wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.running.figures import CURVE, PAGE, read_figures, with_figures
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUNS = sorted(path.parent for path in EXAMPLES.glob("*/run.toml"))
+
+
+def test_there_are_four_runs() -> None:
+    assert [folder.name for folder in RUNS] == ["byte_model", "hugging_face", "lora", "own_text"]
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+def test_a_page_shows_the_figures_of_its_run(folder: Path) -> None:
+    figures, page = read_figures(folder), (folder / PAGE).read_text()
+    assert page == with_figures(page, figures)
+    assert (folder / CURVE).stat().st_size > 0
+    assert figures.steps == 200
+    assert figures.losses[-1][1] < figures.losses[0][1]
