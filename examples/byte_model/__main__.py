@@ -10,7 +10,7 @@ from examples.running.swarm import Swarm
 
 def after(swarm: Swarm, folder: Path) -> dict[str, str]:
     text = swarm.command("sample", "--prompt", "def ", "--length", "60", "--seed", "1")
-    return {"a sample, after 200 steps": f"`{text.splitlines()[0]}`"}
+    return {"a sample, after 200 steps": f"`{text.strip()!r}`"}
 
 
 if __name__ == "__main__":

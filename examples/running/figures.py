@@ -47,8 +47,13 @@ def figures_of(run: Finished) -> Figures:
         losses=run.losses,
         bytes_per_node=run.bytes_per_node,
         comparisons=status.fingerprints_compared,
-        verified=run.verified.strip().splitlines()[0],
+        verified=replayed_line(run.verified),
     )
+
+
+def replayed_line(verified: str) -> str:
+    """What `verify` says of the replay."""
+    return next(line for line in verified.splitlines() if line.startswith("replayed"))
 
 
 def read_figures(folder: Path) -> Figures:
