@@ -1,4 +1,4 @@
-"""A small Qwen2 with a tokenizer trained on the spot, opened by transformers at the end."""
+"""A small Qwen3 with a tokenizer trained on the spot, opened by transformers at the end."""
 
 from __future__ import annotations
 

@@ -65,6 +65,12 @@ SOURCE_REST_S = 30 * ROUND_TRIP_MAX_S
 """A source that was given up is tried last for so long, and a shard that could not be read is tried again after it."""
 SINKS_CLOSE_S = 2.5 * ROUND_TRIP_MAX_S
 """When the coordinator stops, its sinks may take so long to write what they still have."""
+SINK_RETRY_S = 2.5 * ROUND_TRIP_MAX_S
+"""A sink that failed to begin is tried again after this time."""
+OTLP_ANSWER_S = 5 * ROUND_TRIP_MAX_S
+"""A collector of OTLP metrics that does not answer for so long counts as failed; the next push comes soon."""
+PREPARE_SILENT_S = 60 * ROUND_TRIP_MAX_S
+"""A source of `prepare` that sends nothing for so long is given up. Some take a minute to begin."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S

@@ -17,7 +17,7 @@ TRANSFER_PART_MAX = 0.5
 RATE_FACTOR_MAX = 3.0
 VOLUME_MAX = 1e12
 """What providers often allow in a month."""
-LONG_RUN_S = 60 * 86_400.0
+LONG_RUN_SECONDS = 60 * 86_400.0
 BARRIER_NODES_MAX = 8
 WARMUP_PART_MAX = 0.2
 COMPONENTS_MIN = 20
@@ -139,7 +139,7 @@ def _rate(plan: Plan) -> Iterator[Advice]:
 
 
 def _duration(plan: Plan) -> Iterator[Advice]:
-    if plan.figures.run_s > LONG_RUN_S:
+    if plan.figures.run_s > LONG_RUN_SECONDS:
         yield Advice(
             "schedule.steps",
             f"{plan.run.schedule.steps:,} steps take about {human_seconds(plan.figures.run_s)} with {plan.swarm.nodes} "

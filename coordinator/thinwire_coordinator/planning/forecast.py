@@ -11,8 +11,8 @@ from thinwire_proto.contract import RoundSpec, RunSpec
 SNAPSHOTS = 5
 """Snapshots that a coordinator keeps without `--keep` (docs/retention.md)."""
 ROW_BYTES = 2048
-MONTH_S = 30 * 86_400.0
-HOUR_S = 3_600.0
+MONTH_SECONDS = 30 * 86_400.0
+HOUR_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Forecast:
 
     @property
     def upload_bytes_an_hour(self) -> float:
-        return self.upload_bytes / self.round_s * HOUR_S
+        return self.upload_bytes / self.round_s * HOUR_SECONDS
 
     @property
     def run_bytes(self) -> float:
@@ -54,7 +54,7 @@ class Forecast:
     @property
     def bytes_a_month(self) -> float:
         """Sent and received by a node that takes part all the time."""
-        return (self.upload_bytes + self.download_bytes) / self.round_s * MONTH_S
+        return (self.upload_bytes + self.download_bytes) / self.round_s * MONTH_SECONDS
 
 
 def forecast(run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts, micro_batch: int = 8) -> Forecast:

@@ -18,7 +18,7 @@ from thinwire_proto.errors import ConfigError, ThinwireError
 
 BATCH_BYTES = 1 << 20
 BATCHES_WAITING_MAX = 2
-POLL_S = 0.5
+LOOK_EVERY_S = 0.5
 TOKEN_BYTES = 4
 """What a token of a `.bin` file counts for in BATCH_BYTES."""
 
@@ -86,7 +86,7 @@ class SourceReader:
     def _next(self) -> Batch | Exception | None:
         while True:
             try:
-                return self._batches.get(timeout=POLL_S)
+                return self._batches.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
                 if time.monotonic() - self._heard_at > self._stall_s:
                     raise SourceFailed(
@@ -107,7 +107,7 @@ class SourceReader:
     def _put(self, batch: Batch | Exception | None) -> None:
         while not self._stopped.is_set():
             try:
-                return self._batches.put(batch, timeout=POLL_S)
+                return self._batches.put(batch, timeout=LOOK_EVERY_S)
             except queue.Full:
                 self._heard_at = time.monotonic()  # it is not the source that is slow
 

@@ -23,7 +23,6 @@ from thinwire_coordinator.prepare.preparation import (
     BAD_MAX,
     HELD_OUT_SHARE,
     SHARD_BYTES,
-    STALL_S,
     WORK_FOLDER,
     disk_errors_named,
 )
@@ -36,6 +35,7 @@ from thinwire_coordinator.prepare.tokenizing import KEY_BYTES, Encoded
 from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.limits import PREPARE_SILENT_S
 
 FILES_AT_ONCE = 64
 NAME = "images"
@@ -74,7 +74,7 @@ def prepare_images(settings: ImageSettings, shown: Shown) -> PreparedImages:
     if not settings.held_out:
         raise ConfigError("--held-out: some images must be held out; it must be above 0")
     library = _library()
-    files = find_files(settings.folder, STALL_S)
+    files = find_files(settings.folder, PREPARE_SILENT_S)
     classes = _classes(settings.folder, files)
     with disk_errors_named(settings.out):
         work = settings.out / WORK_FOLDER

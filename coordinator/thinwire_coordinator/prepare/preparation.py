@@ -28,13 +28,12 @@ from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tok
 from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
 from thinwire_proto.errors import ConfigError, ThinwireError
+from thinwire_proto.limits import PREPARE_SILENT_S
 
 WORK_FOLDER = "unfinished"
 """Folder of an interrupted run, below the output folder."""
 CHECKPOINT_BYTES = 256 << 20
 """Text between two checkpoints."""
-STALL_S = 120.0
-"""Longest time for which a source may send nothing."""
 SHARD_BYTES = 2 << 20
 HELD_OUT_SHARE = 0.005
 BAD_MAX = 10
@@ -59,7 +58,7 @@ class Settings:
     held_out: float = HELD_OUT_SHARE
     shard_bytes: int = SHARD_BYTES
     bad_max: int = BAD_MAX
-    stall_s: float = STALL_S
+    stall_s: float = PREPARE_SILENT_S
     checkpoint_bytes: int = CHECKPOINT_BYTES
 
 

@@ -19,13 +19,12 @@ from prometheus_client.samples import Sample
 
 from thinwire_coordinator.observe.sinks.otel_names import otel_name
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.limits import OTLP_ANSWER_S
 
 SERVICE = "thinwire-coordinator"
 PATH = "/v1/metrics"
 EVERY_S = 15.0
 EVERY_VARIABLE = "OTEL_METRIC_EXPORT_INTERVAL"
-TIMEOUT_S = 10.0
-"""For one push, with its retries."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Otlp:
         self._resource = Resource.create(
             {"service.name": SERVICE, "service.version": version("thinwire"), "service.instance.id": self._instance}
         )
-        return metric_exporter.OTLPMetricExporter(endpoint=self._url, timeout=TIMEOUT_S)
+        return metric_exporter.OTLPMetricExporter(endpoint=self._url, timeout=OTLP_ANSWER_S)
 
     def _encoded(self, scrape: Scrape) -> Any:
         from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics  # noqa: PLC0415

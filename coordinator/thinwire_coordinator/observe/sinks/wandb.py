@@ -14,7 +14,7 @@ from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
 AXIS = "step"
-FLUSH_S = 1.0
+FLUSH_EVERY_S = 1.0
 """A coordinator that is killed loses at most the points of so long, offline too."""
 
 
@@ -59,7 +59,7 @@ class WeightsAndBiases:
                 disable_git=True,
                 disable_code=True,
                 x_disable_stats=True,  # of the machine; /metrics has them
-                x_transaction_log_flush_interval=FLUSH_S,
+                x_transaction_log_flush_interval=FLUSH_EVERY_S,
                 finish_timeout=limits.SINKS_CLOSE_S,
             ),
         )

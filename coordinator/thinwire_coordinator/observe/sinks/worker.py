@@ -10,15 +10,13 @@ from typing import Generic, TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.observe.sinks.port import Sink
+from thinwire_proto.limits import SINK_RETRY_S
 
 log = logging.getLogger("thinwire.coordinator")
 
 QUEUE_MAX = 1024
 """Items that wait for a sink. At two items in a round, a sink may be away for 500 rounds."""
 BATCH_MAX = 256
-PAUSE_S = 5.0
-"""After a failure, a sink rests for so long."""
-
 Item = TypeVar("Item")
 
 
@@ -80,7 +78,7 @@ class SinkWorker(Generic[Item]):
                 self.failed += len(batch)
                 self._failed(error)
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closing, PAUSE_S)
+                    self._changed.wait_for(lambda: self._closing, SINK_RETRY_S)
             else:
                 self.written += len(batch)
         try:
