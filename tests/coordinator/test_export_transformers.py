@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+import transformers
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -17,6 +18,7 @@ from support.small import small_contract
 from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.export.export import export_folder
 from thinwire_coordinator.export.model_files import write_model
+from thinwire_coordinator.export.tokenizer_class import AUTO, FAST, class_to_open
 from thinwire_coordinator.generation import Sampling, generate
 from thinwire_coordinator.ledger.state_directory import keep_blobs, open_state, replica_at_head
 from thinwire_proto.contract import DecoderSpec, ModelSpec, parse_run
@@ -219,3 +221,24 @@ def test_a_chat_prompt_is_that_of_transformers(tmp_path: Path) -> None:
     expected = theirs.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     assert chat_prompt(Chatting(files), message[0]["content"]) == expected
     assert "{{ there }}" in expected
+
+
+@pytest.mark.parametrize(("family", "opener"), [("qwen2", FAST), ("qwen3", AUTO), ("gpt2", AUTO)])
+def test_the_class_is_named_that_gives_the_run_s_tokens(tmp_path: Path, family: str, opener: str) -> None:
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    trained.train_from_iterator(["class A:\n    def b(self):\n        return 1\n"] * 3, trainer)
+    trained.save(str(tmp_path / "trained.json"))
+    tokenizer = JsonTokenizer(tmp_path / "trained.json", end=None)
+    out = tmp_path / "out"
+    out.mkdir()
+    for name, data in tokenizer.files().items():
+        (out / name).write_bytes(data)
+    (out / "config.json").write_text(f'{{"model_type": "{family}"}}')
+    assert class_to_open(out, tokenizer) == opener
+    right = getattr(transformers, opener).from_pretrained(out)
+    text = "class A:\n    def b"
+    assert right(text)["input_ids"] == tokenizer.encode(text).tolist()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from thinwire_coordinator.cli.model import replica_of
 from thinwire_coordinator.export.export import export_file, export_folder, is_file
 from thinwire_coordinator.export.folder import check_free
 from thinwire_coordinator.export.hub import check_push, push
+from thinwire_coordinator.export.tokenizer_class import AUTO
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.version import VERSION
@@ -26,7 +28,13 @@ def export(state_dir: Path, step: int | None, out: Path, merge: bool, push_to: s
     if is_file(out):
         export_file(replica, out)
     else:
-        export_folder(state, replica, out, merge=merge)
+        opener = export_folder(state, replica, out, merge=merge)
+        if opener != AUTO:
+            print(
+                f"open the tokenizer with transformers.{opener}, as README.md there shows: {AUTO} takes another class "
+                "for this family of models, which would give other tokens",
+                file=sys.stderr,
+            )
     print(f"step {replica.step}: {replica.layout.parameters:,} parameters written to {out}")
     if push_to is not None:
         print(f"uploaded: {push(out, push_to, f'step {replica.step}, exported by thinwire {VERSION}')}")

@@ -8,6 +8,7 @@ from thinwire_coordinator.export.folder import whole_folder
 from thinwire_coordinator.export.model_card import model_card
 from thinwire_coordinator.export.model_files import write_model
 from thinwire_coordinator.export.run_facts import facts_of
+from thinwire_coordinator.export.tokenizer_class import AUTO, class_to_open
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
@@ -15,6 +16,8 @@ from thinwire_proto.task import task_of
 from thinwire_proto.version import VERSION
 
 FILE_SUFFIX = ".safetensors"
+KEEPS_CLASS = ("llama",)
+"""Families of our own models, of which `AutoTokenizer` takes the class that we name; importing it takes seconds."""
 
 
 def is_file(out: Path) -> bool:
@@ -34,10 +37,11 @@ def export_file(replica: Replica, out: Path) -> None:
         passing.unlink(missing_ok=True)
 
 
-def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool = False) -> None:
+def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool = False) -> str:
     """Write a folder with the model, its tokenizer and its model card. It appears whole or not at all.
 
-    merge: write an adapter together with its base, as one model. Raises ConfigError if the model has no form that
+    merge: write an adapter together with its base, as one model. Returns the class of transformers that opens the
+    tokenizer (see `tokenizer_class`). Raises ConfigError if the model has no form that
     transformers opens, or `out` may not be replaced.
     """
     task = task_of(state.contract.model)
@@ -46,5 +50,8 @@ def export_folder(state: RunState, replica: Replica, out: Path, *, merge: bool =
     about = {"thinwire": VERSION, "contract": facts.contract.hash.hex(), "step": facts.step, "head": facts.head}
     with whole_folder(out, about | {"fingerprint": facts.fingerprint}) as folder:
         write_model(model, tokenizer, folder)
-        card = model_card(facts, model, text=tokenizer is not None)
+        family = model.config.get("model_type")
+        opener = class_to_open(folder, tokenizer) if tokenizer and family not in KEEPS_CLASS else AUTO
+        card = model_card(facts, model, text=tokenizer is not None, opener=opener)
         (folder / "README.md").write_text(card, encoding="utf-8")
+    return opener

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts
+from thinwire_coordinator.export.tokenizer_class import AUTO
 from thinwire_proto.task import HuggingFaceModel
 from thinwire_proto.version import VERSION
 
@@ -18,10 +19,12 @@ PERPLEXITY_LOSS_MAX = 50.0
 _MARKS = re.compile(r"([\\`*_\[\]!|~<>$&])")
 
 
-def model_card(facts: RunFacts, model: HuggingFaceModel, *, text: bool) -> str:
-    """The card, in Markdown. text: whether the model has a tokenizer."""
-    parts = [*_front_matter(model, text), *_opening(facts, model), *_usage(model, text), *_training(facts, text)]
-    return "\n".join([*parts, *_curves(facts, text), *_contributors(facts), *_verification(facts), ""])
+def model_card(facts: RunFacts, model: HuggingFaceModel, *, text: bool, opener: str = AUTO) -> str:
+    """The card, in Markdown. text: whether the model has a tokenizer. opener: the class that opens it."""
+    parts = [*_front_matter(model, text), *_opening(facts, model), *_usage(model, text, opener)]
+    return "\n".join(
+        [*parts, *_training(facts, text), *_curves(facts, text), *_contributors(facts), *_verification(facts), ""]
+    )
 
 
 def _front_matter(model: HuggingFaceModel, text: bool) -> Iterator[str]:
@@ -70,7 +73,7 @@ def _trained_by(nodes: int) -> str:
     return f"{nodes:,} machines trained it together over the internet, with thinwire."
 
 
-def _usage(model: HuggingFaceModel, text: bool) -> Iterator[str]:
+def _usage(model: HuggingFaceModel, text: bool, opener: str) -> Iterator[str]:
     if _library(model) == "timm":
         yield from ("## Use", "", "```python", "import timm", "")
         yield from ('model = timm.create_model("local-dir:.", pretrained=True).eval()', "```", "")
@@ -79,20 +82,20 @@ def _usage(model: HuggingFaceModel, text: bool) -> Iterator[str]:
     yield from ("## Use", "", "```python")
     if model.adapter is None:
         yield from (
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f"from transformers import AutoModelForCausalLM, {opener}",
             "",
             'model = AutoModelForCausalLM.from_pretrained(".")',
         )
     else:
         yield from (
             "from peft import PeftModel",
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f"from transformers import AutoModelForCausalLM, {opener}",
             "",
             f"base = AutoModelForCausalLM.from_pretrained({json.dumps(_base(model) or 'BASE')})",
             'model = PeftModel.from_pretrained(base, ".")',
         )
     yield from (
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f'tokenizer = {opener}.from_pretrained(".")',
         'prompt = tokenizer("Once", return_tensors="pt").input_ids',
         "print(tokenizer.decode(model.generate(input_ids=prompt, max_new_tokens=50)[0]))",
         "```",
