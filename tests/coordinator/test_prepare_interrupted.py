@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -23,6 +24,7 @@ TEXTS = [
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 LESS = LINES[: 3 << 20].rpartition(b"\n")[0] + b"\n"
 LOOK_EVERY_S = 0.05
+TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -32,7 +34,8 @@ prepared(Path(sys.argv[1]), *sys.argv[2:], checkpoint_bytes=1 << 20)
 
 
 def start(out: Path, *sources: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(out), *sources], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", PROGRAM, str(out), *sources]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(TESTS)})
 
 
 def checkpointed(out: Path, source: int = 0) -> bool:
