@@ -85,7 +85,7 @@ def training_on(
 ) -> Iterator[BenchRow]:
     """Tokens a second of a node and of AdamW, both in the precision that a node chooses for the device."""
     found = training_rows.timed(model, turns, "--device", device, "--micro-batch", str(micro_batch))
-    yield from training_rows.training_rows(found, f"training {model} on {name}, rounds of {ROUND_S:g} s")
+    yield from training_rows.training_rows(found, f"training {model} on {name}, rounds of {ROUND_S:g} s", ROUND_S)
 
 
 def own_step(

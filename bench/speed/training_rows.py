@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.speed.memory import peak_of, swarm_peaks
 from bench.speed.programs import program
 from bench.speed.row import BenchRow
-from bench.speed.training import ROUND_S, Timed
+from bench.speed.training import LARGE_ROUND_S, ROUND_S, Timed
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
@@ -56,9 +56,9 @@ def timed(model: str, turns: int, *more: str) -> Timed:
     return Timed.from_json(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def training_rows(found: Timed, topic: str) -> Iterator[BenchRow]:
-    ours, theirs = found.tokens_a_second()
-    shares = found.shares()
+def training_rows(found: Timed, topic: str, round_s: float) -> Iterator[BenchRow]:
+    ours, theirs = found.tokens_a_second(round_s)
+    shares = found.shares(round_s)
     what = f"tokens a second; {min(shares):.0%} to {max(shares):.0%} over {len(shares)} turns"
     wanted = SHARE_WANTED * theirs
     yield BenchRow(topic, what, ours, theirs, "/s", "AdamW", better="more", wanted=wanted)
@@ -72,20 +72,20 @@ def training_rows(found: Timed, topic: str) -> Iterator[BenchRow]:
     )
 
 
-def rows_of(model: str, turns: int) -> Iterator[BenchRow]:
-    topic = f"training {model}, {THREADS} threads, rounds of {ROUND_S:g} s"
-    yield from training_rows(timed(model, turns, "--threads", str(THREADS)), topic)
+def rows_of(model: str, turns: int, round_s: float) -> Iterator[BenchRow]:
+    topic = f"training {model}, {THREADS} threads, rounds of {round_s:g} s"
+    yield from training_rows(timed(model, turns, "--threads", str(THREADS)), topic, round_s)
     with busy_neighbour():
         found = timed(model, turns, "--threads", str(THREADS))
-    yield from training_rows(found, f"{topic}, beside a busy neighbour")
+    yield from training_rows(found, f"{topic}, beside a busy neighbour", round_s)
 
 
 def rows(full: bool = False) -> Iterator[BenchRow]:
-    yield from rows_of(SMALL, TURNS)
+    yield from rows_of(SMALL, TURNS, ROUND_S)
 
 
 def large_rows(full: bool = False) -> Iterator[BenchRow]:
-    yield from rows_of(LARGE, TURNS_LARGE)
+    yield from rows_of(LARGE, TURNS_LARGE, LARGE_ROUND_S)
 
 
 def memory_rows(full: bool = False, model: str = LARGE) -> Iterator[BenchRow]:

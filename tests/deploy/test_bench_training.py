@@ -54,7 +54,7 @@ def test_tokens_a_second_are_those_of_a_whole_round() -> None:
     assert TIMED.tokens_a_second(60.0) == pytest.approx((50 / 60 * 100 / 2, 54 / 60 * 100 / 1))
     assert TIMED.shares(60.0) == pytest.approx([50 / 54 / 2])
     assert Timed.from_json(json.dumps(asdict(TIMED))) == TIMED
-    speed, micro_batch, end, data = training_rows(TIMED, "training")
+    speed, micro_batch, end, data = training_rows(TIMED, "training", 60.0)
     assert (speed.better, speed.reached) == ("more", False)
     assert speed.ratio == pytest.approx(50 / 54 / 2)
     assert (micro_batch.ratio, end.ratio) == (0.5, 0.6)
@@ -79,7 +79,7 @@ def test_the_run_for_the_memory_is_valid(tmp_path: Path) -> None:
 def test_the_tables_have_markers_of_their_own(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"a\n{report.BEGIN}\nsmall\n{report.END}\nb\n{report.BEGIN_124M}\nold\n{report.END}\nc\n")
-    report.write_page(list(training_rows(TIMED, "training")), report.machine(), page, large=True)
+    report.write_page(list(training_rows(TIMED, "training", 60.0)), report.machine(), page, large=True)
     text = page.read_text()
     assert f"{report.BEGIN}\nsmall\n{report.END}\nb\n" in text
     assert "old" not in text
