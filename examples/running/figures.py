@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from deploy.local_swarm.summary import ring_bytes
-from examples.running.swarm import NODES, Finished
+from examples.running.swarm import NODES, Curves, Finished
 from thinwire_common.units import human_bytes
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -25,7 +25,7 @@ class Figures:
     steps: int
     tokens: int
     seconds: float
-    losses: list[tuple[int, float]]
+    losses: Curves
     bytes_per_node: float
     comparisons: int
     verified: str
@@ -58,19 +58,18 @@ def replayed_line(verified: str) -> str:
 
 def read_figures(folder: Path) -> Figures:
     found = json.loads((folder / FIGURES).read_text())
-    found["losses"] = [(step, loss) for step, loss in found["losses"]]
+    found["losses"] = {name: [(step, loss) for step, loss in curve] for name, curve in found["losses"].items()}
     return Figures(**found)
 
 
 def table(figures: Figures) -> str:
     """The table of a run, in Markdown."""
     dense = 2 * ring_bytes(NODES, figures.parameters, figures.steps)
-    (first_step, first), (last_step, last) = figures.losses[0], figures.losses[-1]
     times = f"{dense / figures.bytes_per_node:.0f} times as much"
     rows = {
         "parameters that train": f"{figures.parameters:,}",
         "steps, nodes": f"{figures.steps}, {NODES}",
-        "held-out loss": f"{first:.3f} at step {first_step} → {last:.3f} at step {last_step}, in nats per token",
+        **{f"held-out loss{of_set(name, figures.losses)}": fall(curve) for name, curve in figures.losses.items()},
         "time, with both kills": f"{figures.seconds:.0f} s ({figures.machine})",
         "sent and received by a node": f"{human_bytes(figures.bytes_per_node)}, everything included",
         "the same by float32 ring all-reduce": f"{human_bytes(dense)}, {times}",
@@ -79,6 +78,15 @@ def table(figures: Figures) -> str:
         "`thinwire-coordinator verify`": figures.verified,
     } | figures.checks
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def of_set(name: str, curves: Curves) -> str:
+    return f" of {name}" if len(curves) > 1 else ""
+
+
+def fall(curve: list[tuple[int, float]]) -> str:
+    (first_step, first), (last_step, last) = curve[0], curve[-1]
+    return f"{first:.3f} at step {first_step} → {last:.3f} at step {last_step}, in nats per token"
 
 
 def with_figures(page: str, figures: Figures) -> str:
@@ -95,12 +103,13 @@ def draw(figures: Figures, folder: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    steps, losses = zip(*figures.losses, strict=True)
     picture, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
-    axes.plot(steps, losses, marker="o", markersize=3)
+    for name, curve in figures.losses.items():
+        axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=name)
+    if len(figures.losses) > 1:
+        axes.legend()
     axes.set_xlabel("step")
     axes.set_ylabel("held-out loss, nats per token")
-    axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     picture.savefig(folder / CURVE, dpi=110)
     plt.close(picture)

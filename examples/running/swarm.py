@@ -12,10 +12,12 @@ from pathlib import Path
 import grpc
 from rich.console import Console
 
+from deploy.local_swarm.daemon_log import events
 from deploy.local_swarm.processes import BIN, JSON_LOG, Process, SwarmError, left_with
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
+Curves = dict[str, list[tuple[int, float]]]
 NODES = 3
 KILL_NODE_AT = 0.3
 KILL_COORDINATOR_AT = 0.6
@@ -28,12 +30,12 @@ END_S = 10.0
 class Finished:
     """A run that is complete.
 
-    losses: (step, held-out loss in nats per token) of the first held-out set. bytes_per_node: what a node sent and
+    losses: for each held-out set, (step, loss in nats per token). bytes_per_node: what a node sent and
     received in rounds, by the nodes' own counts. seconds: from the first round to the end, with both kills.
     """
 
     status: StatusReply
-    losses: list[tuple[int, float]]
+    losses: Curves
     bytes_per_node: float
     seconds: float
     replicas_equal: bool
@@ -84,7 +86,7 @@ class Swarm:
         self._until(lambda status: status.measured_step >= status.step == status.steps)
         status = self._status(fingerprint=True)
         self._check_nodes(status)
-        losses = sorted({loss for process in self._all for loss in losses_of(process)})
+        losses = curves_of(*(process.text() for process in self._all if process.name == "coordinator"))
         return Finished(
             status, losses, self._bytes_per_node(), seconds, self._replicas_equal(status), self.command("verify")
         )
@@ -151,9 +153,12 @@ class Swarm:
         self._console.print(text)
 
 
-def losses_of(process: Process) -> list[tuple[int, float]]:
-    """(step, held-out loss) as a coordinator logged them; empty for a node."""
-    return [(int(entry["step"]), float(entry["loss"])) for entry in process.events("coordinator.loss_measured")]
+def curves_of(*logs: str) -> Curves:
+    """The held-out losses that a coordinator logged, in all its lives."""
+    found: dict[str, dict[int, float]] = {}
+    for entry in (entry for log in logs for entry in events(log, "coordinator.loss_measured")):
+        found.setdefault(str(entry["set"]), {})[int(entry["step"])] = float(entry["loss"])
+    return {name: sorted(curve.items()) for name, curve in found.items()}
 
 
 def run_command(*command: str) -> str:

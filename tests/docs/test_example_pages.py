@@ -22,4 +22,4 @@ def test_a_page_shows_the_figures_of_its_run(folder: Path) -> None:
     assert page == with_figures(page, figures)
     assert (folder / CURVE).stat().st_size > 0
     assert figures.steps == 200
-    assert figures.losses[-1][1] < figures.losses[0][1]
+    assert all(curve[-1][1] < curve[0][1] for curve in figures.losses.values())
