@@ -148,7 +148,7 @@ def toml(value: Any) -> str:
 
 
 def values(field: FieldInfo) -> str:
-    """What a field takes, in words, with its bounds."""
+    """The type of a field's values, in words, with its bounds."""
     return _kind_of_value(field.annotation) + _bounds(field)
 
 

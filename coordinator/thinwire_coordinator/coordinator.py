@@ -76,7 +76,7 @@ class CoordinatorSettings:
     ready_file: Path | None = None
     """File to write when nodes can join; None: in the state directory."""
     sinks: SinkSettings = field(default_factory=SinkSettings)
-    """Where else to write the curves and the metrics."""
+    """Other targets of the curves and the metrics."""
 
     @property
     def ready(self) -> Path:

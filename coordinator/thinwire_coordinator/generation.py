@@ -12,7 +12,7 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import DataSource, Stateless, Tokenizer, Writes
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder returns for bytes that are no character; at the end of a text they may become one."""
+"""The sign of a decoder for bytes that are no character. At the end of a text, they may become one."""
 SAMPLE_TOKENS = 120
 """Length of a sample for the page."""
 SAMPLE_SHARE = 1 / 200
@@ -21,7 +21,7 @@ SAMPLE_SHARE = 1 / 200
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn.
+    """Settings of the drawing of tokens.
 
     length: the most tokens to draw. temperature: divides the logits; 0 picks the most likely token. top_p: draw only
     from the most likely tokens whose probabilities add up to this (nucleus sampling, arXiv 1904.09751).

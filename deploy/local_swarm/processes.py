@@ -35,7 +35,7 @@ class SwarmError(Exception):
 
 
 class Started(Protocol):
-    """What a `Process` needs of a started program; `subprocess.Popen` has it."""
+    """The interface of a started program that `Process` needs; `subprocess.Popen` has it."""
 
     @property
     def pid(self) -> int: ...

@@ -52,7 +52,7 @@ def figures_of(run: Finished) -> Figures:
 
 
 def replayed_line(verified: str) -> str:
-    """What `verify` says of the replay."""
+    """The line of `verify` about the replay."""
     return next(line for line in verified.splitlines() if line.startswith("replayed"))
 
 

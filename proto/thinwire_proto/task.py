@@ -149,7 +149,7 @@ class HeldOutSet:
         return [number * (self.samples - 1) // max(1, count - 1) for number in range(count)]
 
     def bits_per_nat(self, context: int) -> float | None:
-        """What a loss in nats per token is multiplied by to get bits per byte of text; None if this is not text.
+        """The factor from nats per token to bits per byte of text; None if this is not text.
 
         context: tokens that one sample predicts.
         """
@@ -204,7 +204,7 @@ class DataSource(Protocol):
 
 @dataclass(frozen=True)
 class Made:
-    """What a new run gets from its data kind.
+    """The result of a data kind for a new run.
 
     spec: the contract's data section, with its derived keys and without local ones. file: the file that every node
     fetches, with `DataKind.file_bytes_max`. blobs: the files that nodes fetch as they need them, and where they are on

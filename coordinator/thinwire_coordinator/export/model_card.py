@@ -28,7 +28,7 @@ def model_card(facts: RunFacts, model: HuggingFaceModel, *, text: bool, opener: 
 
 
 def _front_matter(model: HuggingFaceModel, text: bool) -> Iterator[str]:
-    """What the Hub reads. JSON strings are YAML strings."""
+    """The metadata that the Hub reads. JSON strings are YAML strings."""
     yield "---"
     yield f"library_name: {_library(model)}"
     if text or _library(model) == "timm":

@@ -43,7 +43,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the model card says about a run.
+    """The facts about a run for its model card.
 
     contributors: those with the most contributions first, at most CONTRIBUTORS_MAX. nodes: all who contributed.
     curves: of the held-out sets that were measured. data: the data in words.

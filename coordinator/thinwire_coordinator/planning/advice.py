@@ -16,7 +16,7 @@ PADDING_MAX = 0.05
 TRANSFER_PART_MAX = 0.5
 RATE_FACTOR_MAX = 3.0
 VOLUME_MAX = 1e12
-"""What providers often allow in a month."""
+"""Bytes that providers often allow in a month."""
 LONG_RUN_SECONDS = 60 * 86_400.0
 BARRIER_NODES_MAX = 8
 WARMUP_PART_MAX = 0.2

@@ -24,7 +24,7 @@ from thinwire_proto.contract import DataSpec, DemoSpec, ModelSpec, RoundSpec, Ru
 TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
 STRETCH_MAX = 2.0
-"""How much longer than the batch wants a round may be, before k is made smaller."""
+"""A round may be longer than the batch wants by this factor. Beyond it, k is made smaller."""
 ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 """In a shorter round, a machine that is busy for a moment misses its end; a longer one shows too seldom that all is
 well."""

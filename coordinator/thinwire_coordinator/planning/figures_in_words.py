@@ -9,7 +9,7 @@ Row = tuple[str, str]
 
 
 def run_rows(plan: Plan) -> list[Row]:
-    """What the whole run is."""
+    """The figures of the whole run."""
     figures, facts, run = plan.figures, plan.model, plan.run
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {figures.passes:.2g} passes over the data" if figures.passes else ""
@@ -23,7 +23,7 @@ def run_rows(plan: Plan) -> list[Row]:
 
 
 def volunteer_rows(plan: Plan) -> list[Row]:
-    """What each volunteer needs."""
+    """The needs of each volunteer."""
     figures = plan.figures
     return [
         ("memory", f"{human_bytes(figures.node_memory_bytes)} with --micro-batch {plan.micro_batch}"),
@@ -37,7 +37,7 @@ def volunteer_rows(plan: Plan) -> list[Row]:
 
 
 def coordinator_rows(plan: Plan) -> list[Row]:
-    """What the coordinator's machine needs."""
+    """The needs of the coordinator's machine."""
     figures = plan.figures
     return [
         ("memory", human_bytes(figures.coordinator_memory_bytes)),

@@ -34,7 +34,7 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
 
 
 def _activation_bytes(task: Task, context: int) -> int:
-    """What a forward pass of one sample of text keeps for the backward pass, parameters not included. 0 if it cannot be
+    """Bytes that a forward pass of one sample keeps for the backward pass, parameters not included. 0 if it cannot be
     found: the pass runs on tensors without memory, and some models look at the values of theirs."""
     kept: dict[int, Tensor] = {}
 

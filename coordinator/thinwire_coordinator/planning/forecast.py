@@ -28,7 +28,7 @@ class Forecast:
     """Tokens that all nodes together train in a round."""
     tokens: float
     passes: float
-    """How often each token of the data is trained on; 0 if the data are not known."""
+    """Passes over the data; 0 if the data are not known."""
     run_s: float
     first_download_bytes: float
     node_memory_bytes: float
@@ -36,7 +36,7 @@ class Forecast:
     coordinator_memory_bytes: float
     coordinator_disk_bytes: float
     coordinator_up_bits_s: float
-    """What the coordinator's own link must send, on average."""
+    """Average rate that the coordinator's own link must send."""
 
     @property
     def transfer_s(self) -> float:

@@ -1,4 +1,4 @@
-"""What a machine trains per second, as an estimate, by a name.
+"""Estimates of the training speed of machines, by name.
 
 A node's real speed is seen in its first minute; the node prints it. Until then, these figures are good to a factor of
 about three.

@@ -8,7 +8,7 @@ from thinwire_proto.contract import RunSpec
 PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
 DEFAULT_MICRO_BATCH = 8
-"""What `thinwire-node start` uses without `--micro-batch`."""
+"""The micro-batch of `thinwire-node start` without `--micro-batch`."""
 NODE_BYTES_A_PARAMETER = 33
 """Measured peak (docs/performance.md): parameters, gradient and its sum, momentum, second moment, and copies of three
 of them while the state is saved."""
@@ -22,7 +22,7 @@ COORDINATOR_TILE_BYTES_A_PARAMETER = 6
 """More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
 FROZEN_BYTES_A_PARAMETER = 4
 STATE_BYTES_A_PARAMETER = 12
-"""What a node keeps on disk: parameters, momentum and second moment in float32. Twice that while it replaces them."""
+"""The files of a node: parameters, momentum and second moment in float32. Twice that while it replaces them."""
 
 
 def node_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:

@@ -49,7 +49,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """What was read of a run file. run: None if there are errors."""
+    """The result of reading a run file. run: None if there are errors."""
 
     run: RunSpec | None
     problems: tuple[Problem, ...]

@@ -18,7 +18,7 @@ CODEC_OVERHEAD = 1.02
 CALL_BYTES = 200
 """Envelope of a contribution or an update: header, receipt and row, without the row's contributions."""
 ROW_BYTES_A_NODE = 90
-"""What a row lists of each contribution: node, hash, weight and samples."""
+"""Size of a contribution's entry in a row: node, hash, weight and samples."""
 OTHER_BYTES_A_ROUND = 100
 """Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
 

@@ -20,15 +20,15 @@ BATCH_BYTES = 1 << 20
 BATCHES_WAITING_MAX = 2
 LOOK_EVERY_S = 0.5
 TOKEN_BYTES = 4
-"""What a token of a `.bin` file counts for in BATCH_BYTES."""
+"""Bytes that a token of a `.bin` file counts for in BATCH_BYTES."""
 
 
 Content = Sequence[SourceFile] | HubDataset
-"""What a source holds: its files, or a data set of the Hub."""
+"""The content of a source: its files, or a data set of the Hub."""
 
 
 def content_of(source: NamedSource, stall_s: float) -> Content:
-    """What a source holds. Raises ConfigError, and SourceFailed if an address does not answer."""
+    """The content of a source. Raises ConfigError, and SourceFailed if an address does not answer."""
     datasets = [dataset for url in source.urls if (dataset := parse_hub(url)) is not None]
     if datasets and len(source.urls) > 1:
         raise ConfigError(f"source {source.name}: a data set of the Hub must be a source of its own: NAME={HUB}…")
@@ -36,7 +36,7 @@ def content_of(source: NamedSource, stall_s: float) -> Content:
 
 
 class Position(NamedTuple):
-    """How far a source was read. documents: of the file with this number. bad, binary: reported before that file."""
+    """A position in a source. documents: of the file with this number. bad, binary: reported before that file."""
 
     file: int = 0
     documents: int = 0

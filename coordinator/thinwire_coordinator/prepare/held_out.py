@@ -35,7 +35,7 @@ class Side(NamedTuple):
 
 
 class Split(NamedTuple):
-    """How a source is divided. The held-out documents come first in the order of keys."""
+    """The division of a source. The held-out documents come first in the order of keys."""
 
     train: Side
     held_out: Side

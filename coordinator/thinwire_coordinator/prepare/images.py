@@ -43,7 +43,7 @@ NAME = "images"
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """What `prepare --images` is asked to do. folder: any address of a folder. size: width and height, in pixels."""
+    """The settings of `prepare --images`. folder: any address of a folder. size: width and height, in pixels."""
 
     folder: str
     out: Path
@@ -56,7 +56,7 @@ class ImageSettings:
 
 @dataclass
 class PreparedImages:
-    """What was made. bad: images that were skipped."""
+    """The result of `prepare --images`. bad: images that were skipped."""
 
     manifest: ImageManifest
     manifest_hash: str

@@ -42,7 +42,7 @@ BYTES = "bytes"
 
 @dataclass(frozen=True)
 class Settings:
-    """What `prepare` is asked to do.
+    """The settings of one call of `prepare`.
 
     tokenizer: "bytes", or the path of a `tokenizer.json` or of its folder. train_vocabulary: size of the tokenizer to
     train instead. end_token: see `find_tokenizer`. read_special: see `JsonEncoder`. held_out: share of the documents.
@@ -64,7 +64,7 @@ class Settings:
 
 @dataclass
 class Prepared:
-    """What was made. splits: of each source by name. bad: parts that were skipped."""
+    """The result of `prepare`. splits: of each source by name. bad: parts that were skipped."""
 
     manifest: Manifest
     manifest_hash: str

@@ -1,4 +1,4 @@
-"""What `prepare` prints at its end."""
+"""The summary that `prepare` prints at its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def summary(out: Path, prepared: Prepared) -> str:
 
 
 def summary_of_images(out: Path, prepared: PreparedImages) -> str:
-    """How many images there are, what was skipped, the hash of the manifest, and the lines for the run file."""
+    """Counts of images, made and skipped, the hash of the manifest, and the lines for the run file."""
     manifest, halves = prepared.manifest, prepared.split
     lines = [
         f"train: {halves.train.documents:,} images in {len(manifest.train)} shards",

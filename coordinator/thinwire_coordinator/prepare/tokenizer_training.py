@@ -21,7 +21,7 @@ VOCABULARY_MIN = 257
 SAMPLE_BYTES = 32 << 20
 """Text to train on, from all sources together."""
 FILE_BYTES_MIN = 1 << 20
-"""What may be taken of each file, even if there are many."""
+"""Bytes that may be taken of each file, even if there are many."""
 PROBLEMS_MAX = 1 << 62
 
 

@@ -24,7 +24,7 @@ from typing import Literal
 from thinwire_proto.task import HeldOutSet
 
 MeasuredBy = Literal["coordinator", "nodes", "both"]
-"""Who measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
+"""The party that measured a held-out loss. both: the coordinator measured the parts that nodes did not."""
 PART_SAMPLES = 8
 """Samples of a part."""
 OPINIONS = 2
@@ -80,7 +80,7 @@ class MeasureHere:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a part that was given to a node.
+    """The outcome of a part that was given to a node.
 
     loss: the node's answer; None without one. accepted: the loss that counts; None if that is not known.
     """

@@ -138,7 +138,7 @@ class LossMeasured:
 
 @dataclass(frozen=True)
 class PartJudged:
-    """What became of a part of a held-out measurement.
+    """The outcome of a part of a held-out measurement.
 
     result: `agreed`, `differed` or `unanswered` for a node's part; `coordinator` if the coordinator has to measure it.
     node_id: empty for the coordinator.

@@ -32,7 +32,7 @@ OBJECT_CHUNK_BYTES = 1 << 22
 """Bytes of one request to an object store."""
 REDIRECTS_MAX = 4
 ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}}
-"""How to read a public bucket. Settings of fsspec for this scheme, from a file or FSSPEC_… variables, go first."""
+"""Settings for a public bucket. Settings of fsspec for this scheme, from a file or FSSPEC_… variables, go first."""
 EXTRAS = {"s3": "s3", "gs": "gcs"}
 PARTIAL_CONTENT = 206
 

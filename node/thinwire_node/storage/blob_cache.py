@@ -120,7 +120,7 @@ class BlobCache(Blobs):
             return deleted
 
     def room_for(self, blobs: Iterable[Blob]) -> int:
-        """How many of these blobs, from the first on, fit into the bound together."""
+        """The number of these blobs, from the first on, that fit into the bound together."""
         total = count = 0
         for blob in blobs:
             total += blob.size

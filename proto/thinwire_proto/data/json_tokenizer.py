@@ -17,7 +17,7 @@ from thinwire_proto.task import Tokenizer
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 MODEL_LENGTH_MAX = 10**30
-"""What transformers writes for a tokenizer that does not know the model's context."""
+"""The length that transformers writes for a tokenizer that does not know the model's context."""
 
 
 class JsonTokenizer(Tokenizer):

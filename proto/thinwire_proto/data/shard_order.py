@@ -43,7 +43,7 @@ PASSES_KEPT = 4
 
 
 class Place(NamedTuple):
-    """Where a sample is: the number of the source, of its shard, and of the sample in that shard."""
+    """The place of a sample: the number of the source, of its shard, and of the sample in that shard."""
 
     source: int
     shard: int

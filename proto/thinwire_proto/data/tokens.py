@@ -155,7 +155,7 @@ def windows_in(shard: Shard, context: int) -> int:
 
 
 def wrong_size(shard: Shard, kind: np.dtype[Any]) -> str:
-    """What is wrong if a shard's bytes cannot be its tokens; empty if nothing is."""
+    """The problem if a shard's bytes cannot be its tokens; empty if there is none."""
     if shard.size == shard.tokens * kind.itemsize:
         return ""
     return f"{shard.hash[:16]}… has {shard.size:,} bytes, which are not {shard.tokens:,} tokens of {kind}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,12 +14,13 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import DecoderSpec, Parameter
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.models.decoder_layout import from_llama, to_llama
+from thinwire_proto.models.initial import draw_weights
 from thinwire_proto.models.llama import LlamaTask
+from thinwire_proto.models.rotary import angles, rotate
 from thinwire_proto.models.trained import manifest, trained
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
 
 ROTARY_BASE = 10_000.0  # arXiv 2104.09864
-INITIAL_STD = 0.02  # GPT-2
 NORM_EPSILON = 1e-5
 
 
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         batch, length, width = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width / heads]
-        mixed = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
+        mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))  # type: ignore[no-any-return]
 
 
@@ -84,7 +84,7 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        cos, sin = _rotary(tokens.shape[1], self.spec.width // self.spec.heads, tokens.device)
+        cos, sin = angles(tokens.shape[1], self.spec.width // self.spec.heads, ROTARY_BASE, tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, cos, sin)
@@ -99,16 +99,9 @@ class Decoder(nn.Module):
         """See `thinwire_proto.task.Model`."""
         return self.blocks
 
-    @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw normal weights; matrices that write to the residual stream are scaled by 1/√(2·layers) (GPT-2)."""
-        for name, tensor in self.named_parameters():
-            if tensor.dim() == 1:
-                tensor.fill_(1.0)
-                continue
-            residual = name.endswith(("attention.out.weight", "feed.down.weight"))
-            std = INITIAL_STD / math.sqrt(2 * self.spec.layers) if residual else INITIAL_STD
-            tensor.normal_(0.0, std, generator=generator)
+        """See `draw_weights`."""
+        draw_weights(self, self.spec.layers, ("attention.out.weight", "feed.down.weight"), generator)
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor) -> Tensor:
@@ -163,16 +156,3 @@ class DecoderTask(Task):
 @lru_cache(maxsize=16)
 def _manifest_of(spec: DecoderSpec) -> tuple[Parameter, ...]:
     return manifest(DecoderTask(spec).model("meta"))
-
-
-def _rotary(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of the angles, each [length, head_width / 2]."""
-    exponent = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
-    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), ROTARY_BASE**-exponent)
-    return angles.cos(), angles.sin()
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + half) of the last dimension of x [batch, heads, length, head_width]."""
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

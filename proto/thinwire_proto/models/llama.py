@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +14,11 @@ from torch import Tensor, nn
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.models.llama import LlamaSpec
+from thinwire_proto.models.initial import draw_weights
+from thinwire_proto.models.rotary import angles, rotate
 from thinwire_proto.models.trained import manifest, trained
 from thinwire_proto.models.weights_folder import check_config, read_tensors
 from thinwire_proto.task import NO_BLOBS, TASKS, HuggingFaceModel, Task
-
-INITIAL_STD = 0.02  # GPT-2
 
 
 class Linear(nn.Linear):
@@ -48,7 +47,7 @@ class Kept:
 
 
 class Cache:
-    """What a model keeps of a text, so that the logits after one more token need the computation of one token."""
+    """Keys and values of a text. With them, the logits after one more token need the computation of one token."""
 
     def __init__(self, layers: int) -> None:
         self.length = 0
@@ -70,8 +69,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, kept: Kept | None = None) -> Tensor:
         """kept: that of the tokens before; x is then one token, or the first ones."""
-        q = _rotate(self._heads(self.q_proj(x)), cos, sin)
-        k = _rotate(self._heads(self.k_proj(x)), cos, sin)
+        q = rotate(self._heads(self.q_proj(x)), cos, sin)
+        k = rotate(self._heads(self.k_proj(x)), cos, sin)
         v = self._heads(self.v_proj(x))
         if kept is not None:
             k, v = kept.with_new(k, v)
@@ -132,7 +131,7 @@ class Body(nn.Module):
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_epsilon)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        cos, sin = _rotary(tokens.shape[1], self._spec, tokens.device)
+        cos, sin = angles(tokens.shape[1], self._spec.head_width, self._spec.rope_theta, tokens.device)
         x = self.embed_tokens(tokens)
         for layer in self.layers:
             x = layer(x, cos, sin)
@@ -141,7 +140,9 @@ class Body(nn.Module):
     def continued(self, tokens: Tensor, cache: Cache) -> Tensor:
         """The same for tokens that follow those in the cache: one, or the first ones."""
         end = cache.length + tokens.shape[1]
-        cos, sin = (table[cache.length :] for table in _rotary(end, self._spec, tokens.device))
+        cos, sin = (
+            table[cache.length :] for table in angles(end, self._spec.head_width, self._spec.rope_theta, tokens.device)
+        )
         x = self.embed_tokens(tokens)
         for layer, kept in zip(self.layers, cache.layers, strict=True):
             x = layer(x, cos, sin, kept)
@@ -186,16 +187,9 @@ class Llama(nn.Module):
         last = self.model.continued(tokens[None, cache.length :], cache)[0, -1]
         return self.lm_head(last).float(), cache
 
-    @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw normal weights; matrices that write to the residual stream are scaled by 1/√(2·layers) (GPT-2)."""
-        for name, tensor in self.named_parameters():
-            if tensor.dim() == 1:
-                tensor.fill_(1.0)
-                continue
-            residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-            std = INITIAL_STD / math.sqrt(2 * self.spec.layers) if residual else INITIAL_STD
-            tensor.normal_(0.0, std, generator=generator)
+        """See `draw_weights`."""
+        draw_weights(self, self.spec.layers, ("o_proj.weight", "down_proj.weight"), generator)
 
 
 @TASKS.register("llama")
@@ -253,16 +247,3 @@ class LlamaTask(Task):
 @lru_cache(maxsize=16)
 def _manifest_of(spec: LlamaSpec) -> tuple[Parameter, ...]:
     return manifest(LlamaTask(spec).model("meta"))
-
-
-def _rotary(length: int, spec: LlamaSpec, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin of the angles, each [length, head_width / 2]."""
-    exponent = torch.arange(0, spec.head_width, 2, device=device, dtype=torch.float32) / spec.head_width
-    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), spec.rope_theta**-exponent)
-    return angles.cos(), angles.sin()
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + half) of the last dimension of x [batch, heads, length, head_width]."""
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

@@ -79,7 +79,7 @@ def _manifest_of(spec: TimmSpec) -> tuple[Parameter, ...]:
 
 
 def _arguments(spec: TimmSpec) -> dict[str, Any]:
-    """What this model takes beside the number of classes. Some models are built for one size of image."""
+    """Arguments of this model beside the number of classes. Some models are built for one size of image."""
     timm = import_extra("timm", "images")
     fixed = timm.get_pretrained_cfg(spec.name).fixed_input_size
     arguments = {"in_chans": spec.channels} | ({"img_size": spec.image_size} if fixed else {})

@@ -1,4 +1,4 @@
-"""What a sink has written, kept in the state directory, so that a restarted coordinator continues its curves.
+"""Keeps a sink's newest steps and totals in the state directory. So a restarted coordinator continues its curves.
 
 The ledger has every token, but neither the bytes nor what a sink got. The memory is written after the points, so a
 coordinator that is killed in between forgets the bytes of one step. It never repeats a step of the training curve,

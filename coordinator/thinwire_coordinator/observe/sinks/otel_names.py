@@ -17,7 +17,7 @@ PROCESS = {
     "process_virtual_memory_bytes": ("process.memory.virtual", "By"),
     "process_open_fds": ("process.unix.file_descriptor.count", "{file_descriptor}"),
 }
-"""What prometheus_client measures of the process, by OpenTelemetry's semantic conventions for processes."""
+"""Names of what prometheus_client measures of the process, by OpenTelemetry's semantic conventions for processes."""
 PREFIXES = {METRICS.prefix: METRICS.prefix.replace("_", ".")}
 UNITS = {definition.name.removesuffix("_total"): definition.unit for definition in METRICS}
 """Units that no suffix tells."""

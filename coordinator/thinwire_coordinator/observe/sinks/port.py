@@ -1,4 +1,4 @@
-"""What a sink is, and what it gets."""
+"""The interface of a sink, and the items that it receives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Item_contra = TypeVar("Item_contra", contravariant=True)
 
 
 class Sink(Protocol[Item_contra]):
-    """Where items go. One thread calls all methods. They may block and raise anything."""
+    """Receives items. One thread calls all methods. They may block and raise anything."""
 
     def write(self, items: Sequence[Item_contra]) -> None:
         """Write items, in order. When it returns, they have left this process."""

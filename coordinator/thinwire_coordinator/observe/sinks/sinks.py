@@ -31,14 +31,14 @@ from thinwire_proto.errors import ConfigError
 
 TENSORBOARD, WANDB, OTLP = "tensorboard", "wandb", "otlp"
 MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", OTLP: "opentelemetry.exporter.otlp.proto.http"}
-"""What each sink needs to be installed. The extras have the names of the sinks."""
+"""The package that each sink needs. The extras have the names of the sinks."""
 OUTCOMES = ("written", "dropped", "failed")
 CONTRACT_DIGITS = 16
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """Where each sink writes; None: there is no such sink."""
+    """The target of each sink; None: there is no such sink."""
 
     tensorboard: Path | None = None
     wandb: str | None = None

@@ -1,4 +1,4 @@
-"""What a reader gets and gives."""
+"""The interface of a reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Document = str | Tokens
 
 @dataclass(frozen=True)
 class Reading:
-    """What readers need to know besides the file.
+    """Settings of readers besides the file.
 
     text_key: the key or column that has the text. end, vocabulary: of the tokenizer, for files of tokens. problems:
     takes what cannot be read. advance: told how many bytes of the file were read.
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
 
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""What decompression raises on a damaged or truncated file, besides an OSError without a number."""
+"""Errors of decompression on a damaged or truncated file, besides an OSError without a number."""
 
 
 def is_damage(error: Exception) -> bool:

@@ -67,7 +67,7 @@ class Link:
         self._close = close
         self._session = ""
         self.abilities = ABILITIES[PROTOCOL]
-        """What may be asked of the coordinator; after `join`."""
+        """The abilities of the coordinator. Available after `join`."""
 
     async def close(self) -> None:
         await self._close()
