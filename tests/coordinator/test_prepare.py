@@ -61,7 +61,7 @@ def test_the_folder_holds_what_the_manifest_names_and_no_more(tmp_path: Path, to
     (out / BLOBS_FOLDER / ("0" * 64)).write_text("left over")
     made = prepared(out, write_lines(tmp_path / "a.jsonl", TEXTS), tokenizer=str(tokenizer))
     assert {path.name for path in out.iterdir()} == {MANIFEST_FILE, BLOBS_FOLDER}
-    written = read_manifest((out / MANIFEST_FILE).read_bytes(), made.manifest_hash)
+    written = read_manifest(Manifest, (out / MANIFEST_FILE).read_bytes(), made.manifest_hash)
     assert written == made.manifest
     assert {path.name for path in (out / BLOBS_FOLDER).iterdir()} == {blob.hash for blob in written.blobs()}
 

@@ -8,7 +8,7 @@ from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
 from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.prepared import sizes_of_manifest
 from thinwire_proto.contract import ModelSpec, RunSpec
-from thinwire_proto.data.manifest import read_manifest
+from thinwire_proto.data.manifest import Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.task import Made, complete_model, data_kind_of
 
@@ -53,7 +53,7 @@ def model_of(spec: ModelSpec) -> ModelSpec:
 def sizes_of(made: Made) -> DataFacts:
     """The facts of data that were made for a run."""
     try:
-        return sizes_of_manifest(read_manifest(made.file), getattr(made.spec, "weights", None))
+        return sizes_of_manifest(read_manifest(Manifest, made.file), getattr(made.spec, "weights", None))
     except PayloadError:  # data of a kind that has no manifest
         train_bytes = getattr(made.spec, "train_bytes", 0)
         tokens = {made.spec.kind: train_bytes} if train_bytes else {}

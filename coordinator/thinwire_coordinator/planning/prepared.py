@@ -14,7 +14,7 @@ PREPARE = "make one with `thinwire-coordinator prepare`"
 def read_prepared(folder: Path) -> Manifest:
     """The manifest of a folder that `prepare` wrote. Raises ConfigError."""
     try:
-        return read_manifest((folder / MANIFEST_FILE).read_bytes())
+        return read_manifest(Manifest, (folder / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
         what = "has no " + MANIFEST_FILE if folder.is_dir() else "is no folder"
         raise ConfigError(f"{folder} {what}, so it has no prepared data; {PREPARE}") from None

@@ -7,15 +7,13 @@ A shard is a sequence of records: the number of the class as uint32, little-endi
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from thinwire_proto.contract.data.images import CHANNELS
 from thinwire_proto.contract.sections import Section, canonical_json
 from thinwire_proto.data.manifest import Shard
-from thinwire_proto.errors import PayloadError
 
 LABEL_BYTES = 4
 
@@ -45,14 +43,3 @@ class ImageManifest(Section):
 
     def written(self) -> bytes:
         return canonical_json(self.model_dump(mode="json"))
-
-
-def read_image_manifest(data: bytes, expected_hash: str = "") -> ImageManifest:
-    """Read a manifest. Raises PayloadError if it is malformed, or not the one with `expected_hash`."""
-    found = hashlib.sha256(data).hexdigest()
-    if expected_hash and found != expected_hash:
-        raise PayloadError(f"the manifest has hash {found[:16]}…; the contract names {expected_hash[:16]}…")
-    try:
-        return ImageManifest.model_validate_json(data)
-    except ValidationError as error:
-        raise PayloadError(f"the manifest cannot be read: {error.errors()[0]['msg']}") from None

@@ -14,8 +14,8 @@ import torch
 from thinwire_proto.blobs import Blob, BlobMissing, Blobs
 from thinwire_proto.contract import Contract, DataSpec, RunSpec
 from thinwire_proto.contract.data.images import CHANNELS, ImagesSpec
-from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest, read_image_manifest
-from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard
+from thinwire_proto.data.image_manifest import LABEL_BYTES, ImageManifest
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Shard, read_manifest
 from thinwire_proto.data.shard_order import ShardOrder
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.task import DATA_KINDS, Batch, DataKind, DataSource, HeldOutSet, Made
@@ -112,7 +112,7 @@ class ImagesKind(DataKind):
         folder = Path(spec.folder)
         try:
             file = (folder / MANIFEST_FILE).read_bytes()
-            manifest = read_image_manifest(file)
+            manifest = read_manifest(ImageManifest, file)
         except FileNotFoundError:
             raise ConfigError(f"data.folder: {folder} has no {MANIFEST_FILE}; {PREPARE}") from None
         except OSError as error:
@@ -136,7 +136,7 @@ class ImagesKind(DataKind):
 
     def open(self, file: bytes, contract: Contract, blobs: Blobs) -> Images:
         spec = images_of(contract.data)
-        manifest = read_image_manifest(file, spec.manifest_hash)
+        manifest = read_manifest(ImageManifest, file, spec.manifest_hash)
         if (len(manifest.classes), manifest.image_size) != (spec.classes, spec.image_size):
             raise PayloadError("the manifest has the right hash, but its classes or its size differ from the contract")
         return Images(manifest, spec, blobs)

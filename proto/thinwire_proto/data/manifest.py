@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -82,12 +82,15 @@ class Manifest(Section):
         return canonical_json(self.model_dump(mode="json"))
 
 
-def read_manifest(data: bytes, expected_hash: str = "") -> Manifest:
-    """Read a manifest. Raises PayloadError if it is malformed, or not the one with `expected_hash`."""
+AnyManifest = TypeVar("AnyManifest", bound=Section)
+
+
+def read_manifest(kind: type[AnyManifest], data: bytes, expected_hash: str = "") -> AnyManifest:
+    """Read a manifest of a kind. Raises PayloadError if it is malformed, or not the one with `expected_hash`."""
     found = hashlib.sha256(data).hexdigest()
     if expected_hash and found != expected_hash:
         raise PayloadError(f"the manifest has hash {found[:16]}…; the contract names {expected_hash[:16]}…")
     try:
-        return Manifest.model_validate_json(data)
+        return kind.model_validate_json(data)
     except ValidationError as error:
         raise PayloadError(f"the manifest cannot be read: {error.errors()[0]['msg']}") from None

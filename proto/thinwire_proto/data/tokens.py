@@ -194,7 +194,7 @@ class TokensKind(DataKind):
 
     def open(self, file: bytes, contract: Contract, blobs: Blobs) -> TokenShards:
         spec, context = tokens_of(contract.data), contract.model.context
-        manifest = read_manifest(file, spec.manifest_hash)
+        manifest = read_manifest(Manifest, file, spec.manifest_hash)
         if manifest.vocabulary != spec.vocabulary:
             raise PayloadError(
                 f"the manifest has {manifest.vocabulary} tokens in its vocabulary; the contract says {spec.vocabulary}"
@@ -217,7 +217,7 @@ def _read_manifest_of(folder: Path) -> tuple[bytes, Manifest]:
     path = folder / MANIFEST_FILE
     try:
         file = path.read_bytes()
-        return file, read_manifest(file)
+        return file, read_manifest(Manifest, file)
     except FileNotFoundError:
         raise ConfigError(f"data.folder: {folder} has no {MANIFEST_FILE}; {PREPARE}") from None
     except OSError as error:
