@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deploy.local_swarm.processes import BIN
-from support.modules import beside_the_tests
+from support.modules import TESTS, beside_the_tests
 
 PROGRAMS = {"thinwire-coordinator": "thinwire_coordinator.__main__", "thinwire-node": "thinwire_node.__main__"}
 IMPORTED = (*PROGRAMS.values(), "thinwire_coordinator.cli.serve", "thinwire_node.cli.start", "thinwire_proto.models")
@@ -84,6 +84,7 @@ class ForkServer:
                 command,
                 pass_fds=[theirs.fileno()],
                 env=beside_the_tests(),
+                cwd=TESTS.parent,  # a test may have changed the folder before it starts the first process
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
