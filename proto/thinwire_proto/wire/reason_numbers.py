@@ -18,6 +18,8 @@ NUMBERS: dict[Reason, pb.Receipt.Reason.ValueType] = {
     Reason.VOID: pb.Receipt.REASON_VOID,
     Reason.NOTHING_TRAINED: pb.Receipt.REASON_NOTHING_TRAINED,
     Reason.UNKNOWN: pb.Receipt.REASON_UNKNOWN,
+    Reason.SIGNATURE: pb.Receipt.REASON_SIGNATURE,
+    Reason.SUSPECTED: pb.Receipt.REASON_SUSPECTED,
 }
 _REFUSALS: dict[int, Reason] = {number: reason for reason, number in NUMBERS.items() if reason is not Reason.COUNTED}
 

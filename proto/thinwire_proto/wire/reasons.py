@@ -20,3 +20,5 @@ class Reason(Enum):
     VOID = "void"
     NOTHING_TRAINED = "nothing_trained"
     UNKNOWN = "unknown"
+    SIGNATURE = "signature"
+    SUSPECTED = "suspected"

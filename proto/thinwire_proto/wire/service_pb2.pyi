@@ -3,6 +3,9 @@
 isort:skip_file
 The messages between node and coordinator. docs/wire.md describes the payloads inside, which are msgpack and zstandard.
 Only nodes open connections. The contract bounds every size, and the bound is checked before a byte is read.
+
+After Join, each call carries the session's secret in its metadata, under the key `thinwire-session`. Without a
+session, only Hello and Join are answered, and Status without what it says about nodes.
 """
 
 from collections import abc as _abc
@@ -22,6 +25,54 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class HelloRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """Random, 32 bytes."""
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HelloRequest: _TypeAlias = HelloRequest  # noqa: Y015
+
+@_typing.final
+class HelloReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """Ed25519, 32 bytes. The invite holds the key's fingerprint."""
+    challenge: _builtins.bytes
+    """To be answered in Join, once and within `CHALLENGE_S`."""
+    signature: _builtins.bytes
+    """By the public key, over the statement `hello`."""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+        challenge: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["challenge", b"challenge", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HelloReply: _TypeAlias = HelloReply  # noqa: Y015
+
+@_typing.final
 class JoinRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -34,6 +85,10 @@ class JoinRequest(_message.Message):
     REPLICA_STEP_FIELD_NUMBER: _builtins.int
     MOMENTUM_FIELD_NUMBER: _builtins.int
     PROTOCOL_OLDEST_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """The newest version of the protocol that the node speaks."""
     contract: _builtins.bytes
@@ -49,6 +104,13 @@ class JoinRequest(_message.Message):
     """The step of the replica that the node holds on disk or in memory, if it holds one."""
     protocol_oldest: _builtins.int
     """The oldest version of the protocol that the node speaks. 0: only the newest."""
+    public_key: _builtins.bytes
+    """Ed25519, 32 bytes. The node's id is the first half of its SHA-256."""
+    token: _builtins.bytes
+    """Of the invite; empty if the node has none and the coordinator knows it."""
+    challenge: _builtins.bytes
+    signature: _builtins.bytes
+    """By the public key, over the statement `join`."""
     @_builtins.property
     def momentum(self) -> Global___KeptMomentum:
         """The node's momentum, if it has one."""
@@ -65,10 +127,14 @@ class JoinRequest(_message.Message):
         replica_step: _builtins.int | None = ...,
         momentum: Global___KeptMomentum | None = ...,
         protocol_oldest: _builtins.int = ...,
+        public_key: _builtins.bytes = ...,
+        token: _builtins.bytes = ...,
+        challenge: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "momentum", b"momentum", "replica_step", b"replica_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "replica_step", b"replica_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "challenge", b"challenge", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "public_key", b"public_key", "replica_step", b"replica_step", "signature", b"signature", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_step: _TypeAlias = _typing.Literal["replica_step"]  # noqa: Y015
     _WhichOneofArgType__replica_step: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step"]  # noqa: Y015
@@ -120,7 +186,7 @@ class JoinReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     contract: _builtins.bytes
     session: _builtins.str
-    """Names this node in the other calls, until either side restarts."""
+    """The secret of the session, for the metadata of the other calls, until either side restarts."""
     step: _builtins.int
     take_snapshot: _builtins.bool
     """The node must fetch the newest snapshot: it has no replica, or the updates since then are larger than the snapshot."""
@@ -466,6 +532,7 @@ class ContributionHeader(_message.Message):
     BASE_STEP_FIELD_NUMBER: _builtins.int
     TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     term: _builtins.int
     round: _builtins.int
@@ -487,6 +554,8 @@ class ContributionHeader(_message.Message):
     """The last position trained on at the extraction. The samples of the lease up to it are used up."""
     skipped: _builtins.int
     """Samples of the lease that the node passed over since its previous contribution, because it could not read their data."""
+    signature: _builtins.bytes
+    """By the node's key, over the statement `contribution`."""
     def __init__(
         self,
         *,
@@ -503,10 +572,11 @@ class ContributionHeader(_message.Message):
         base_step: _builtins.int = ...,
         trained_through: _builtins.int | None = ...,
         skipped: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "skipped", b"skipped", "step", b"step", "term", b"term", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "signature", b"signature", "skipped", b"skipped", "step", b"step", "term", b"term", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
@@ -592,6 +662,10 @@ class Receipt(_message.Message):
         """The node trained nothing in this round, and said so."""
         REASON_UNKNOWN: Receipt._Reason.ValueType  # 11
         """No such contribution is in the ledger, and its round is over."""
+        REASON_SIGNATURE: Receipt._Reason.ValueType  # 12
+        """The signature is not by this node's key over this contribution: term, round, node, body and samples."""
+        REASON_SUSPECTED: Receipt._Reason.ValueType  # 13
+        """The coordinator gives this node's votes no weight for now, because it suspects them. The text says why."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
     REASON_NONE: Receipt.Reason.ValueType  # 0
@@ -618,6 +692,10 @@ class Receipt(_message.Message):
     """The node trained nothing in this round, and said so."""
     REASON_UNKNOWN: Receipt.Reason.ValueType  # 11
     """No such contribution is in the ledger, and its round is over."""
+    REASON_SIGNATURE: Receipt.Reason.ValueType  # 12
+    """The signature is not by this node's key over this contribution: term, round, node, body and samples."""
+    REASON_SUSPECTED: Receipt.Reason.ValueType  # 13
+    """The coordinator gives this node's votes no weight for now, because it suspects them. The text says why."""
 
     OUTCOME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -702,21 +780,25 @@ class UpdatePart(_message.Message):
     ROW_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     HEAD_STEP_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     row: _builtins.bytes
     """In the first part of an update only: the canonical row, which names the body's hash and size."""
     data: _builtins.bytes
     head_step: _builtins.int
     """In the first part of an update only: how many steps are sealed now."""
+    signature: _builtins.bytes
+    """In the first part of an update only: by the coordinator's key, over the statement `row`."""
     def __init__(
         self,
         *,
         row: _builtins.bytes = ...,
         data: _builtins.bytes = ...,
         head_step: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "head_step", b"head_step", "row", b"row"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "head_step", b"head_step", "row", b"row", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,8 +100,10 @@ class SwarmServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """The handshake: compares contracts and ledger heads, and opens a session for the node.
-        FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full.
+        """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
+        contracts and ledger heads, and opens a session for the node.
+        FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
+        the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

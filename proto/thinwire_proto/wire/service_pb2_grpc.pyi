@@ -3,6 +3,9 @@
 isort:skip_file
 The messages between node and coordinator. docs/wire.md describes the payloads inside, which are msgpack and zstandard.
 Only nodes open connections. The contract bounds every size, and the bound is checked before a byte is read.
+
+After Join, each call carries the session's secret in its metadata, under the key `thinwire-session`. Without a
+session, only Hello and Join are answered, and Status without what it says about nodes.
 """
 
 from collections import abc as _abc
@@ -34,8 +37,10 @@ class SwarmStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SwarmAsyncStub: ...
     Join: _grpc.UnaryUnaryMultiCallable[_service_pb2.JoinRequest, _service_pb2.JoinReply]
-    """The handshake: compares contracts and ledger heads, and opens a session for the node.
-    FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full.
+    """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
+    contracts and ledger heads, and opens a session for the node.
+    FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
+    the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
     """
     Attend: _grpc.UnaryStreamMultiCallable[_service_pb2.AttendRequest, _service_pb2.Announcement]
     """The node holds the head's parameters and wants to train. It is active while this stream is open."""
@@ -66,8 +71,10 @@ class SwarmStub:
 class SwarmAsyncStub(SwarmStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_service_pb2.JoinRequest, _service_pb2.JoinReply]  # type: ignore[assignment]
-    """The handshake: compares contracts and ledger heads, and opens a session for the node.
-    FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full.
+    """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
+    contracts and ledger heads, and opens a session for the node.
+    FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
+    the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
     """
     Attend: _aio.UnaryStreamMultiCallable[_service_pb2.AttendRequest, _service_pb2.Announcement]  # type: ignore[assignment]
     """The node holds the head's parameters and wants to train. It is active while this stream is open."""
@@ -101,8 +108,10 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.JoinRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.JoinReply, _abc.Awaitable[_service_pb2.JoinReply]]:
-        """The handshake: compares contracts and ledger heads, and opens a session for the node.
-        FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full.
+        """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
+        contracts and ledger heads, and opens a session for the node.
+        FAILED_PRECONDITION: contracts or ledgers differ, and the text says how. RESOURCE_EXHAUSTED: the swarm is full, or
+        the node has to wait. PERMISSION_DENIED: the node may not join. The metadata `thinwire-reason` says why in one word.
         """
 
     @_abc_1.abstractmethod

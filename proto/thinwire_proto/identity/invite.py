@@ -1,0 +1,76 @@
+"""The invite: one string that holds all that a volunteer needs to take part in a run.
+
+    twi1_BASE64URL      of: flags, fingerprint, token, address, and the first 4 bytes of the SHA-256 of these
+
+The address is text, `HOST:PORT`. The checksum finds a string that was cut off or mistyped before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from dataclasses import dataclass, field
+
+from thinwire_proto.errors import ConfigError
+
+PREFIX = "twi1_"
+FINGERPRINT_BYTES = 32
+TOKEN_BYTES = 16
+CHECKSUM_BYTES = 4
+INVITE_LENGTH_MAX = 512
+"""In characters. An address has at most 253 for the host, and 6 for the port."""
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
+_PUBLIC_TLS = 1
+_HEAD_BYTES = 1 + FINGERPRINT_BYTES + TOKEN_BYTES
+
+
+@dataclass(frozen=True)
+class Invite:
+    """address: HOST:PORT. fingerprint: SHA-256 of the coordinator's public key. token: the right to enrol.
+
+    public_tls: the TLS certificate at the address is not the coordinator's own but one that browsers accept: the
+    organizer's, or that of a proxy. Then its name is checked, instead of the authority that the coordinator signed.
+    """
+
+    address: str
+    fingerprint: bytes
+    token: bytes = field(repr=False)
+    public_tls: bool = False
+
+    def __str__(self) -> str:
+        data = bytes([self.public_tls * _PUBLIC_TLS]) + self.fingerprint + self.token + self.address.encode()
+        return _encoded(data + _checksum(data))
+
+
+def parse_invite(text: str) -> Invite:
+    """Read an invite. Raises ConfigError."""
+    text = text.strip()
+    if not text.startswith(PREFIX):
+        raise ConfigError(f"this is not an invite: it does not begin with {PREFIX}; ask the organizer for one")
+    body = text.removeprefix(PREFIX)
+    try:
+        data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        if _encoded(data) != text:  # the last letter has bits that mean nothing
+            data = b""
+    except (ValueError, binascii.Error):
+        data = b""
+    content, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
+    if len(text) > INVITE_LENGTH_MAX or len(content) <= _HEAD_BYTES or checksum != _checksum(content):
+        raise ConfigError("this invite is incomplete or mistyped: copy it again, all of it")
+    flags, address = content[0], content[_HEAD_BYTES:].decode("ascii", errors="replace")
+    if flags & ~_PUBLIC_TLS:
+        raise ConfigError("this invite is for a newer thinwire: update thinwire")
+    if not (found := ADDRESS.fullmatch(address)) or not 0 < int(found[2]) < 1 << 16:
+        raise ConfigError("this invite has no valid address: ask the organizer for a new one")
+    fingerprint, token = content[1 : 1 + FINGERPRINT_BYTES], content[1 + FINGERPRINT_BYTES : _HEAD_BYTES]
+    return Invite(address, fingerprint, token, public_tls=bool(flags & _PUBLIC_TLS))
+
+
+def _encoded(data: bytes) -> str:
+    return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()[:CHECKSUM_BYTES]
