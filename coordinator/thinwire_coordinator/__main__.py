@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from thinwire_common.logs import log_to_stderr, logs_json, tell
+from thinwire_common.logs import log_to_stderr, logs_json, print_error, tell
 from thinwire_common.options import read_options
 from thinwire_coordinator.cli.options import CommonOptions
 from thinwire_coordinator.cli.parser import parser
@@ -36,7 +36,7 @@ def _fail(text: str) -> NoReturn:
     if logs_json():
         tell(log, logging.ERROR, "coordinator.failed", text)
     else:
-        print(f"thinwire-coordinator: {text}", file=sys.stderr)
+        print_error("thinwire-coordinator", text)
     sys.exit(1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from thinwire_common.logs import logs_json, tell
+from thinwire_common.logs import logs_json, print_error, tell
 from thinwire_node.cli.parser import parser
 from thinwire_proto.errors import ThinwireError
 
@@ -20,7 +20,7 @@ def main() -> None:
         if logs_json():
             tell(log, logging.ERROR, "node.failed", str(error))
         else:
-            print(f"thinwire-node: {error}", file=sys.stderr)
+            print_error("thinwire-node", error)
         sys.exit(1)
 
 

@@ -1,4 +1,8 @@
-"""Logging as text or as one JSON object per line, and events, which programs may rely on."""
+"""Logging as text or as one JSON object per line, and events, which programs may rely on.
+
+A log may quote strangers. So both formatters write nothing that a terminal would obey or that nobody would see, and a
+line break inside of a message begins no line that looks like another message.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,11 @@ import logging
 import sys
 from datetime import datetime, timezone
 
+from thinwire_proto.clean_text import clean_text, escaped_in_json, shown_as_written
+
 FORMATS = ("text", "json")
+CONTINUED = "\n  "
+ERROR_BYTES_MAX = 8000
 
 
 def tell(log: logging.Logger, level: int, event: str, sentence: str, /, **fields: object) -> None:
@@ -33,12 +41,22 @@ class JsonFormatter(logging.Formatter):
             line |= {"event": event} | getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return escaped_in_json(json.dumps(line, ensure_ascii=False, default=str))
+
+
+class TextFormatter(logging.Formatter):
+    """The time and the message; further lines of it are indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown_as_written(super().format(record)).replace("\n", CONTINUED)
 
 
 def formatter(name: str) -> logging.Formatter:
     """The formatter for one of FORMATS."""
-    return JsonFormatter() if name == "json" else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    return JsonFormatter() if name == "json" else TextFormatter()
 
 
 def log_to_stderr(level: str, name: str = "text") -> None:
@@ -51,6 +69,11 @@ def log_to_stderr(level: str, name: str = "text") -> None:
 def log_to(handler: logging.Handler, level: str) -> None:
     """Log to `handler` only; it replaces all earlier handlers."""
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def print_error(program: str, error: object) -> None:
+    """Write the error that ends a program to stderr, as one line for people."""
+    print(f"{program}: {clean_text(str(error), ERROR_BYTES_MAX)}", file=sys.stderr)
 
 
 def logs_json() -> bool:

@@ -32,7 +32,7 @@ def test_an_event_has_its_id_and_fields_in_json_and_its_sentence_in_both(caplog:
     del second["time"]
     assert second == {"level": "warning", "logger": "thinwire.test", "message": "step 3\nof “x”"}
     texts = [formatter("text").format(record).partition(" ")[2] for record in caplog.records]
-    assert texts == ["round 3 is void: 100% late", "step 3\nof “x”"]
+    assert texts == ["round 3 is void: 100% late", "step 3\n  of “x”"]
 
 
 def test_a_json_log_reads_like_the_text_and_its_events_are_found(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from thinwire_coordinator.round.admission import ContributionClaim, RoundFacts, check_header, weight, why_drop_momentum
-from thinwire_coordinator.swarm.members import Members, readable
+from thinwire_coordinator.swarm.members import Members
 from thinwire_proto.wire.reasons import Reason
 
 CLAIM = ContributionClaim(
@@ -118,5 +118,7 @@ def test_a_full_swarm_forgets_absent_nodes_and_refuses_others() -> None:
 
 
 def test_names_can_be_printed() -> None:
-    assert readable("\x1b[2Jann\n") == "[2Jann"
-    assert len(readable("x" * 1000)) == 64
+    members = Members(3)
+    sent = {"a": "\x1b[2Jann\n", "b": "\u202e", "c": "x" * 1000}
+    named = [members.join(letter * 32, name) for letter, name in sent.items()]
+    assert [member.name for member in named if member] == ["ann", "bbbbbbbb", "x" * 63 + "…"]

@@ -12,6 +12,7 @@ from thinwire_coordinator.chat import chat_prompt
 from thinwire_coordinator.cli.model import replica_of
 from thinwire_coordinator.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
 from thinwire_coordinator.ledger.state_directory import open_state
+from thinwire_proto.clean_text import shown_as_written
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Stateless, task_of
 
@@ -35,10 +36,11 @@ def _print_pieces(first: str, rest: Iterable[str]) -> None:
     """Print pieces of text at once. Ends quietly when the program that reads them has ended."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
+    seen = shown_as_written if sys.stdout.isatty() else str  # strangers trained the model; a file gets what it wrote
     try:
         print(first, end="", flush=True)
         for piece in rest:
-            print(piece, end="", flush=True)
+            print(seen(piece), end="", flush=True)
         print(flush=True)
     except KeyboardInterrupt:
         print(flush=True)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire_common.units import human_bytes
+from thinwire_proto.clean_text import clean_name, clean_text
 from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
 
 BAR_WIDTH = 60
@@ -44,7 +45,7 @@ def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
 
 def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("round", f"{status.round} ({status.rounds_void} void)", "state", status.state)
+    facts.add_row("round", f"{status.round} ({status.rounds_void} void)", "state", Text(clean_text(status.state)))
     newest = f"{status.loss_newest:.3f} at step {status.loss_newest_step}" if status.HasField("loss_newest") else "–"
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
@@ -65,7 +66,7 @@ def _held_out(status: StatusReply) -> Table:
         perplexity = math.exp(min(found.loss, LOSS_MAX))
         shown = f"{perplexity:,.2f}" if perplexity < PERPLEXITY_IN_FULL else f"{perplexity:.1e}"
         bits = f"{found.bits_per_byte:.3f}" if found.bits_per_byte else "–"
-        sets.add_row(Text(found.name), f"{found.loss:.3f}", shown, bits)
+        sets.add_row(Text(clean_name(found.name)), f"{found.loss:.3f}", shown, bits)
     return sets
 
 
@@ -76,7 +77,7 @@ def _nodes(status: StatusReply) -> Table:
     shown = sorted(status.nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
     for node in sorted(shown, key=lambda node: node.name):
         nodes.add_row(
-            Text(node.name),
+            Text(clean_name(node.name)),
             str(node.counted),
             str(node.not_counted),
             f"{node.tokens:,}",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thinwire_coordinator.export.run_facts import Contributor, Curve, RunFacts
 from thinwire_coordinator.export.tokenizer_class import AUTO
+from thinwire_proto.clean_text import clean_name, clean_text
 from thinwire_proto.task import HuggingFaceModel
 from thinwire_proto.version import VERSION
 
@@ -156,7 +157,7 @@ def _contributors(facts: RunFacts) -> Iterator[str]:
 
 def _name(contributor: Contributor) -> str:
     """The name that a stranger chose, as code: Markdown makes no link of it."""
-    name = " ".join(contributor.name.split()).replace("`", "'").replace("|", r"\|")
+    name = clean_name(contributor.name).replace("`", "'").replace("|", r"\|")
     return f"`{name}` ({contributor.node[:8]})" if name else f"({contributor.node[:8]})"
 
 
@@ -198,4 +199,4 @@ def _table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str
 
 def _plain(text: str) -> str:
     """Text such that Markdown shows it as it is, on one line."""
-    return _MARKS.sub(r"\\\1", " ".join(text.split()))
+    return _MARKS.sub(r"\\\1", clean_text(text))

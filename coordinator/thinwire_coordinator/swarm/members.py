@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass, field
 
 from thinwire_coordinator.round.announcements import Announcement
+from thinwire_proto.clean_text import clean_name
 from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
 
 NODE_ID = re.compile(r"[0-9a-f]{32}")
-NAME_LENGTH_MAX = 64
 
 
 class NewestAnnouncement:
@@ -73,7 +73,7 @@ class Members:
                 return None
             member = self.by_id[node_id] = Member(node_id, "", "")
         self.by_session.pop(member.session, None)
-        member.name = readable(name) or node_id[:8]
+        member.name = clean_name(name) or node_id[:8]
         member.session = f"{self.randomness.getrandbits(128):032x}"
         member.calls = set()
         member.leaving = False
@@ -100,8 +100,3 @@ class Members:
         del self.by_id[member.node_id]
         self.by_session.pop(member.session, None)
         return True
-
-
-def readable(name: str) -> str:
-    """Make a name safe to print on any terminal: remove control characters and limit the length."""
-    return "".join(letter for letter in name if letter.isprintable())[:NAME_LENGTH_MAX].strip()

@@ -10,7 +10,9 @@ from typing import Any
 from thinwire_coordinator.observe.history import History, Manner, Share
 from thinwire_coordinator.observe.series import Bucket
 from thinwire_coordinator.swarm.counts import NodeCounts
+from thinwire_coordinator.swarm.events import Sampled
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
+from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
 from thinwire_proto.wire.reasons import Reason
 
@@ -177,7 +179,7 @@ def volunteers(swarm: SwarmView, history: History) -> Plain:
     by_id = swarm.members
 
     def name(node: str) -> str:
-        return by_id[node].name if node in by_id else history.names.get(node, node[:8])
+        return by_id[node].name if node in by_id else clean_name(history.names.get(node, "")) or node[:8]
 
     rows = [
         {"name": name(node), "tokens": share.tokens, "rounds": share.rounds, "share": _short(share.tokens / total)}
@@ -203,8 +205,12 @@ def details(swarm: SwarmView, history: History) -> Plain:
         "run": run_of(swarm),
         "volunteers": volunteers(swarm, history),
         "voids": voids,
-        "sample": {"step": sample.step, "prompt": sample.prompt, "text": _readable(sample.text)} if sample else None,
+        "sample": _sample(sample) if sample else None,
     }
+
+
+def _sample(sample: Sampled) -> Plain:
+    return {"step": sample.step, "prompt": sample.prompt, "text": shown_as_written(sample.text)}
 
 
 def series(history: History, points: int, held_out: str = "") -> Plain:
@@ -240,11 +246,6 @@ def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
 def _short(number: float | None) -> float | None:
     """Round to four decimals, which is enough for charts. Returns None if not finite, because JSON has no infinity."""
     return None if number is None or not math.isfinite(number) else round(number, 4)
-
-
-def _readable(text: str) -> str:
-    """Replace control characters, which people cannot read."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def _counted(count: int, what: str) -> str:

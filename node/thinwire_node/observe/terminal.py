@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.text import Text
 
 from thinwire_node.observe.report import Report
-from thinwire_node.observe.view import lines, printable
+from thinwire_node.observe.view import lines
 from thinwire_proto import limits
+from thinwire_proto.clean_text import shown_as_written
 
 LOG_LINES_MAX = 1000
 """Log lines kept while the terminal is stopped. The oldest are dropped first."""
@@ -67,7 +68,7 @@ class Terminal(logging.Handler):
         self._wake.set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log_lines.extend(printable(line) for line in self.format(record).split("\n"))
+        self._log_lines.extend(shown_as_written(self.format(record)).replace("\t", " ").split("\n"))
         self._wake.set()
 
     def close(self) -> None:

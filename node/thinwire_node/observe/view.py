@@ -9,6 +9,7 @@ from rich.text import Text
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.observe.report import Report
+from thinwire_proto.clean_text import clean_name, clean_text
 
 LABEL_WIDTH = 13
 TWO_COLUMNS_FROM = 72
@@ -16,14 +17,9 @@ BAR_WIDTH_MAX = 40
 UNKNOWN = "–"
 
 
-def printable(text: str) -> str:
-    """Replace control characters, so that text from others cannot control the terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
 def lines(report: Report, width: int) -> list[Text]:
     """The lines of the view, at most `width` characters wide. Uses two columns if they fit."""
-    head = Text.assemble(("thinwire", "bold"), f" · {printable(report.name)} · ", (printable(report.words), "green"))
+    head = Text.assemble(("thinwire", "bold"), f" · {clean_name(report.name)} · ", (clean_text(report.words), "green"))
     pairs = _pairs(report)
     if width >= TWO_COLUMNS_FROM:
         half = width // 2
@@ -78,7 +74,7 @@ def _remarks(report: Report) -> list[Text]:
     """Lines for rare events, shown only after they have happened."""
     given, found = report.given, []
     if given.not_counted:
-        found.append(_pair("not counted", f"{given.not_counted:,}, most recently: {printable(given.not_counted_why)}"))
+        found.append(_pair("not counted", f"{given.not_counted:,}, most recently: {clean_text(given.not_counted_why)}"))
     if given.micro_batches_dropped:
         found.append(_pair("dropped", f"{given.micro_batches_dropped:,} micro-batches that were not finite"))
     if given.gradients_dropped:

@@ -18,6 +18,7 @@ from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, Refused, SealedU
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract, DemoSpec, Magnitude
 from thinwire_proto.errors import ContractError, PayloadError, RemoteError, ReplicaError
 from thinwire_proto.exact.replica import Replica
@@ -266,7 +267,7 @@ async def _stream(call: Any) -> AsyncIterator[Any]:
 
 
 def _plain(error: grpc.aio.AioRpcError) -> RemoteError:
-    text = error.details() or error.code().name.lower()
+    text = clean_text(error.details() or "") or error.code().name.lower()
     if error.code() == grpc.StatusCode.OUT_OF_RANGE:
         return BeyondTheEnd(text)
     return LinkLost(text) if error.code() in LOST else Refused(text)

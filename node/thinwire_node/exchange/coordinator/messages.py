@@ -1,4 +1,6 @@
-"""Converts between wire messages and the port's types. No other package of the node uses protobuf."""
+"""Converts between wire messages and the port's types. No other package of the node uses protobuf.
+
+A coordinator is a stranger: every text that it sends is cleaned here (`thinwire_proto.clean_text`)."""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from thinwire_node.exchange.port import (
     RunComplete,
     Waiting,
 )
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import parse_contract
+from thinwire_proto.errors import ContractError
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import reason_of
 
@@ -26,7 +30,11 @@ def momentum_message(claim: MomentumClaim | None) -> pb.KeptMomentum | None:
 
 def admission(reply: pb.JoinReply) -> Admission:
     """Convert a reply to Join. Raises ContractError."""
-    return Admission(parse_contract(reply.contract), reply.step, reply.take_snapshot, reply.drop_momentum)
+    try:
+        contract = parse_contract(reply.contract)
+    except ContractError as error:  # it quotes the contract
+        raise ContractError(clean_text(str(error))) from None
+    return Admission(contract, reply.step, reply.take_snapshot, clean_text(reply.drop_momentum))
 
 
 def announcement(message: pb.Announcement) -> Announcement:
@@ -47,7 +55,7 @@ def announcement(message: pb.Announcement) -> Announcement:
         )
     if message.state == pb.Announcement.STATE_COMPLETE:
         return RunComplete(message.step)
-    return Waiting(message.step, message.text)
+    return Waiting(message.step, clean_text(message.text))
 
 
 def evaluation_part(part: EvaluationPart) -> pb.EvaluationPart:
@@ -72,4 +80,4 @@ def header(claim: Claim) -> pb.ContributionHeader:
 
 def outcome(receipt: pb.Receipt) -> Outcome:
     arrived = receipt.arrived_us / 1e6 if receipt.arrived_us else None
-    return Outcome(reason_of(receipt), receipt.text, receipt.step, arrived)
+    return Outcome(reason_of(receipt), clean_text(receipt.text), receipt.step, arrived)
