@@ -23,7 +23,7 @@ from thinwire_proto.task import task_of
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "run-file.md"
 OPENING = """# The run file
 
-A run file is a [TOML](https://toml.io) file with up to seven sections. Every key has a default, so an empty file is a
+A run file is a [TOML](https://toml.io) file with up to eight sections. Every key has a default, so an empty file is a
 run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the guide to running one.
 
 Everything in a run file is what the coordinator and all nodes must agree on. When the run is created, it becomes the
@@ -34,7 +34,7 @@ Sections with `kind` have several kinds, each with its own keys. An unknown key 
 
 `python -m tools.run_reference` generates this page from the code.
 """
-SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "exchange")
+SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "aggregation", "exchange")
 POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 HEAD = "| key | values | default | unit | meaning |\n|---|---|---|---|---|"
 DEFAULT_KINDS = {union.section: union.kind_of({}) for union in UNIONS}

@@ -20,6 +20,8 @@ COORDINATOR_BYTES_A_PARAMETER = 18
 """Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
 COORDINATOR_TILE_BYTES_A_PARAMETER = 6
 """More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
+COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER = 2
+"""More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
 FROZEN_BYTES_A_PARAMETER = 4
 STATE_BYTES_A_PARAMETER = 12
 """The files of a node: parameters, momentum and second moment in float32. Twice that while it replaces them."""
@@ -46,6 +48,7 @@ def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     """Peak memory of the coordinator."""
     each = COORDINATOR_BYTES_A_PARAMETER
     each += COORDINATOR_TILE_BYTES_A_PARAMETER if run.demo.magnitude == "tile" else 0
+    each += COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER if run.aggregation.kind != "vote" else 0
     return PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen
 
 

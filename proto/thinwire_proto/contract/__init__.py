@@ -5,6 +5,10 @@ that both ends compare. `reading` parses and checks it. Settings of one process 
 of the contract.
 """
 
+from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
+from thinwire_proto.contract.aggregation.quorum import QuorumSpec
+from thinwire_proto.contract.aggregation.trimmed import TrimmedSpec
+from thinwire_proto.contract.aggregation.vote import VoteSpec
 from thinwire_proto.contract.contract import Contract
 from thinwire_proto.contract.data import DATA, DataSpec, Order
 from thinwire_proto.contract.data.corpus import CorpusSpec
@@ -35,6 +39,7 @@ from thinwire_proto.contract.sections import (
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 __all__ = [
+    "AGGREGATIONS",
     "CONTRACT_BYTES_MAX",
     "DATA",
     "EXCHANGES",
@@ -43,6 +48,7 @@ __all__ = [
     "TENSOR_ELEMENTS_MAX",
     "TILE_EDGE",
     "WEIGHT_SUM_MAX",
+    "AggregationSpec",
     "Contract",
     "CorpusSpec",
     "DataSpec",
@@ -56,6 +62,7 @@ __all__ = [
     "ModelSpec",
     "Order",
     "Parameter",
+    "QuorumSpec",
     "RoundSpec",
     "RuleSpec",
     "RunSpec",
@@ -63,6 +70,8 @@ __all__ = [
     "Section",
     "StarSpec",
     "TaggedUnion",
+    "TrimmedSpec",
+    "VoteSpec",
     "canonical_json",
     "contract_like",
     "differences",

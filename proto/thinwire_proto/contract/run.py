@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
+from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
+from thinwire_proto.contract.aggregation.vote import VoteSpec
 from thinwire_proto.contract.data import DATA, DataSpec
 from thinwire_proto.contract.data.corpus import CorpusSpec
 from thinwire_proto.contract.demo import DemoSpec
@@ -19,7 +21,7 @@ from thinwire_proto.contract.rules.demo import DemoRuleSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import Section
 
-UNIONS = (MODELS, DATA, RULES, EXCHANGES)
+UNIONS = (MODELS, DATA, RULES, AGGREGATIONS, EXCHANGES)
 
 
 class RunSpec(Section):
@@ -29,6 +31,7 @@ class RunSpec(Section):
     data: Annotated[DataSpec, DATA] = CorpusSpec()
     demo: DemoSpec = DemoSpec()
     rule: Annotated[RuleSpec, RULES] = DemoRuleSpec()
+    aggregation: Annotated[AggregationSpec, AGGREGATIONS] = VoteSpec()
     exchange: Annotated[ExchangeSpec, EXCHANGES] = StarSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     round: RoundSpec = RoundSpec()
@@ -47,5 +50,6 @@ class RunSpec(Section):
     def _relations(self) -> RunSpec:
         self.rule.check(self.demo, self.schedule)
         self.data.check(self.model)
+        self.aggregation.check(self.demo)
         self.exchange.check(self.demo, self.round)
         return self

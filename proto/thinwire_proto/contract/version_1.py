@@ -29,7 +29,11 @@ RENAMED = {("demo", "k_down"): "update_topk", ("model", "family"): "kind", ("rul
 RENAMED_VALUES = {("round", "pace", "quorum"): "barrier"}
 UNUSED_BY_DEMO = {"beta1": 0.9, "beta2": 0.95, "micro_batch": 8, "weight_decay": 0.0}
 """Keys of the rule `demo` in format 1, which always had these values."""
-MEANT: dict[str, dict[str, Any]] = {"data": {"kind": "corpus", "order": "argsort"}, "exchange": {"kind": "star"}}
+MEANT: dict[str, dict[str, Any]] = {
+    "data": {"kind": "corpus", "order": "argsort"},
+    "exchange": {"kind": "star"},
+    "aggregation": {"kind": "vote"},
+}
 """The meaning of keys that contracts of version 1 do not have."""
 
 Document = dict[str, Any]

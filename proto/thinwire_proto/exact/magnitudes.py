@@ -24,6 +24,7 @@ from thinwire_proto.exact.decode import SHIFT, VOTE_MAX
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.transform import BASIS_MAX
+from thinwire_proto.exact.two_sided import TwoSidedMerger
 from thinwire_proto.exact.votes import (
     Components,
     Merged,
@@ -135,7 +136,13 @@ def rounded(scales: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
 
 
 def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
-    """Create the merger for the contract's kind of votes, for the update of `step`."""
+    """Create the merger for the contract's kind of votes and its aggregation rule, for the update of `step`.
+
+    Raises ContractError if this thinwire has no such rule.
+    """
     if run.demo.magnitude == "tile":
         return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate)
-    return Merger(layout.components, topk_selection(run.demo, layout, step))
+    selection = topk_selection(run.demo, layout, step)
+    if run.aggregation.kind == "vote":
+        return Merger(layout.components, selection)
+    return TwoSidedMerger(layout.components, run.aggregation, selection)

@@ -101,12 +101,19 @@ class Merger:
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
         self._weight += weight
+        self._add(votes, weight)
+
+    def _add(self, votes: Votes, weight: int) -> None:
         signs = tensor_of(votes.positive).to(torch.int16).mul_(2).sub_(1)
         add_at(self._sum, votes.components, signs.mul_(weight))
 
+    def _values(self, part: slice) -> npt.NDArray[np.int16]:
+        """The merged votes of a range of components, int16."""
+        return self._sum[part]
+
     def merged(self) -> Merged:
         """The merged votes. Beside the sum and the result, it needs memory for one chunk only."""
-        count_max = int(np.count_nonzero(self._sum))
+        count_max = sum(int(np.count_nonzero(self._values(part))) for part in _ranges(len(self._sum)))
         if self._selection is not None:
             count_max = min(count_max, self._selection.layout.selected_max(self._selection.update_topk))
         components, values, count = np.empty(count_max, np.int64), np.empty(count_max, np.int16), 0
@@ -120,23 +127,36 @@ class Merger:
         return Merged(components, values)
 
     def _chunks(self) -> Iterator[tuple[int, npt.NDArray[np.int16], npt.NDArray[np.int64]]]:
-        """Yield the sum in chunks: (first component, part of the sum, selected positions in that part)."""
+        """Yield the merged votes in chunks: (first component, merged votes, selected positions in them)."""
         if self._selection is None:
-            for first in range(0, len(self._sum), CHUNK):
-                part = self._sum[first : first + CHUNK]
-                yield first, part, nonzero_positions(part)
+            for part in _ranges(len(self._sum)):
+                values = self._values(part)
+                yield part.start, values, nonzero_positions(values)
             return
-        for first, tile, size, part in tiles_in_chunks(self._sum, self._selection.layout):
-            yield first, part, self._selection.positions(part, size, tile)
+        for part, tile, size in tile_ranges(self._selection.layout):
+            values = self._values(part)
+            yield part.start, values, self._selection.positions(values, size, tile)
+
+
+def _ranges(components: int) -> Iterator[slice]:
+    """Split a flat buffer in tile space into chunks."""
+    for first in range(0, components, CHUNK):
+        yield slice(first, first + CHUNK)
 
 
 def tiles_in_chunks(flat: npt.NDArray[Kind], layout: TileLayout) -> Iterator[tuple[int, int, int, npt.NDArray[Kind]]]:
     """Split a flat buffer in tile space between tiles: (first component, first tile, components of a tile, part)."""
+    for part, tile, size in tile_ranges(layout):
+        yield part.start, tile, size, flat[part]
+
+
+def tile_ranges(layout: TileLayout) -> Iterator[tuple[slice, int, int]]:
+    """Split the tile space into chunks of whole tiles: (range, first tile, components of a tile)."""
     start = tile = 0
     for size, tiles in ((MATRIX_COMPONENTS, layout.matrix_tiles), (VECTOR_COMPONENTS, layout.vector_tiles)):
         for offset in range(0, tiles, CHUNK // size):
-            first, last = start + offset * size, start + min(tiles, offset + CHUNK // size) * size
-            yield first, tile + offset, size, flat[first:last]
+            last = start + min(tiles, offset + CHUNK // size) * size
+            yield slice(start + offset * size, last), tile + offset, size
         start, tile = start + tiles * size, tile + tiles
 
 

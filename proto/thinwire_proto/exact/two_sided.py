@@ -1,0 +1,30 @@
+"""Merges sign votes under an aggregation rule that looks at both sides of a component (`quorum`, `trimmed`)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from thinwire_proto.contract import AggregationSpec
+from thinwire_proto.exact.aggregation import RULES
+from thinwire_proto.exact.votes import Merger, Selection, Votes, add_at
+
+
+class TwoSidedMerger(Merger):
+    """Adds up the votes for + and for − as they arrive; uses four bytes of memory a component."""
+
+    def __init__(self, components: int, spec: AggregationSpec, selection: Selection | None = None) -> None:
+        super().__init__(components, selection)  # its sum holds the votes for +
+        self._negative = np.zeros(components, np.int16)
+        self._rule = partial(RULES[spec.kind], spec)
+
+    def _add(self, votes: Votes, weight: int) -> None:
+        for side, chosen in ((self._sum, votes.positive), (self._negative, ~votes.positive)):
+            components = votes.components[chosen]
+            add_at(side, components, torch.full((len(components),), weight, dtype=torch.int16))
+
+    def _values(self, part: slice) -> npt.NDArray[np.int16]:
+        return self._rule(self._sum[part], self._negative[part], self._weight)

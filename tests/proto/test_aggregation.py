@@ -1,0 +1,253 @@
+"""The aggregation rules: the same integers as plain Python loops find, in any order, within their memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.small import random_votes, shapes_contract, small_contract
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, Parameter, canonical_json, parse_contract, parse_run
+from thinwire_proto.errors import ConfigError, ContractError
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.topk import check_update_topk
+from thinwire_proto.exact.votes import CHUNK, Merged, Votes
+
+RULES: list[dict[str, Any]] = [
+    {"kind": "vote"},
+    *({"kind": "quorum", "percent": percent} for percent in (1, 10, 34, 51, 100)),
+    *({"kind": "trimmed", "percent": percent} for percent in (1, 10, 34, 49)),
+]
+Weighed = list[tuple[Votes, int]]
+
+
+def contract_of(rule: dict[str, Any], **sections: Any) -> Contract:
+    return shapes_contract(aggregation=rule, **sections)
+
+
+def merged_by(contract: Contract, contributions: Weighed, layout: TileLayout | None = None) -> Merged:
+    merger = merger_of(contract, layout or LAYOUT, 0)
+    for votes, weight in contributions:
+        merger.add(votes, weight)
+    return merger.merged()
+
+
+def reference(rule: dict[str, Any], contributions: Weighed) -> dict[int, int]:
+    """One component after the other: its voters are listed, and the rule removes some of their single units of
+    weight."""
+    voters: dict[int, list[int]] = {}
+    for votes, weight in contributions:
+        for component, positive in zip(votes.components.tolist(), votes.positive.tolist(), strict=True):
+            voters.setdefault(component, []).extend([1 if positive else -1] * weight)
+    total = sum(weight for _, weight in contributions)
+    found = {}
+    for component, all_units in voters.items():
+        units = all_units
+        if rule["kind"] == "quorum":
+            prevailing = max(units.count(1), units.count(-1))
+            units = units if 100 * prevailing >= rule["percent"] * total else []
+        if rule["kind"] == "trimmed":
+            cut = rule["percent"] * total // 100
+            units = sorted(units + [0] * (total - len(units)))[cut : total - cut]
+        if value := sum(units):
+            found[component] = value
+    return found
+
+
+LAYOUT = TileLayout(shapes_contract().parameters)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(weights=st.lists(st.integers(1, 20), min_size=1, max_size=6), k=st.sampled_from([8, 300]))
+@settings(max_examples=12, deadline=None)
+def test_each_rule_gives_what_plain_loops_give(rule: dict[str, Any], weights: list[int], k: int) -> None:
+    contributions = [(random_votes(LAYOUT, k, seed), weight) for seed, weight in enumerate(weights)]
+    merged = merged_by(contract_of(rule), contributions)
+    expected = reference(rule, contributions)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == expected
+    assert (np.diff(merged.components) > 0).all()
+    assert merged.values.dtype == np.int16
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(weights=st.lists(st.integers(1, 4000), min_size=2, max_size=6), random=st.randoms(use_true_random=False))
+@settings(max_examples=12, deadline=None)
+def test_any_order_gives_the_same(rule: dict[str, Any], weights: list[int], random: Random) -> None:
+    contributions = [(random_votes(LAYOUT, 64, seed), weight) for seed, weight in enumerate(weights)]
+    expected = merged_by(contract_of(rule), contributions)
+    random.shuffle(contributions)
+    found = merged_by(contract_of(rule), contributions)
+    assert np.array_equal(found.components, expected.components)
+    assert np.array_equal(found.values, expected.values)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_weights_up_to_the_bound_do_not_overflow(rule: dict[str, Any]) -> None:
+    some, others = Votes(np.array([0, 5]), np.array([True, False])), Votes(np.array([0, 7]), np.array([True, True]))
+    merger = merger_of(contract_of(rule), LAYOUT, 0)
+    merger.add(some, WEIGHT_SUM_MAX - 1)
+    merger.add(others, 1)
+    with pytest.raises(ValueError, match="32767"):
+        merger.add(some, 1)
+    merged = merger.merged()
+    trimmed = 2 * (rule["percent"] * WEIGHT_SUM_MAX // 100) if rule["kind"] == "trimmed" else 0
+    assert merged.values[0] == WEIGHT_SUM_MAX - trimmed
+    assert merged.components[0] == 0
+    with pytest.raises(ValueError, match="1 or more"):
+        merger.add(some, 0)
+
+
+def test_a_round_without_contributions_merges_to_nothing() -> None:
+    for rule in RULES:
+        assert len(merged_by(contract_of(rule), [])) == 0
+
+
+def test_a_quorum_stops_a_minority_and_not_the_prevailing_sign() -> None:
+    """Sixteen equal nodes, and a quorum of 30%, which is five of them."""
+    contributions = []
+    for node in range(16):
+        chosen = [component for component, voters in ((1, 4), (2, 5), (3, 16)) if node < voters]
+        positive = [component != 3 or node < 9 for component in chosen]
+        contributions.append((Votes(np.array(chosen), np.array(positive)), 8))
+    merged = merged_by(contract_of({"kind": "quorum", "percent": 30}), contributions)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == {2: 40, 3: 16}
+
+
+def test_trimming_takes_colluders_their_lead() -> None:
+    """Two of ten nodes vote for a component that nobody else knows; eight agree on another, against those two."""
+    colluders = Votes(np.array([1, 2]), np.array([True, False]))
+    honest = Votes(np.array([2]), np.array([True]))
+    contributions = [(colluders, 8)] * 2 + [(honest, 8)] * 8
+    merged = merged_by(contract_of({"kind": "trimmed", "percent": 20}), contributions)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == {2: 48}
+
+
+@pytest.mark.parametrize("rule", RULES[1:], ids=str)
+@pytest.mark.parametrize("update_topk", [1, 20, 64, 300])
+def test_update_topk_selects_the_strongest_of_what_the_rule_left(rule: dict[str, Any], update_topk: int) -> None:
+    contributions = [(random_votes(LAYOUT, 300, seed), seed + 1) for seed in range(4)]
+    whole = merged_by(contract_of(rule), contributions)
+    chosen = merged_by(contract_of(rule, demo={"update_topk": update_topk}), contributions)
+    check_update_topk(chosen, LAYOUT, update_topk)
+    value_of = dict(zip(whole.components.tolist(), whole.values.tolist(), strict=True))
+    assert [value_of[component] for component in chosen.components.tolist()] == chosen.values.tolist()
+    of_tile = LAYOUT.tile_of
+    for tile in range(LAYOUT.tiles):
+        all_of_it = sorted(np.abs(whole.values[of_tile(whole.components) == tile]).tolist(), reverse=True)
+        kept = sorted(np.abs(chosen.values[of_tile(chosen.components) == tile]).tolist(), reverse=True)
+        assert kept == all_of_it[:update_topk]
+
+
+LONG = TileLayout([Parameter(name="m", shape=(64 * 11, 64 * 13)), Parameter(name="v", shape=(64 * 5000,))])
+
+
+@pytest.mark.parametrize("update_topk", [0, MATRIX_COMPONENTS])
+@pytest.mark.parametrize("rule", [RULES[2], RULES[7]], ids=str)
+def test_chunks_do_not_change_the_result(rule: dict[str, Any], update_topk: int) -> None:
+    assert LONG.matrix_components > 2 * CHUNK
+    contributions = [(random_votes(LONG, 300, seed), seed + 1) for seed in range(4)]
+    merged = merged_by(contract_of(rule, demo={"update_topk": update_topk}), contributions, LONG)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == reference(rule, contributions)
+
+
+MERGE_MUCH = """
+import pathlib
+import numpy as np
+from support.small import shapes_contract
+from thinwire_proto.contract import Parameter
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import Votes
+
+def peak():
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+tiles, k, nodes = 64 * 64, 32, 6
+contract = shapes_contract(aggregation={"kind": "quorum", "percent": 1})
+layout = TileLayout([Parameter(name="m", shape=(64 * 64, 64 * 64))])
+rng = np.random.default_rng(1)
+contributions = []
+for _ in range(nodes):
+    components = np.arange(0, layout.components, 4096 // k) + rng.integers(0, 4096 // k, tiles * k)
+    contributions.append(Votes(components, rng.random(tiles * k) < 0.5))
+small = TileLayout([Parameter(name="m", shape=(64 * 4, 64 * 4))])
+few = merger_of(contract, small, 0)
+few.add(Votes(contributions[0].components[:99], contributions[0].positive[:99]), 1)
+few.merged()  # load and cache everything once
+before = peak()
+merger = merger_of(contract, layout, 0)
+for votes in contributions:
+    merger.add(votes, 8)
+merged = merger.merged()
+print((peak() - before) / layout.components)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from Linux's /proc")
+def test_a_rule_of_two_sides_takes_less_than_six_bytes_a_parameter() -> None:
+    """Runs in its own process with 17 million parameters; counts both sums, the working memory and the merged votes."""
+    bytes_a_parameter = float(subprocess.check_output([sys.executable, "-c", MERGE_MUCH], text=True))
+    assert 4 < bytes_a_parameter < 6
+
+
+# the contract
+
+
+def test_the_rule_is_a_part_of_the_contract_and_vote_is_the_default() -> None:
+    plain = small_contract()
+    assert plain.aggregation.kind == "vote"
+    assert plain == small_contract(aggregation={"kind": "vote"})
+    contract = small_contract(aggregation={"kind": "quorum", "percent": 25})
+    assert contract.hash not in (plain.hash, small_contract(aggregation={"kind": "quorum"}).hash)
+    assert parse_contract(contract.written) == contract
+    assert contract.requires == "0.3.0"
+
+
+def test_a_contract_from_before_the_rules_keeps_its_bytes_and_means_vote() -> None:
+    document = json.loads(small_contract().written)
+    del document["aggregation"]
+    document["requires"] = "0.2.0"
+    old = parse_contract(canonical_json(document))
+    assert old.written == canonical_json(document)
+    assert (old.requires, old.aggregation.kind) == ("0.2.0", "vote")
+
+
+def test_a_rule_that_this_thinwire_does_not_have_is_refused() -> None:
+    document = json.loads(small_contract().written)
+    document["aggregation"] = {"kind": "median"}
+    document["requires"] = "9.0.0"
+    with pytest.raises(ContractError, match=r"there are quorum, trimmed, vote .*needs thinwire 9\.0\.0 or newer"):
+        parse_contract(canonical_json(document))
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"aggregation": {"kind": "krum"}}, "there is no such kind; there are quorum, trimmed, vote"),
+        ({"aggregation": {"percent": 10}}, "there is no such key; it is for aggregation.kind = quorum, trimmed"),
+        ({"aggregation": {"kind": "quorum", "percent": 0}}, "aggregation.percent: input should be greater than or"),
+        ({"aggregation": {"kind": "trimmed", "percent": 50}}, "aggregation.percent: input should be less than or"),
+        ({"aggregation": {"kind": "quorum", "percent": 12.5}}, "aggregation.percent: input should be a valid integer"),
+        (
+            {"aggregation": {"kind": "trimmed"}, "rule": {"kind": "local_adamw"}},
+            'aggregation.kind must be "vote" with demo.magnitude = "tile"; it is "trimmed"',
+        ),
+        (
+            {"aggregation": {"kind": "quorum"}, "demo": {"magnitude": "tile"}},
+            'aggregation.kind must be "vote" with demo.magnitude = "tile"; it is "quorum"',
+        ),
+    ],
+)
+def test_a_bad_run_file_says_what_to_change(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=r"^RUN\.toml: ") as error:
+        parse_run(document, "RUN.toml")
+    assert said in str(error.value)
