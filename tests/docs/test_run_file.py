@@ -52,7 +52,7 @@ def test_every_key_has_a_description(section: str, kind: str, spec: type[Section
 
 
 def test_a_run_file_of_all_shown_defaults_is_the_default_run() -> None:
-    default_kinds = {name: getattr(RunSpec(), name) for name in ("model", "data", "rule", "exchange")}
+    default_kinds = {name: getattr(RunSpec(), name) for name in ("model", "data", "rule", "aggregation", "exchange")}
     document: dict[str, Any] = {}
     for section, kind, _ in TABLES:
         if not kind or default_kinds[section].kind == kind:
