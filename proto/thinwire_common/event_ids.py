@@ -31,6 +31,7 @@ FIELDS = {
     "counted": "contributions that were counted",
     "device": "the device's name, as PyTorch writes it",
     "dropped": "micro-batches that were dropped",
+    "ends": "the last day on which a certificate is valid, as an ISO 8601 time",
     "fingerprint": "fingerprint of the parameters with nonce 0, in hex",
     "folder": "the state directory",
     "head_step": "the swarm's newest step",
@@ -75,6 +76,10 @@ COORDINATOR = {
     "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
     "coordinator.open_to_network": EventType("Other machines can reach the port, without encryption.", ("address",)),
     "coordinator.listening": EventType("Nodes can join.", ("address", "page", "term")),
+    "coordinator.certificate_renewed": EventType("The TLS certificate was replaced.", ("ends", "reason")),
+    "coordinator.certificate_not_renewed": EventType(
+        "The TLS certificate cannot be replaced; the old one stays in use.", ("reason",)
+    ),
     "coordinator.disk_forecast": EventType("The disk space that the run will need.", ("total_bytes",)),
     "coordinator.disk_too_small": EventType("A disk has too little room for the run.", ("place", "short_bytes")),
     "coordinator.snapshot_written": EventType("A snapshot was written.", ("step",)),

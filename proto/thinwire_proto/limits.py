@@ -23,6 +23,10 @@ LOST_AFTER_S = HEARTBEAT_S + HEARTBEAT_ANSWER_S
 ends; changing this sum alone changes nothing."""
 CALL_S = 2 * LOST_AFTER_S
 """Timeout of a call that the coordinator can answer at once, even under load."""
+DIAL_S = 10 * ROUND_TRIP_MAX_S
+"""Time for finding the coordinator: its name, its address, a proxy, and TLS, which are five round trips."""
+DIAL_NEXT_S = ROUND_TRIP_MAX_S / 8
+"""An address that has not answered after this time is joined by the next one (RFC 8305 recommends 250 ms)."""
 READ_GRACE_S = ROUND_TRIP_MAX_S / 2
 """The coordinator still reads data that arrives so soon after the end of its round, to reply that it is late."""
 BACKOFF_FIRST_S = ROUND_TRIP_MAX_S / 4
@@ -80,6 +84,7 @@ assert RECEIPT_WAIT_S + ROUND_TRIP_MAX_S < LEAVE_S < LOST_AFTER_S, "a node must 
 assert HEARTBEAT_LEAST_S < HEARTBEAT_S, "the coordinator must accept the nodes' ping interval"
 assert LOST_AFTER_S < CALL_S, "a lost link must be noticed before a call times out"
 assert STREAM_HEARTBEAT_S < BROWSER_SILENT_S, "a browser must get a message to acknowledge before it counts as gone"
+assert DIAL_S < CALL_S, "the way must be found before a call on it times out"
 assert READ_GRACE_S < ROUND_TRIP_MAX_S, "the grace period must not delay the next round"
 
 

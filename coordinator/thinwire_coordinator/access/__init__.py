@@ -1,0 +1,1 @@
+"""Who may join: proofs of identity, invites, sessions and bans. Knows nothing of gRPC."""

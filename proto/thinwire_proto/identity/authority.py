@@ -1,0 +1,115 @@
+"""How a TLS certificate proves that it is the coordinator's own.
+
+The problem: an invite has room for one fingerprint, that of the coordinator's ed25519 key, but browsers, Prometheus and
+gRPC speak TLS with ECDSA certificates, which expire. To put the fingerprint of a certificate into the invite would end
+all invites whenever the certificate is renewed.
+
+The answer: a TLS authority (CA) of the coordinator issues short-lived certificates, and each certificate carries, in a
+private X.509 extension,
+
+    the coordinator's public key (32 bytes) | its signature over the authority (64 bytes) | the authority (DER)
+
+A node reads it from the certificate that answers at the invite's address, checks it with `check_certificate`, and takes
+the authority as the only root. Whoever copies the extension has no certificate that this authority issued.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from thinwire_proto.errors import RemoteError
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SecretKey
+
+SERVER_NAME = "thinwire-coordinator"
+"""The name in each certificate that a coordinator's authority issues, wherever the coordinator listens."""
+EXTENSION = x509.ObjectIdentifier("2.25.219733286937613127573212498023436547321")
+"""Below 2.25 an identifier is a UUID, so nobody has to register it."""
+MALFORMED = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the package cryptography raises for a certificate that it cannot read."""
+_HEAD_BYTES = KEY_BYTES + SIGNATURE_BYTES
+IN_BETWEEN = "another coordinator than the invite names answered, or somebody is in between"
+
+
+class Untrusted(RemoteError):
+    """The certificate does not belong to the coordinator that the invite names. The text says why, and what to do."""
+
+
+def vouch(identity: SecretKey, authority: bytes) -> x509.UnrecognizedExtension:
+    """The extension for all certificates of an authority. authority: its certificate (DER)."""
+    signature = identity.sign(statements.authority(authority))
+    return x509.UnrecognizedExtension(EXTENSION, identity.public.data + signature + authority)
+
+
+def check_certificate(certificate: bytes, fingerprint: bytes, now: datetime) -> bytes:
+    """Check the certificate (DER) that a server presented, and return its authority (PEM).
+
+    fingerprint: of the key in the invite. now: in UTC, with a time zone. Raises Untrusted.
+    """
+    try:
+        leaf = x509.load_der_x509_certificate(certificate)
+        data, names = _extension(leaf), _names(leaf)
+    except MALFORMED:
+        raise Untrusted("the TLS certificate there cannot be read: something else than thinwire answered") from None
+    whose = ascii(names[0][:64]) if names else "a nameless machine"  # a stranger wrote it
+    if data is None:
+        raise Untrusted(
+            f"the TLS certificate there, of {whose}, is not a thinwire coordinator's; check the address, and "
+            "whether a proxy, a login page of the network, or a virus scanner answers in its place"
+        )
+    key = PublicKey(data[:KEY_BYTES])
+    signature, authority = data[KEY_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
+    if key.fingerprint != fingerprint:
+        raise Untrusted(f"{IN_BETWEEN}; ask the organizer for a new invite")
+    if not key.verifies(signature, statements.authority(authority)):
+        raise Untrusted(f"{IN_BETWEEN}: the coordinator's key did not sign the authority of the certificate there")
+    try:
+        root = x509.load_der_x509_certificate(authority)
+        leaf.verify_directly_issued_by(root)
+    except (*MALFORMED, TypeError, InvalidSignature):
+        raise Untrusted(f"{IN_BETWEEN}: the coordinator's authority did not issue the certificate there") from None
+    if SERVER_NAME not in names:
+        raise Untrusted(f"the certificate there is of {whose}, not of {SERVER_NAME}: it serves another purpose")
+    for found in (leaf, root):
+        _check_time(found, now)
+    return root.public_bytes(Encoding.PEM)
+
+
+def _check_time(certificate: x509.Certificate, now: datetime) -> None:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begins <= now <= ends:
+        return
+    what = f"has expired on {ends:%Y-%m-%d}" if now > ends else f"is valid only from {begins:%Y-%m-%d} on"
+    raise Untrusted(
+        f"the coordinator's certificate {what}, and this machine's clock shows {now:%Y-%m-%d %H:%M} UTC: correct the "
+        "clock; if it is right, tell the organizer, whose coordinator renews certificates by itself"
+    )
+
+
+def _extension(certificate: x509.Certificate) -> bytes | None:
+    try:
+        found = certificate.extensions.get_extension_for_oid(EXTENSION).value
+    except x509.ExtensionNotFound:
+        return None
+    assert isinstance(found, x509.UnrecognizedExtension)
+    return found.value
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    """The DNS names of a certificate; its common names, if it has none."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return found.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        return [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
