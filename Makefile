@@ -57,8 +57,8 @@ simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, H
 chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES)
 
-fuzz: $(VENV)/.run  ## the payload codec against a million damaged inputs; about 10 minutes (INPUTS)
-	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS)
+fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and over the wire (INPUTS, MINUTES)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --minutes $(MINUTES)
 
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness

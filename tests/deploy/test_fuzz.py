@@ -1,19 +1,75 @@
-"""A short run of the fuzz target; `make fuzz` gives it a million inputs."""
+"""A short run of the fuzz targets, and a replay of the inputs that `make fuzz` kept."""
 
 from __future__ import annotations
 
+import hashlib
+import random
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import fuzz
+from fuzz import target as target_module
+from fuzz.corpus import kept
+from fuzz.mutations import damage_bytes
+from fuzz.parsers import fuzz
+from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
+from fuzz.targets import all_targets
 from thinwire_proto.errors import PayloadError
 
+TARGETS = all_targets()
+EACH = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
-def test_damaged_payloads_are_either_read_or_refused() -> None:
-    summary = fuzz.fuzz(1500, seed=2)
-    assert summary.startswith("1,500 inputs")
-    assert " 0 read" not in summary
+
+def refuse(data: bytes) -> object:
+    raise PayloadError("no")
+
+
+@EACH
+def test_the_first_input_is_read(target: Target) -> None:
+    assert try_one(target, target.valid[0])
+    for data in target.valid[1:]:
+        try_one(target, data)
+
+
+@EACH
+def test_kept_inputs_are_read_or_refused(target: Target) -> None:
+    for data in kept(target.name):
+        try_one_traced(target, data)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300), st.sampled_from(TARGETS))
+def test_any_bytes_are_read_or_refused(data: bytes, target: Target) -> None:
+    try_one(target, data)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**63), st.sampled_from(TARGETS))
+def test_damaged_inputs_are_read_or_refused(seed: int, target: Target) -> None:
+    rng = random.Random(seed)
+    data = rng.choice(target.valid)
+    for _ in range(rng.randrange(1, 4)):
+        data = target.damage(rng, data, target.valid)
+    try_one(target, data)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**63), st.sampled_from(TARGETS))
+def test_the_same_seed_damages_in_the_same_way(seed: int, target: Target) -> None:
+    first, second = (target.damaged(random.Random(seed), target.valid) for _ in range(2))
+    assert hashlib.sha256(first).digest() == hashlib.sha256(second).digest()
+
+
+def test_a_run_reaches_readers_and_refusals() -> None:
+    summary = fuzz(TARGETS, 60 * len(TARGETS), seed=2)
+    assert summary.inputs >= 60 * len(TARGETS)
+    assert summary.lines > 500
+    assert all(one.refused for one in summary.tried.values())
+    assert sum(one.read for one in summary.tried.values()) > summary.inputs // 10
 
 
 @pytest.mark.parametrize(
@@ -21,18 +77,35 @@ def test_damaged_payloads_are_either_read_or_refused() -> None:
     [
         (lambda data: 1 // 0, "ZeroDivisionError"),
         (lambda data: bytes(1 << 24), "bytes of memory"),
-        (lambda data: None, "not of the contract"),
+        (lambda data: None, "cannot be used"),
     ],
 )
-def test_a_faulty_reader_is_detected(fault: object, summary: str) -> None:
-    target = replace(fuzz.make_targets()[0], read=fault)  # type: ignore[arg-type]
-    with pytest.raises(fuzz.FuzzFailure, match=summary):
-        fuzz.try_one_traced(target, b"x")
+def test_a_faulty_reader_is_detected(fault: Callable[[bytes], object], summary: str) -> None:
+    target = replace(TARGETS[0], read=fault)
+    with pytest.raises(FuzzFailure, match=summary):
+        try_one_traced(target, b"x")
+
+
+def test_a_reader_that_hangs_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "HANG_S", 0.01)
+
+    def hang(data: bytes) -> object:
+        signal.pause()
+        return None
+
+    with pytest.raises(FuzzFailure, match="no answer"):
+        try_one(replace(TARGETS[0], read=hang), b"x")
+
+
+def test_a_find_ends_a_run_unless_it_shall_go_on() -> None:
+    def read(data: bytes) -> object:
+        return 1 // len(data)
+
+    target = Target("faulty", read, [b"x"], damage_bytes)
+    with pytest.raises(FuzzFailure, match="ZeroDivisionError"):
+        fuzz([target], 1000, seed=1)
+    assert "ZeroDivisionError" in str(fuzz([target], 1000, seed=1, go_on=True))
 
 
 def test_a_refusal_is_not_a_failure() -> None:
-    def refuse(data: bytes) -> object:
-        raise PayloadError("no")
-
-    target = replace(fuzz.make_targets()[0], read=refuse)
-    assert not fuzz.try_one_traced(target, b"x").read
+    assert not try_one_traced(replace(TARGETS[0], read=refuse), b"x").read

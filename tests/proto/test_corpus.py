@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import msgpack
 import numpy as np
 import pytest
+import zstandard
 
 from support.small import small_contract, small_corpus
 from thinwire_proto.data.corpus import Corpus, CorpusFile, corpus_of, unpack_corpus, windows
@@ -40,3 +44,13 @@ def test_windows_cover_the_text_and_share_one_byte() -> None:
     assert found[:, 0].tolist() == [0, 33, 66]
     assert found[:, -1].tolist() == [33, 66, 99]
     assert windows(text[:33], 33).shape == (0, 34)
+
+
+def test_a_corpus_of_the_right_hash_with_other_types_is_refused() -> None:
+    """A fuzzer's find: an organizer may name any bytes by their hash."""
+    for name, content in (("a", 7), ("a", 0.5), (3, b"text")):
+        canonical = msgpack.packb([1, [[name, False, content]]], use_bin_type=True)
+        named = {"corpus_hash": hashlib.sha256(canonical).hexdigest()}
+        spec = corpus_of(small_contract().data).model_copy(update=named)
+        with pytest.raises(PayloadError, match="cannot be read"):
+            unpack_corpus(zstandard.ZstdCompressor().compress(canonical), spec)

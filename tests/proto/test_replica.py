@@ -117,3 +117,13 @@ def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
             load_replica(contract, path)
     with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
         load_replica(contract, tmp_path / "none")
+
+
+@pytest.mark.parametrize(("step", "head"), [(-1, 32), (1 << 63, 32), (0, 30), (0, 0)])
+def test_a_snapshot_with_an_impossible_step_or_head_is_refused(tmp_path: Path, step: int, head: int) -> None:
+    """A fuzzer's find: such a step does not fit the messages in which the node would send it."""
+    replica = random_replica(small_contract())
+    replica.step, replica.head = step, bytes(head)
+    replica.save(tmp_path / "s.safetensors")
+    with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
+        load_replica(replica.contract, tmp_path / "s.safetensors")

@@ -101,7 +101,10 @@ def unpack_corpus(packed: bytes, data: CorpusSpec) -> Corpus:
         raise PayloadError(f"the corpus has hash {found[:16]}…; the contract names {data.corpus_hash[:16]}…")
     try:
         version, files = msgpack.unpackb(canonical, raw=False, max_bin_len=size_max)
-        corpus = Corpus([CorpusFile(name, content, held_out) for name, held_out, content in files])
+        read = [CorpusFile(name, content, held_out) for name, held_out, content in files]
+        if not all(type(one.name) is str and type(one.content) is bytes for one in read):
+            raise TypeError("a file's name or content has the wrong type")
+        corpus = Corpus(read)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PayloadError(f"the corpus has the right hash, but cannot be read: {error}") from None
     if version != CORPUS_VERSION or corpus.size != data.corpus_bytes or len(corpus.train) != data.train_bytes:

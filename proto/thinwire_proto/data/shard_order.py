@@ -133,7 +133,7 @@ class ShardOrder:
         cycle, left = divmod(position, self.cycle)
         width, drawn = self.cycle, []
         for share in self.ratio:
-            before = left * share // width
+            before = left * share // width if share else 0  # if the last source has no samples, the width is 0
             drawn.append(cycle * share + before)
             left, width = left - before, width - share
         return drawn

@@ -15,6 +15,9 @@ from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.update import Update
 
 SNAPSHOT_VERSION = "1"
+STEP_MAX = 1 << 63
+"""Above all steps of a contract. Numbers up to here fit the wire and the ledger."""
+HASH_BYTES = 32
 
 
 class Replica:
@@ -91,7 +94,10 @@ def load_replica(contract: Contract, path: Path) -> Replica:
         if about.get("contract") != contract.hash.hex():
             raise ReplicaError(f"{path} is not a snapshot of this run's contract")
         parameters = load_parameters(layout_of(contract.parameters), path)
-        replica = Replica(contract, parameters, int(about["step"]), bytes.fromhex(about["head"]))
+        step, head = int(about["step"]), bytes.fromhex(about["head"])
+        if not 0 <= step < STEP_MAX or len(head) != HASH_BYTES:
+            raise ReplicaError(f"{path} cannot be read as a snapshot: step {step}, and a head of {len(head)} bytes")
+        replica = Replica(contract, parameters, step, head)
         if replica.state_hash().hex() != about.get("state"):
             raise ReplicaError(f"{path} is damaged: its parameters do not match the hash in the file")
         return replica

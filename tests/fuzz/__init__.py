@@ -1,0 +1,13 @@
+"""Fuzzes everything that meets bytes of strangers: `make fuzz`.
+
+For any input, a program must do what it is for, or refuse with a typed error, within bounded memory and time. Anything
+else is a find.
+
+    target         a parser, its typed errors, valid inputs, and its memory bound
+    targets        the list of all targets: `payload_targets`, `message_targets`, `file_targets`
+    mutations      damages inputs by their format, so that the checks behind the first one are reached too
+    coverage       tells which inputs reach new lines of code
+    parsers        runs targets in this process, and keeps the inputs that reach new code
+    with_atheris   the same targets under atheris, where it is installed
+    corpus         inputs that are kept; `make test` replays them
+"""

@@ -1,0 +1,121 @@
+"""Runs targets in this process. Inputs that reach new code are damaged further, and can be kept."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fuzz import corpus
+from fuzz.coverage import Coverage
+from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
+
+MEASURED_EVERY = 32
+"""Of how many inputs the memory of one is measured."""
+LIVE_MAX = 400
+"""Inputs of a target that are damaged further."""
+PROGRESS_EVERY_S = 10.0
+
+
+@dataclass
+class Tried:
+    """What became of the inputs of one target. memory: the largest share of its bound."""
+
+    read: int = 0
+    refused: int = 0
+    memory: float = 0.0
+
+    @property
+    def inputs(self) -> int:
+        return self.read + self.refused
+
+
+@dataclass
+class Summary:
+    seconds: float = 0.0
+    lines: int = 0
+    kept: int = 0
+    tried: dict[str, Tried] = field(default_factory=dict)
+    finds: dict[str, str] = field(default_factory=dict)
+    """The first find of each target and type of error."""
+
+    @property
+    def inputs(self) -> int:
+        return sum(one.inputs for one in self.tried.values())
+
+    def __str__(self) -> str:
+        rows = [
+            f"{name:<30} {one.inputs:>9,} inputs  {one.read:>9,} read  {one.refused:>9,} refused  {one.memory:>5.0%} "
+            "of its memory"
+            for name, one in self.tried.items()
+        ]
+        total = (
+            f"{self.inputs:,} inputs in this process in {self.seconds:.0f} s: nothing but typed errors; "
+            f"{self.lines:,} lines of thinwire reached, {self.kept} inputs kept"
+        )
+        return "\n".join([*rows, *(f"FOUND {text}" for text in self.finds.values()), total])
+
+
+def fuzz(
+    targets: Sequence[Target],
+    inputs: int,
+    seed: int,
+    *,
+    until: float = float("inf"),
+    keep_in: Path | None = None,
+    go_on: bool = False,
+) -> Summary:
+    """Try inputs on the targets in turn, up to a number or a time.monotonic().
+
+    Raises FuzzFailure at the first find, unless `go_on`. keep_in: a folder for the inputs that reach new code."""
+    rng, began, printed = random.Random(seed), time.monotonic(), time.monotonic()
+    summary = Summary(tried={target.name: Tried() for target in targets})
+    live = {target.name: [*target.valid, *corpus.kept(target.name)] for target in targets}
+    coverage = Coverage()
+    try:
+        for target in targets:
+            for data in live[target.name]:
+                coverage.ran(lambda target=target, data=data: _attempt(target, data, summary, go_on))  # type: ignore[misc]
+        for number in range(inputs):
+            target = targets[number % len(targets)]
+            data = target.damaged(rng, live[target.name])
+            if coverage.ran(lambda: _attempt(target, data, summary, go_on, number)):  # noqa: B023 - it runs at once
+                _remember(live[target.name], data, rng)
+                summary.kept += keep_in is not None and corpus.keep(target.name, data, keep_in)
+            if time.monotonic() > until:
+                break
+            if sys.stderr.isatty() and time.monotonic() - printed > PROGRESS_EVERY_S:
+                printed = time.monotonic()
+                print(f"{number + 1:,} inputs", end="\r", file=sys.stderr, flush=True)
+    finally:
+        coverage.close()
+    summary.seconds, summary.lines = time.monotonic() - began, len(coverage.lines)
+    return summary
+
+
+def _attempt(target: Target, data: bytes, summary: Summary, go_on: bool, number: int = 1) -> None:
+    tried = summary.tried[target.name]
+    try:
+        if (number // len(summary.tried)) % MEASURED_EVERY == 0:
+            used = try_one_traced(target, data)
+            read = used.read
+            tried.memory = max(tried.memory, used.memory / target.memory_max)
+        else:
+            read = try_one(target, data)
+    except FuzzFailure as failure:
+        if not go_on:
+            raise
+        summary.finds.setdefault(f"{target.name}{failure.__cause__!r:.40}", str(failure)[:2000])
+        read = False
+    tried.read += read
+    tried.refused += not read
+
+
+def _remember(live: list[bytes], data: bytes, rng: random.Random) -> None:
+    if len(live) < LIVE_MAX:
+        live.append(data)
+    else:
+        live[rng.randrange(len(live))] = data

@@ -1,0 +1,158 @@
+"""Targets: the payload codec, for contributions and updates, with and without magnitudes.
+
+The measured memory is that of Python and numpy, not that of zstandard. The latter is bounded by the size in each
+frame's header, which is checked first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fuzz.payload_mutations import damage_payload
+from fuzz.target import Target
+from thinwire_proto.contract import WEIGHT_SUM_MAX, Magnitude, Parameter
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.decode import VOTE_MAX
+from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN, TABLE, MagnitudeMerger, tiles_with
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
+from thinwire_proto.wire.codec import (
+    contribution_bytes_max,
+    decode_update,
+    decode_votes,
+    encode_update,
+    encode_votes,
+    update_bytes_max,
+)
+from thinwire_proto.wire.sign_form import signs_of
+
+LAYOUT = TileLayout([Parameter(name="m", shape=(400, 650)), Parameter(name="v", shape=(130,))])
+"""For contributions. It is so large that the memory bound is well above the overhead of any call."""
+UPDATE_LAYOUT = TileLayout([Parameter(name="m", shape=(100, 150)), Parameter(name="v", shape=(130,))])
+"""For updates, which may contain all components."""
+K = 24
+BYTES_A_COMPONENT = 40
+"""Memory that a reader may use for each component that the contract allows: int64 numbers, copies, and
+unpacked frames."""
+BYTES_OVERHEAD = 1 << 13
+
+
+def payload_targets() -> list[Target]:
+    """One target for each kind of payload."""
+    rng = np.random.default_rng(1)
+    numbers = (0, 1, 3, 19, K)
+    votes = [votes_of(LAYOUT, k, rng) for k in numbers]
+    sized = [votes_of(LAYOUT, k, rng, sized=True) for k in numbers]
+    counted = [votes_of(UPDATE_LAYOUT, k, rng) for k in numbers]
+    contributions = [[(one, 1 + 300 * number), (counted[-1], 2)] for number, one in enumerate(counted)]
+    contributions.append([(votes_of(UPDATE_LAYOUT, MATRIX_COMPONENTS, rng), 1)])  # the largest possible update
+    merged = [merge(of_round, UPDATE_LAYOUT.components) for of_round in contributions]
+    sized_updates = [sized_update(votes_of(UPDATE_LAYOUT, k, rng, sized=True)) for k in numbers]
+    updates = [Update(7, 0.5, 1.0, one) for one in merged]
+    signs = [Update(7, 0.5, 1.0, signs_of(one, UPDATE_LAYOUT, "dct", 7)) for one in merged]
+    contribution = (
+        BYTES_A_COMPONENT * LAYOUT.selected_max(K) + contribution_bytes_max(LAYOUT, K, "tile") + BYTES_OVERHEAD
+    )
+    update = BYTES_A_COMPONENT * UPDATE_LAYOUT.components + update_bytes_max(UPDATE_LAYOUT, "tile") + BYTES_OVERHEAD
+    return [
+        _target("contribution", lambda data: decode_votes(data, LAYOUT, K), write_votes, check_votes,
+                [write_votes(one) for one in votes], contribution),
+        _target("contribution with magnitudes", lambda data: decode_votes(data, LAYOUT, K, "tile"), write_votes,
+                check_votes, [write_votes(one) for one in sized], contribution),
+        _target("update", lambda data: decode_update(data, UPDATE_LAYOUT), write_update, check_update("sign"),
+                [write_update(one) for one in updates + signs], update),
+        _target("update with magnitudes", lambda data: decode_update(data, UPDATE_LAYOUT, "tile"), write_update,
+                check_update("tile"), [write_update(one) for one in sized_updates], update),
+    ]  # fmt: skip
+
+
+def _target(
+    name: str,
+    read: Callable[[bytes], Any],
+    write: Callable[[Any], bytes],
+    check: Callable[[object], None],
+    valid: list[bytes],
+    memory_max: int,
+) -> Target:
+    """A target whose results must also be equal when they are written and read again."""
+
+    def checked(found: object) -> None:
+        check(found)
+        written = write(found)
+        assert write(read(written)) == written, "it changes when written and read again"
+
+    return Target(name, read, valid, damage_payload, checked, (PayloadError,), memory_max)
+
+
+def write_votes(votes: Votes) -> bytes:
+    return encode_votes(votes, LAYOUT)
+
+
+def write_update(update: Update) -> bytes:
+    return encode_update(update, UPDATE_LAYOUT)
+
+
+def votes_of(layout: TileLayout, k: int, rng: np.random.Generator, *, sized: bool = False) -> Votes:
+    """k uniform components in each tile."""
+    parts = [
+        np.sort(rng.permutation(MATRIX_COMPONENTS)[:k]) + MATRIX_COMPONENTS * tile
+        for tile in range(layout.matrix_tiles)
+    ]
+    first = layout.matrix_components
+    parts += [
+        np.sort(rng.permutation(VECTOR_COMPONENTS)[:k]) + first + VECTOR_COMPONENTS * tile
+        for tile in range(layout.vector_tiles)
+    ]
+    components = np.concatenate(parts)
+    codes = rng.integers(0, len(TABLE), layout.tiles if k else 0).astype(np.uint8) if sized else None
+    return Votes(components, rng.random(len(components)) < 0.5, codes)
+
+
+def sized_update(votes: Votes) -> Update:
+    merger = MagnitudeMerger(UPDATE_LAYOUT, "dct", 1.0)
+    merger.add(votes, 3)
+    return Update(7, 0.5, 1.0, merger.merged())
+
+
+def check_votes(found: object) -> None:
+    """Assert that the votes can be merged."""
+    assert isinstance(found, Votes)
+    assert np.all(np.diff(found.components) > 0), "not ascending"
+    assert found.components.min(initial=0) >= 0, "below the tile space"
+    assert found.components.max(initial=0) < LAYOUT.components, "beyond the tile space"
+    assert len(found.positive) == len(found.components), "signs"
+    tiles, counts = tiles_with(found.components, LAYOUT)
+    assert counts.max(initial=0) <= K, "too many in a tile"
+    assert found.codes is None or len(found.codes) == len(tiles), "codes"
+
+
+def check_update(magnitude: Magnitude) -> Callable[[object], None]:
+    """Return a function that asserts that an update can be applied."""
+
+    def check(found: object) -> None:
+        assert isinstance(found, Update)
+        merged = found.merged
+        assert 0 <= found.learning_rate <= 1, "rate"
+        assert 0 <= found.decay <= 1, "decay"
+        if isinstance(merged, Signs):
+            assert magnitude == "sign", "signs"
+            assert len(merged.stepped) == UPDATE_LAYOUT.tiles, "tiles"
+            assert len(merged.positive) == UPDATE_LAYOUT.parameters_in(merged.stepped), "signs of parameters"
+            return
+        assert isinstance(merged, Merged)
+        assert np.all(np.diff(merged.components) > 0), "not ascending"
+        assert merged.components.min(initial=0) >= 0, "below the tile space"
+        assert merged.components.max(initial=0) < UPDATE_LAYOUT.components, "beyond the tile space"
+        assert len(merged.values) == len(merged.components), "values"
+        sizes = np.abs(merged.values.astype(np.int64))
+        assert np.all((sizes >= 1) & (sizes <= (VOTE_MAX if magnitude == "tile" else WEIGHT_SUM_MAX))), "sizes"
+        assert (merged.scales is None) == (magnitude != "tile"), "scales"
+        if merged.scales is not None:
+            assert len(merged.scales) == len(tiles_with(merged.components, UPDATE_LAYOUT)[0]), "scales of tiles"
+            assert np.all((merged.scales >= SCALE_MIN) & (merged.scales <= SCALE_MAX)), "range of scales"
+
+    return check

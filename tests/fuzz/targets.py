@@ -1,0 +1,15 @@
+"""All targets of one process."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fuzz.file_targets import file_targets
+from fuzz.message_targets import message_targets
+from fuzz.payload_targets import payload_targets
+from fuzz.target import Target
+
+
+@cache
+def all_targets() -> tuple[Target, ...]:
+    return (*payload_targets(), *message_targets(), *file_targets())
