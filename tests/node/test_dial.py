@@ -1,0 +1,179 @@
+"""From an invite to a gRPC call: real servers, real TLS, and a real proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from support.connect_proxy import ConnectProxy, proxy_at
+from thinwire_common.reach.preflight import Way
+from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf
+from thinwire_node.exchange.coordinator import dial as dial_module
+from thinwire_node.exchange.coordinator.dial import dial
+from thinwire_node.exchange.port import LinkLost
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.invite import Invite
+from thinwire_proto.identity.keys import SecretKey
+
+KEY = SecretKey(bytes(range(32)))
+NOW = datetime.now(timezone.utc)
+AUTHORITY = new_authority(NOW)
+LEAF = new_leaf(AUTHORITY, KEY, ["coordinator.invalid"], NOW)
+PATIENCE_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Echo(grpc.GenericRpcHandler):
+    """Answers each call with its authority."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        async def answer(request: bytes, context: Any) -> bytes:
+            return b"here"
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@asynccontextmanager
+async def server(certificate: Callable[[], Certificate] | None, host: str = "127.0.0.1") -> AsyncIterator[int]:
+    own = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    own.add_generic_rpc_handlers((Echo(),))
+    if certificate is None:
+        port = own.add_insecure_port(f"{host}:0")
+    else:
+
+        def configuration() -> grpc.ServerCertificateConfiguration:
+            found = certificate()
+            return grpc.ssl_server_certificate_configuration([(found.key, found.chain)])
+
+        port = own.add_secure_port(f"{host}:0", grpc.dynamic_ssl_server_credentials(configuration(), configuration))
+    await own.start()
+    try:
+        yield port
+    finally:
+        await own.stop(None)
+
+
+def invite(address: str, *, public_tls: bool = False, key: SecretKey = KEY) -> Invite:
+    return Invite(address, key.public.fingerprint, bytes(16), public_tls)
+
+
+async def answer(address: str, invited: Invite | None) -> bytes:
+    dialled = await dial(address, invited, ())
+    try:
+        reply: bytes = await dialled.channel.unary_unary("/a/b")(b"", timeout=PATIENCE_S)
+        return reply
+    finally:
+        await dialled.channel.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_an_invite_leads_to_its_coordinator(host: str) -> None:
+    async def main() -> None:
+        async with server(lambda: LEAF, "[::1]" if host == "[::1]" else "127.0.0.1") as port:
+            assert await answer("", invite(f"{host}:{port}")) == b"here"
+
+    asyncio.run(main())
+
+
+def test_the_wrong_coordinator_gets_no_call() -> None:
+    async def main() -> None:
+        async with server(lambda: LEAF) as port:
+            with pytest.raises(LinkLost, match="another coordinator than the invite names"):
+                await answer("", invite(f"127.0.0.1:{port}", key=SecretKey()))
+
+    asyncio.run(main())
+
+
+def test_whoever_answers_in_place_of_the_coordinator_later_gets_no_call() -> None:
+    """The first connection may have been the coordinator's, and the second one somebody else's."""
+    served = [LEAF]
+
+    async def main() -> None:
+        async with server(lambda: served[0]) as port:
+            dialled = await dial("", invite(f"127.0.0.1:{port}"), ())
+            served[0] = new_leaf(new_authority(NOW), KEY, [], NOW)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await dialled.channel.unary_unary("/a/b")(b"", timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            await dialled.channel.close()
+
+    asyncio.run(main())
+
+
+def test_a_renewal_drops_no_connection() -> None:
+    served = [LEAF]
+
+    async def main() -> None:
+        async with server(lambda: served[0]) as port:
+            old = await dial("", invite(f"127.0.0.1:{port}"), ())
+            call = old.channel.unary_unary("/a/b")
+            assert await call(b"", timeout=PATIENCE_S) == b"here"
+            served[0] = new_leaf(AUTHORITY, KEY, [], NOW + timedelta(hours=1))
+            assert await call(b"", timeout=PATIENCE_S) == b"here"
+            assert await answer("", invite(f"127.0.0.1:{port}")) == b"here"
+            await old.channel.close()
+
+    asyncio.run(main())
+
+
+def test_a_proxy_is_passed_with_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        proxy = ConnectProxy("me:p@ss word", hosts={"coordinator.invalid": "127.0.0.1"})
+        async with server(lambda: LEAF) as port, proxy_at(proxy) as proxy_port:
+            monkeypatch.setenv("https_proxy", f"http://me:p%40ss%20word@127.0.0.1:{proxy_port}")
+            dialled = await dial("", invite(f"coordinator.invalid:{port}"), ())
+            assert dialled.port == proxy_port
+            assert await dialled.channel.unary_unary("/a/b")(b"", timeout=PATIENCE_S) == b"here"
+            await dialled.channel.close()
+            assert proxy.passed == 2 * [f"coordinator.invalid:{port}"]  # the first is that of the preflight
+
+    asyncio.run(main())
+
+
+def test_a_public_certificate_needs_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "roots.pem").write_bytes(AUTHORITY.chain)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
+    public = new_leaf(AUTHORITY, SecretKey(), ["localhost"], NOW)
+
+    async def main() -> None:
+        async with server(lambda: public) as port:
+            assert await answer("", invite(f"localhost:{port}", public_tls=True)) == b"here"
+            with pytest.raises(LinkLost, match=r"is not valid for '127\.0\.0\.1'"):
+                await answer("", invite(f"127.0.0.1:{port}", public_tls=True))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("address", ["localhost:{}", "127.0.0.1:{}"])
+def test_plain_text_goes_to_this_machine_only(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # gRPC would use it
+
+    async def main() -> None:
+        async with server(None) as port:
+            assert await answer(address.format(port), None) == b"here"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:7700", "localhost.example:7700", "[2001:db8::1]:7700", "0.0.0.0:7700"])
+def test_another_machine_needs_an_invite(address: str) -> None:
+    with pytest.raises(ConfigError, match="start the node with an invite"):
+        asyncio.run(answer(address, None))
+
+
+def test_a_link_local_address_keeps_its_interface() -> None:
+    way = Way(("fe80::1%eth0", 7700), None, "thinwire-coordinator", None)
+    target, _ = dial_module._target(way, invite("[fe80::1]:7700"))
+    assert target == "ipv6:[fe80::1%25eth0]:7700"
