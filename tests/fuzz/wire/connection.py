@@ -1,0 +1,160 @@
+"""One HTTP/2 connection with many gRPC calls in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from collections import deque
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from fuzz.wire import frames
+
+IN_FLIGHT_MAX = 48
+STREAMS_MAX = 20_000
+"""Calls of one connection, before a new one is opened."""
+CREDIT_EVERY = 1 << 24
+"""Bytes received after which the server gets room for as many."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """status: gRPC's number; None if the server reset the stream or closed the connection. text: its message."""
+
+    status: int | None
+    text: str = ""
+    messages: int = 0
+
+
+@dataclass
+class _Call:
+    answer: asyncio.Future[Answer]
+    messages: int = 0
+    text: str = ""
+
+
+class Connection(asyncio.Protocol):
+    """Sends calls as ready frames and returns their answers."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._reader = frames.Reader()
+        self._calls: dict[int, _Call] = {}
+        self._next = 1
+        self._received = 0
+        self._room = frames.WINDOW
+        self._room_here = 65535
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self.closed = asyncio.get_running_loop().create_future()
+        self.sent_bytes = 0
+
+    @classmethod
+    async def open(cls, host: str, port: int, context: ssl.SSLContext | None = None) -> Connection:
+        loop = asyncio.get_running_loop()
+        name = "thinwire-coordinator" if context is not None else None
+        _, connection = await loop.create_connection(cls, host, port, ssl=context, server_hostname=name)
+        connection.write(frames.greeting())
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        return not self.closed.done() and self._next < 2 * STREAMS_MAX
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self.sent_bytes += len(data)
+            self._transport.write(data)
+
+    def call(self, headers: bytes, body: list[bytes], *, ends: bool = True) -> tuple[int, asyncio.Future[Answer]]:
+        """Start a call. headers: a block. body: payloads of DATA frames. Returns the stream and the answer to come."""
+        stream, self._next = self._next, self._next + 2
+        call = _Call(asyncio.get_running_loop().create_future())
+        self._calls[stream] = call
+        only = not body and ends
+        parts = [frames.frame(frames.HEADERS, frames.END_HEADERS | (frames.END_STREAM if only else 0), stream, headers)]
+        for number, payload in enumerate(body):
+            last = ends and number == len(body) - 1
+            parts.append(frames.frame(frames.DATA, frames.END_STREAM if last else 0, stream, payload))
+        self._send(stream, b"".join(parts), sum(map(len, body)))
+        return stream, call.answer
+
+    def _send(self, stream: int, data: bytes, size: int) -> None:
+        """Send at once if the server has room for the body, else later."""
+        if size > self._room_here:
+            self._waiting.append((size, data))
+            return
+        self._room_here -= size
+        self.write(data)
+
+    def cancel(self, stream: int) -> None:
+        """End a call from this side. It keeps what was answered so far."""
+        call = self._calls.pop(stream, None)
+        if call is not None and not call.answer.done():
+            self.write(frames.reset(stream))
+            call.answer.set_result(Answer(None, "cancelled", call.messages))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio's
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for call in self._calls.values():
+            if not call.answer.done():
+                call.answer.set_result(Answer(None, "connection closed", call.messages))
+        self._calls.clear()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > CREDIT_EVERY:
+            self.write(frames.window_update(0, self._received))
+            self._received = 0
+        for kind, flags, stream, payload in self._reader.feed(data):
+            self._got(kind, flags, stream, payload)
+
+    def _got(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == frames.SETTINGS and not flags & frames.ACK:
+            self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        elif kind == frames.PING and not flags & frames.ACK:
+            self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.WINDOW_UPDATE and stream == 0:
+            self._room_here += struct.unpack(">I", payload)[0]
+            while self._waiting and self._waiting[0][0] <= self._room_here:
+                size, data = self._waiting.popleft()
+                self._room_here -= size
+                self.write(data)
+        elif kind == frames.GOAWAY:
+            self._next = 2 * STREAMS_MAX
+        elif (call := self._calls.get(stream)) is not None:
+            self._got_of(call, kind, flags, stream, payload)
+
+    def _got_of(self, call: _Call, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        answer: Answer | None = None
+        if kind == frames.DATA:
+            call.messages += 1
+        elif kind == frames.HEADERS:
+            found = frames.read_block(payload)
+            if "grpc-status" in found:
+                answer = Answer(int(found["grpc-status"]), unquote(found.get("grpc-message", "")), call.messages)
+            elif found.get(":status", "200") != "200":
+                answer = Answer(None, f"HTTP {found[':status']}", call.messages)
+        elif kind == frames.RST_STREAM:
+            answer = Answer(None, f"reset {int.from_bytes(payload, 'big')}", call.messages)
+        if answer is None and flags & frames.END_STREAM and kind in (frames.DATA, frames.HEADERS):
+            answer = Answer(None, "ended without a status", call.messages)
+        if answer is not None:
+            del self._calls[stream]
+            if not call.answer.done():
+                call.answer.set_result(answer)
