@@ -234,7 +234,8 @@ class Node:
         admission = await join(exchange, self._state, applicant)
         self.contract = admission.contract
         urls: tuple[str, ...] = getattr(self.contract.data, "urls", ())
-        self._fetcher = BlobFetcher(self._state.blobs, urls, exchange.blob, self._random, self.record)
+        addresses = self.settings.options.addresses
+        self._fetcher = BlobFetcher(self._state.blobs, urls, exchange.blob, self._random, self.record, addresses)
         self._joined = True
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from thinwire_node.data_addresses import PUBLIC, DataAddresses
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 
@@ -12,9 +13,11 @@ class NodeOptions:
     """The options of one node.
 
     name: shown to people. micro_batch: maximum samples in a micro-batch. rounds: the node leaves after this many
-    counted contributions; None: it stays until the run is complete. cache_bytes: bound on the blobs that it keeps."""
+    counted contributions; None: it stays until the run is complete. cache_bytes: bound on the blobs that it keeps.
+    addresses: the addresses of a contract that it may read."""
 
     name: str
     micro_batch: int
     rounds: int | None
     cache_bytes: int = CACHE_BYTES
+    addresses: DataAddresses = PUBLIC

@@ -16,8 +16,11 @@ from thinwire_coordinator.ledger.disk_forecast import measure
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
+from thinwire_node.data_addresses import DataAddresses
 from thinwire_node.session.download import SourceFailed, download
 from thinwire_proto.errors import LedgerError
+
+S3 = DataAddresses(frozenset({"s3"}))
 
 pytestmark = pytest.mark.filterwarnings("default")  # botocore and moto emit warnings
 
@@ -73,18 +76,18 @@ async def test_a_node_reads_a_shard_from_a_bucket(bucket: str, tmp_path: Path, m
     bucket_owner.chmod(f"{bucket}/blobs/shard", acl="public-read")
     part = tmp_path / "shard.part"
     part.write_bytes(data[:1000])
-    await download(f"{bucket}/blobs/shard", len(data), part)
+    await download(f"{bucket}/blobs/shard", len(data), part, S3)
     assert part.read_bytes() == data
     bucket_owner.chmod(f"{bucket}/blobs/shard", acl="private")
     monkeypatch.setattr(fsspec.config, "conf", {})
     fsspec.config.set_conf_env(fsspec.config.conf, {"FSSPEC_S3": '{"anon": false}'})
     part.write_bytes(b"")
-    await download(f"{bucket}/blobs/shard", len(data), part)
+    await download(f"{bucket}/blobs/shard", len(data), part, S3)
     assert part.read_bytes() == data
     for name, size, says in (
         ("shard", 9, "has 25,600 bytes, and must have 9"),
         ("other", 9, "FileNotFoundError|PermissionError"),
     ):
         with pytest.raises(SourceFailed, match=says):
-            await download(f"{bucket}/blobs/{name}", size, tmp_path / "nothing")
+            await download(f"{bucket}/blobs/{name}", size, tmp_path / "nothing", S3)
     assert not (tmp_path / "nothing").exists()

@@ -13,6 +13,7 @@ import pytest
 
 from support.blob_server import BlobServer, blob_server
 from support.disks import fill, make_room, small_disk
+from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import Refused
 from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
@@ -64,7 +65,8 @@ class Swarm:
 
 
 def fetcher(tmp_path: Path, urls: list[str], swarm: Swarm, bytes_max: int = 1 << 30) -> BlobFetcher:
-    return BlobFetcher(BlobCache(tmp_path / "cache" / "blobs", bytes_max), urls, swarm.blob, random.Random(1), Record())
+    cache, own = BlobCache(tmp_path / "cache" / "blobs", bytes_max), DataAddresses(networks=LOOPBACK)
+    return BlobFetcher(cache, urls, swarm.blob, random.Random(1), Record(), own)
 
 
 async def test_an_address_is_asked_before_the_swarm(tmp_path: Path, server: BlobServer) -> None:
@@ -157,7 +159,7 @@ async def test_a_cancelled_download_writes_nothing_more(tmp_path: Path, server: 
 async def test_other_schemes_are_never_read(tmp_path: Path, url: str) -> None:
     (tmp_path / "served").mkdir()
     blob = blob_in(tmp_path / "served")
-    with pytest.raises(BlobUnavailable, match="a node does not read addresses of"):
+    with pytest.raises(BlobUnavailable, match="a node never reads addresses of"):
         await fetcher(tmp_path, [url], Swarm()).fetch([blob])
 
 

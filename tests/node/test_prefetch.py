@@ -12,6 +12,7 @@ import pytest
 
 from support.blob_server import BlobServer, blob_server
 from support.token_folder import write_tokens
+from thinwire_node.data_addresses import LOOPBACK, DataAddresses
 from thinwire_node.exchange.port import AnnouncedRound, LinkLost, Refused
 from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher
@@ -28,6 +29,8 @@ from thinwire_proto.limits import SOURCE_REST_S
 CONTEXT = 9
 TOKENS = 10 * CONTEXT + 1
 SIZE = 2 * TOKENS
+
+OWN = DataAddresses(networks=LOOPBACK)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +56,7 @@ class Node:
         self.changed = asyncio.Event()
         cache = BlobCache(folder / "cache", bytes_max)
         self.data = TokenShards(manifest, TokensSpec(**data), CONTEXT, cache)
-        self.fetcher = BlobFetcher(cache, [server.url], self._from_swarm, random.Random(1), self.record)
+        self.fetcher = BlobFetcher(cache, [server.url], self._from_swarm, random.Random(1), self.record, OWN)
         self.prefetch = Prefetch(self.data, self.fetcher, self.record, lambda: self.now, self.changed.set)
 
     async def _from_swarm(self, blob: Blob, path: Path) -> None:

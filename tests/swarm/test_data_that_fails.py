@@ -19,6 +19,8 @@ CONTEXT = 64
 SAMPLES = 20
 """Samples of a shard."""
 SHARDS = 8
+OWN = ("--data-networks", "loopback")
+"""The server of the shards listens there."""
 
 
 class Data:
@@ -71,7 +73,7 @@ def test_shards_that_cannot_be_read_are_skipped_and_the_rounds_go_on(data: Data)
     data.only_served(silent, changed)
     with small_disk(swarm.folder / "full" / "blobs", 1):
         fill(swarm.folder / "full" / "blobs")
-        full, good = swarm.node("full"), swarm.node("good")
+        full, good = swarm.node("full", *OWN), swarm.node("good", *OWN)
         unreadable = {silent, changed, wrong}
         until(lambda: skipped(good).keys() == unreadable, "good skips what cannot be read", good, coordinator)
         until(lambda: len(skipped(full)) > 1, "full skips what it cannot write", full, coordinator)
@@ -94,7 +96,7 @@ def test_a_node_that_is_killed_in_mid_download_continues_it(data: Data) -> None:
     coordinator = data.coordinator()
     data.only_served(*data.shards)
     server.fault = "stall"
-    node = swarm.node("a")
+    node = swarm.node("a", *OWN)
     until(server.stalled.is_set, "a download has begun", node)
     (name, _), *_ = server.asked
     part = swarm.folder / "a" / "blobs" / f"{name}.part"
@@ -102,7 +104,7 @@ def test_a_node_that_is_killed_in_mid_download_continues_it(data: Data) -> None:
     node.tell(signal.SIGKILL)
     ended(node)
     begun, server.fault = part.stat().st_size, ""
-    again = swarm.node("a")
+    again = swarm.node("a", *OWN)
     swarm.reached(5)
     assert (name, begun) in server.asked
     assert not part.exists()

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from thinwire_common.options import Options, RemoteAddress, host_and_port, option
+from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
@@ -17,6 +18,23 @@ METRICS_HOST = "127.0.0.1"
 def _metrics(text: str) -> str:
     host_and_port(text, METRICS_HOST)
     return text
+
+
+def _schemes(text: str) -> str:
+    for scheme in names(text):
+        if scheme not in SCHEMES:
+            raise ValueError(f"{scheme!r} is none of {', '.join(SCHEMES)}")
+    return text
+
+
+def _networks(text: str) -> str:
+    read_networks(names(text))
+    return text
+
+
+def names(text: str | None) -> list[str]:
+    """The entries of a list with commas."""
+    return [name for entry in (text or "").split(",") if (name := entry.strip())]
 
 
 class NodeStateOptions(Options):
@@ -44,6 +62,18 @@ class StartOptions(NodeStateOptions):
         metavar="BYTES",
         shown="4294967296 (4 GiB)",
         ge=0,
+    )
+    data_schemes: Annotated[str, AfterValidator(_schemes)] = option(
+        f"schemes of addresses in a contract that the node reads data from, of {', '.join(SCHEMES)}",
+        ",".join(DEFAULT_SCHEMES),
+        metavar="SCHEME,…",
+    )
+    data_networks: Annotated[str, AfterValidator(_networks)] | None = option(
+        "networks beside the public internet that these addresses may lead to: loopback, private, or such as "
+        "192.168.1.0/24",
+        None,
+        metavar="NETWORK,…",
+        shown="none",
     )
     threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1)
     give_up_after: float | None = option(

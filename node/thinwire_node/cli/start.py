@@ -13,8 +13,9 @@ import torch
 from thinwire_common.logs import formatter, log_to, log_to_stderr
 from thinwire_common.options import host_and_port
 from thinwire_node import runtime
-from thinwire_node.cli.options import METRICS_HOST, StartOptions
+from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
 from thinwire_node.daemon import Node, NodeSettings
+from thinwire_node.data_addresses import DataAddresses, read_networks
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
@@ -31,7 +32,13 @@ def start(options: StartOptions) -> None:
             address=options.coordinator,
             state_dir=state_dir,
             device=options.device,
-            options=NodeOptions(options.name or name, options.micro_batch, options.rounds, options.cache_bytes),
+            options=NodeOptions(
+                options.name or name,
+                options.micro_batch,
+                options.rounds,
+                options.cache_bytes,
+                DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
+            ),
             give_up_after_s=options.give_up_after,
         )
         runtime.run(Monitor(Node(settings), terminal, metrics, options.ready_file).run)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
+from thinwire_node.data_addresses import PUBLIC, DataAddresses
 from thinwire_node.exchange.port import LinkLost, Refused
-from thinwire_node.session.download import DiskFailed, SourceFailed, SourceSilent, download
+from thinwire_node.session.download import DiskFailed, SourceFailed, SourceRefused, SourceSilent, download
 from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import BlobCache
 from thinwire_proto.blobs import Blob
@@ -52,14 +53,20 @@ class BlobFetcher:
     """Fetches blobs one at a time.
 
     urls: addresses of folders with files that are named by their hash. from_swarm: see `Exchange.blob`.
-    record: counts what was fetched."""
+    record: counts what was fetched. allowed: which of the addresses the volunteer allows."""
 
     def __init__(
-        self, cache: BlobCache, urls: Sequence[str], from_swarm: Fetch, randomness: random.Random, record: Record
+        self,
+        cache: BlobCache,
+        urls: Sequence[str],
+        from_swarm: Fetch,
+        randomness: random.Random,
+        record: Record,
+        allowed: DataAddresses = PUBLIC,
     ) -> None:
         self.cache = cache
         self.record = record
-        self._sources: dict[str, Fetch] = {url: _from(url) for url in urls} | {SWARM: from_swarm}
+        self._sources: dict[str, Fetch] = {url: _from(url, allowed) for url in urls} | {SWARM: from_swarm}
         self._rests_until: dict[str, float] = {}
         self._random = randomness
         self._one_at_a_time = asyncio.Lock()
@@ -89,6 +96,8 @@ class BlobFetcher:
                     except SourceFailed as error:
                         if isinstance(error, SourceSilent):
                             self._rests_until[source] = asyncio.get_running_loop().time() + SOURCE_REST_S
+                        if isinstance(error, SourceRefused):
+                            del self._sources[source]  # it would be refused for every blob
                         reasons[source] = error
                         text, why = f"{source}: {blob.hash[:16]}…: {error}", str(error)
                         tell(log, logging.WARNING, "node.source_failed", text, place=source, blob=blob.hash, reason=why)
@@ -134,9 +143,9 @@ class BlobFetcher:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _from(url: str) -> Fetch:
+def _from(url: str, allowed: DataAddresses) -> Fetch:
     async def fetch(blob: Blob, path: Path) -> None:
-        await download(f"{url.rstrip('/')}/{blob.hash}", blob.size, path)
+        await download(f"{url.rstrip('/')}/{blob.hash}", blob.size, path, allowed)
 
     return fetch
 

@@ -1,7 +1,8 @@
 """Downloads a file from an address that a contract names: https, http, s3 or gs, and nothing else.
 
-A contract is from a stranger. So the scheme is checked here again, redirects are few and never lead to another scheme,
-and no more bytes are read than the file has. The caller checks the hash.
+A contract is from a stranger. So the volunteer says which schemes and networks a node may read (`data_addresses`),
+redirects are few and never lead to another scheme, and no more bytes are read than the file has. The caller checks the
+hash.
 
 Python's clients block, so each download has a thread of its own. It is a daemon thread: a source that does not answer
 must not keep the process from ending.
@@ -14,15 +15,16 @@ import contextlib
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import fsspec
 import fsspec.config
 
+from thinwire_node.data_addresses import DataAddresses
+from thinwire_node.session.guarded_http import AddressRefused, opener
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.limits import FETCH_SILENT_S
 from thinwire_proto.version import VERSION
@@ -30,7 +32,6 @@ from thinwire_proto.version import VERSION
 CHUNK_BYTES = 1 << 18
 OBJECT_CHUNK_BYTES = 1 << 22
 """Bytes of one request to an object store."""
-REDIRECTS_MAX = 4
 ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}}
 """Settings for a public bucket. Settings of fsspec for this scheme, from a file or FSSPEC_… variables, go first."""
 EXTRAS = {"s3": "s3", "gs": "gcs"}
@@ -45,11 +46,15 @@ class SourceSilent(SourceFailed):
     """A source does not answer, or stopped sending. It will hardly do better at the next file."""
 
 
+class SourceRefused(SourceFailed):
+    """The volunteer does not allow this source."""
+
+
 class DiskFailed(Exception):
     """A part of a file could not be written to this disk."""
 
 
-async def download(address: str, size: int, path: Path) -> None:
+async def download(address: str, size: int, path: Path, allowed: DataAddresses) -> None:
     """Fetch a file of `size` bytes, or the rest of it if `path` has its beginning. Raises SourceFailed or DiskFailed.
 
     After a cancellation nothing more is written."""
@@ -64,7 +69,7 @@ async def download(address: str, size: int, path: Path) -> None:
     def work() -> None:
         error: Exception | None = None
         try:
-            _reader_of(address)(address, sink)
+            _read(address, sink, allowed)
         except Exception as raised:  # noqa: BLE001 - the awaiting task gets the error
             error = raised
         with contextlib.suppress(RuntimeError):  # the event loop has ended
@@ -111,27 +116,30 @@ class _Sink:
             self._closed = True
 
 
-def _reader_of(address: str) -> Callable[[str, _Sink], None]:
+def _read(address: str, sink: _Sink, allowed: DataAddresses) -> None:
     scheme = address.partition("://")[0]
-    if scheme in ("http", "https"):
-        return _read_http
+    if refusal := allowed.scheme_refusal(scheme):
+        raise SourceRefused(refusal)
     if scheme in EXTRAS:
-        return _read_object
-    raise SourceFailed(f"a node does not read addresses of {scheme}")
+        _read_object(address, sink)
+    else:
+        _read_http(address, sink, allowed)
 
 
-def _read_http(address: str, sink: _Sink) -> None:
+def _read_http(address: str, sink: _Sink, allowed: DataAddresses) -> None:
     headers = {"User-Agent": f"thinwire/{VERSION}", "Accept-Encoding": "identity"}
     if sink.offset:
         headers["Range"] = f"bytes={sink.offset}-"
     try:
-        with _opener().open(urllib.request.Request(address, headers=headers), timeout=FETCH_SILENT_S) as response:
+        with opener(allowed).open(urllib.request.Request(address, headers=headers), timeout=FETCH_SILENT_S) as response:
             _copy(response, sink)
+    except AddressRefused as error:
+        raise SourceRefused(str(error)) from None
     except urllib.error.HTTPError as error:
         error.close()
         if sink.offset and error.code == 416:  # the partial file is no beginning of it
             sink.restart()
-        raise SourceFailed(f"HTTP {error.code} {str(error.reason).splitlines()[0]}") from None
+        raise SourceFailed(f"HTTP {error.code} {clean_text(str(error.reason))}") from None
     except TimeoutError:
         raise SourceSilent(f"nothing came for {FETCH_SILENT_S:g} s") from None
     except urllib.error.URLError as error:
@@ -159,35 +167,6 @@ def _continues(response: HTTPResponse, offset: int) -> bool:
 def _check_whole(sink: _Sink) -> None:
     if sink.offset < sink.size:
         raise SourceFailed(f"the file broke off after {sink.offset:,} of {sink.size:,} bytes")
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows few redirects, and none from https to another scheme."""
-
-    max_redirections = max_repeats = REDIRECTS_MAX
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> urllib.request.Request | None:
-        allowed = ("https://",) if req.full_url.startswith("https://") else ("https://", "http://")
-        if not newurl.startswith(allowed):
-            raise urllib.error.HTTPError(req.full_url, code, f"it leads to {newurl:.80}", headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """An opener for http and https alone. `build_opener` would read file: and ftp: too."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _read_object(address: str, sink: _Sink) -> None:

@@ -1,0 +1,175 @@
+"""A node connects to the address that it checked, whatever names, redirects and proxies say. Over real sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.blob_server import BlobServer, blob_server
+from support.certificates import certificate
+from thinwire_node.data_addresses import LOOPBACK, PUBLIC, DataAddresses, read_networks
+from thinwire_node.session.download import SourceFailed, SourceRefused, download
+from thinwire_proto.blobs import Blob
+
+OWN = DataAddresses(networks=LOOPBACK)
+NAME = "data.example"
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "no_proxy", "NO_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[BlobServer]:
+    (tmp_path / "served").mkdir()
+    with blob_server(tmp_path / "served") as found:
+        yield found
+
+
+@pytest.fixture
+def blob(server: BlobServer) -> Blob:
+    data = random.Random(1).randbytes(50_000)
+    found = Blob(hashlib.sha256(data).hexdigest(), len(data))
+    (server.folder / found.hash).write_bytes(data)
+    return found
+
+
+async def fetch(url: str, blob: Blob, folder: Path, allowed: DataAddresses) -> bytes:
+    path = folder / "fetched"
+    await download(f"{url}/{blob.hash}", blob.size, path, allowed)
+    return path.read_bytes()
+
+
+async def test_by_default_a_node_reads_nothing_from_its_own_machine(
+    server: BlobServer, blob: Blob, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceRefused, match="does not read addresses of http"):
+        await fetch(server.url, blob, tmp_path, PUBLIC)
+    with pytest.raises(SourceRefused, match=r"127.0.0.1 is no address of the public internet \(--data-networks\)"):
+        await fetch(server.url.replace("http:", "https:"), blob, tmp_path, PUBLIC)
+    assert server.asked == []
+    assert await fetch(server.url, blob, tmp_path, OWN)
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.0.0.1", "0", "[::1]", "[::ffff:127.0.0.1]", "localhost"])
+async def test_another_spelling_of_the_own_machine_changes_nothing(
+    server: BlobServer, blob: Blob, tmp_path: Path, host: str
+) -> None:
+    allowed = DataAddresses(schemes=frozenset({"http"}))
+    with pytest.raises(SourceFailed, match=r"no address of the public internet|no connection"):
+        await fetch(f"http://{host}:{server.server_address[1]}/blobs", blob, tmp_path, allowed)
+    assert server.asked == []
+
+
+async def test_a_redirect_to_the_own_machine_is_refused(
+    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A public server, played by a second server on a network that is allowed, leads to 127.0.0.1."""
+    (tmp_path / "public").mkdir()
+    with blob_server(tmp_path / "public") as public:
+        port = public.server_address[1]
+        public.faults[blob.hash] = f"redirect:{server.url}/{blob.hash}"
+        resolve(monkeypatch, {NAME: "127.0.0.1"})
+        only_there = DataAddresses(frozenset({"http"}), read_networks(["127.0.0.1/32"]))
+        assert await fetch(f"http://{NAME}:{port}/blobs", blob, tmp_path, only_there)
+        asked = len(server.asked)
+        (tmp_path / "fetched").unlink()
+        public.faults[blob.hash] = f"redirect:http://127.0.0.2:{server.server_address[1]}/{blob.hash}"
+        with pytest.raises(SourceRefused, match=r"127\.0\.0\.2 is no address of the public internet"):
+            await fetch(f"http://{NAME}:{port}/blobs", blob, tmp_path, only_there)
+        assert len(server.asked) == asked
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, names: dict[str, str | list[str]]) -> list[str]:
+    """Let names lead to these addresses: to one, or to each of a list in turn. Returns what was looked up."""
+    real, asked = socket.getaddrinfo, list[str]()
+
+    def look_up(host: str, *arguments: Any, **keywords: Any) -> Any:
+        asked.append(host)
+        found = names.get(host, host)
+        if not isinstance(found, str):
+            found = found.pop(0)
+        return real(found, *arguments, **keywords)
+
+    monkeypatch.setattr("thinwire_node.session.guarded_http.socket.getaddrinfo", look_up)
+    return asked
+
+
+async def test_a_name_that_leads_elsewhere_at_the_next_look_up_gains_nothing(
+    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thinwire_node.session.download.FETCH_SILENT_S", 0.3)
+    asked = resolve(monkeypatch, {NAME: ["192.0.2.1", "127.0.0.1"]})  # the first is for documentation: nobody answers
+    allowed = DataAddresses(frozenset({"http"}), read_networks(["192.0.2.0/24"]))
+    with pytest.raises(SourceFailed):
+        await fetch(f"http://{NAME}:{server.server_address[1]}/blobs", blob, tmp_path, allowed)
+    assert asked == [NAME]  # it was resolved once, and the connection went there
+    assert server.asked == []
+    with pytest.raises(SourceRefused):
+        await fetch(f"http://{NAME}:{server.server_address[1]}/blobs", blob, tmp_path, allowed)
+
+
+async def test_https_checks_the_certificate_of_the_name(
+    server: BlobServer, blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, chain = certificate(tmp_path, NAME)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    resolve(monkeypatch, {NAME: "127.0.0.1", "other.example": "127.0.0.1"})
+    port = server.server_address[1]
+    with pytest.raises(SourceFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        await fetch(f"https://{NAME}:{port}/blobs", blob, tmp_path, OWN)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    assert hashlib.sha256(await fetch(f"https://{NAME}:{port}/blobs", blob, tmp_path, OWN)).hexdigest() == blob.hash
+    (tmp_path / "fetched").unlink()
+    with pytest.raises(SourceFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        await fetch(f"https://other.example:{port}/blobs", blob, tmp_path, OWN)
+
+
+@contextmanager
+def proxy() -> Iterator[tuple[str, list[str]]]:
+    """An HTTP proxy on loopback that refuses every CONNECT, and the first lines of what it was asked."""
+    asked: list[str] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(connection.recv(4096).decode().splitlines()[0])
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+async def test_a_proxy_is_asked_only_for_names_that_a_node_may_read(
+    blob: Blob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(monkeypatch, {NAME: "8.8.8.8", "router.example": "192.168.1.1"})
+    with proxy() as (address, asked):
+        monkeypatch.setenv("https_proxy", address)
+        with pytest.raises(SourceRefused, match=r"192\.168\.1\.1 is no address of the public internet"):
+            await fetch("https://router.example/blobs", blob, tmp_path, PUBLIC)
+        assert asked == []
+        with pytest.raises(SourceFailed, match="403"):
+            await fetch(f"https://{NAME}/blobs", blob, tmp_path, PUBLIC)
+        assert [line.split()[:2] for line in asked] == [["CONNECT", f"{NAME}:443"]]
