@@ -1,0 +1,101 @@
+"""The evidence about nodes that one round gives, and the decisions that follow from it.
+
+`comparison` makes `Shown` from the votes of a round, and `audit` makes `Audited`. `Trust.observe` takes all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Cause(Enum):
+    """What a node is suspected of. `sequential` has the tests. Values are labels of events."""
+
+    AGAINST = "against"
+    """Its votes contradict those of the rest."""
+    NOISE = "noise"
+    """Its votes have nothing in common with those of the rest."""
+    COPY = "copy"
+    """Its votes are those of another node."""
+    REPEAT = "repeat"
+    """Its votes are its own votes of an earlier round."""
+    EMPTY = "empty"
+    """It has far fewer votes than the others."""
+    SILENCE = "silence"
+    """It takes leases and contributes nothing."""
+    MISMATCH = "mismatch"
+    """The fingerprint of its parameters differs from the coordinator's."""
+    MALFORMED = "malformed"
+    """Its payloads cannot be read."""
+    AUDIT = "audit"
+    """Its votes do not come from the samples of its lease."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the votes of one contribution show.
+
+    agreement: z, how far the votes agree with those of the rest, in standard deviations of random votes; None if it
+    cannot be said. copy_of: the node whose votes these are; empty if it is nobody's. repeats: whether they are the
+    node's own of an earlier round. empty: whether they are far fewer than those of the others. merged: whether the
+    contribution is counted.
+    """
+
+    node: str
+    agreement: float | None = None
+    copy_of: str = ""
+    repeats: bool = False
+    empty: bool = False
+    merged: bool = True
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The result of an audit: z, how far the votes follow the gradient of the node's own lease rather than that of
+    another lease, in standard deviations of votes that follow neither."""
+
+    node: str
+    z: float
+
+
+@dataclass(frozen=True)
+class RoundEvidence:
+    """All evidence of one round.
+
+    round: counts upwards. shown: of each contribution that could be read, merged or not. silent: nodes that the round
+    waited for, and that sent nothing. mismatched, malformed: nodes whose contribution was refused for that.
+    """
+
+    round: int
+    shown: tuple[Shown, ...] = ()
+    silent: tuple[str, ...] = ()
+    mismatched: tuple[str, ...] = ()
+    malformed: tuple[str, ...] = ()
+    audits: tuple[Audited, ...] = ()
+
+
+class Verdict(Enum):
+    """What a decision does. Values are labels of metrics and events."""
+
+    SUSPECTED = "suspected"
+    """The node's votes are not merged from now on, but still observed."""
+    LOWERED = "lowered"
+    """The node counts as a newcomer."""
+    CLEARED = "cleared"
+    """The node counts again, as a newcomer."""
+    BANNED = "banned"
+    """The node is refused until `until`."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision about a node. reason: in words, for the node and the organizer. until: when a ban ends, in seconds on
+    the caller's clock."""
+
+    node: str
+    round: int
+    verdict: Verdict
+    cause: Cause
+    reason: str
+    until: float = 0.0
