@@ -23,13 +23,14 @@ import grpc
 import numpy as np
 import torch
 
+from bench.joining import Metadata, join
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
+from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, encode_votes
-from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.wire.rows import parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -71,11 +72,11 @@ class Common:
         """Called when a member has received the whole update of a step. The member that keeps the replica applies the
         update after this returns."""
 
-    async def follow(self, name: str, stub: Any, session: str, reply: pb.JoinReply) -> None:
+    async def follow(self, name: str, stub: Any, session: Metadata, reply: pb.JoinReply) -> None:
         """Apply updates to the replica until the connection ends."""
         self.contract = parse_contract(reply.contract)
         if self._replica is None:
-            data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(session=session))])
+            data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(), metadata=session)])
             replica = _replica_of(self.contract, data)
             self.bodies = self.make_bodies(replica.layout)
             async with self._moved:
@@ -102,10 +103,10 @@ class Common:
             return self._fingerprints[step, nonce]
 
 
-async def updates(stub: Any, session: str, step: int) -> AsyncIterator[tuple[bytes, bytes]]:
+async def updates(stub: Any, session: Metadata, step: int) -> AsyncIterator[tuple[bytes, bytes]]:
     """Rows and bodies of the updates from a step on."""
     row, body = b"", b""
-    async for part in stub.Updates(pb.UpdatesRequest(session=session, from_step=step)):
+    async for part in stub.Updates(pb.UpdatesRequest(from_step=step), metadata=session):
         row, body = part.row or row, (b"" if part.row else body) + part.data
         if len(body) == parse_row(row).body_bytes:
             yield row, body
@@ -121,7 +122,7 @@ class LightMember:
         self._common = common
         self._randomness = randomness
         self._keeps = keeps
-        self._node_id = f"{randomness.getrandbits(128):032x}"
+        self._key = SecretKey(randomness.randbytes(KEY_BYTES))
 
     async def run(self) -> None:
         """Take part until cancelled. Reconnects whenever the connection is lost."""
@@ -130,19 +131,18 @@ class LightMember:
                 try:
                     await self._session(SwarmStub(channel))
                 except grpc.aio.AioRpcError as error:
-                    if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                    if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED):
                         raise
             await asyncio.sleep(AGAIN_S * (1 + self._randomness.random()))
 
     async def _session(self, stub: Any) -> None:
         async with self._common.joining:
-            request = pb.JoinRequest(protocol=PROTOCOL, node_id=self._node_id, name=self._name)
-            reply = await stub.Join(request, timeout=60)
+            reply, session = await join(stub, self._key, None, self._name)
         if self._keeps:
-            following = self._common.follow(self._name, stub, reply.session, reply)
+            following = self._common.follow(self._name, stub, session, reply)
         else:
-            following = self._read(stub, reply.session, reply.step)
-        tasks = [asyncio.ensure_future(following), asyncio.ensure_future(self._attend(stub, reply.session))]
+            following = self._read(stub, session, reply.step)
+        tasks = [asyncio.ensure_future(following), asyncio.ensure_future(self._attend(stub, session))]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -150,20 +150,20 @@ class LightMember:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, stub: Any, session: str, step: int) -> None:
+    async def _read(self, stub: Any, session: Metadata, step: int) -> None:
         async for row, _ in updates(stub, session, step):
             await self._common.arrived(self._name, parse_row(row).step)
 
-    async def _attend(self, stub: Any, session: str) -> None:
+    async def _attend(self, stub: Any, session: Metadata) -> None:
         newest = -1
-        async for announcement in stub.Attend(pb.AttendRequest(session=session)):
+        async for announcement in stub.Attend(pb.AttendRequest(), metadata=session):
             if announcement.state == pb.Announcement.STATE_COMPLETE:
                 await asyncio.Event().wait()  # stay connected, so that the page still shows this member
             if announcement.state == pb.Announcement.STATE_ROUND and announcement.round > newest:
                 newest = announcement.round
                 await self._contribute(stub, session, announcement)
 
-    async def _contribute(self, stub: Any, session: str, announced: pb.Announcement) -> None:
+    async def _contribute(self, stub: Any, session: Metadata, announced: pb.Announcement) -> None:
         step = announced.step
         fingerprint = await self._common.fingerprint(step, announced.nonces[0])
         contract = self._common.contract
@@ -173,7 +173,6 @@ class LightMember:
         run = announced.lease[0]
         samples = min(run.count, self._randomness.randint(1, contract.round.samples))
         header = pb.ContributionHeader(
-            session=session,
             term=announced.term,
             round=announced.round,
             step=step,
@@ -191,7 +190,7 @@ class LightMember:
                 yield pb.ContributionPart(header=first, data=data)
                 first = None
 
-        await stub.Contribute(parts())
+        await stub.Contribute(parts(), metadata=session)
 
 
 def _replica_of(contract: Contract, data: bytes) -> Replica:

@@ -23,11 +23,15 @@ from typing import Any
 
 import grpc
 
+from bench.joining import Metadata, join
+from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
+from thinwire_coordinator.swarm.assembly import door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate
-from thinwire_proto.wire.negotiation import PROTOCOL
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
-from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinReply, JoinRequest, UpdatesRequest
+from thinwire_proto.wire.service_pb2 import DESCRIPTOR
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 CLIENT_PROCESSES = 2
 REPEATS = 9
@@ -156,7 +160,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
             read_update=again,
             cache_bytes_max=cache_bytes_max,
         )
-        feed, server = swarm.feed, Server(swarm)
+        feed, server = swarm.feed, Server(swarm, door_of(swarm, SecretKey(), Everybody()))
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encode_update_parts(0, row, b""))  # tells subscribers that their stream is open
         while True:
@@ -214,17 +218,13 @@ async def subscribe(pipe: Connection, ports: tuple[int, int], subscribers: int, 
 async def subscription(port: int, *, joins: bool) -> Any:
     """A stream whose first message has arrived. Messages stay serialized."""
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS)
-    method, request = RAW, b""
+    method = RAW
+    metadata: Metadata = ()
     if joins:
-        join = channel.unary_unary(
-            f"/{SERVICE}/Join",
-            request_serializer=JoinRequest.SerializeToString,
-            response_deserializer=JoinReply.FromString,
-        )
-        reply = await join(JoinRequest(protocol=PROTOCOL, node_id=os.urandom(16).hex()))
-        method, request = UPDATES, UpdatesRequest(session=reply.session).SerializeToString()
+        _, metadata = await join(SwarmStub(channel), SecretKey(), None)
+        method = UPDATES
     call: Any = channel.unary_stream(method)
-    stream: Any = call(request)
+    stream: Any = call(b"", metadata=metadata)
     stream.channel = channel  # keep the channel alive
     await stream.read()
     return stream

@@ -18,6 +18,7 @@ from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout, layout_of
 from thinwire_proto.exact.update import Update
+from thinwire_proto.identity.keys import SIGNATURE_BYTES
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import encode_votes
@@ -50,7 +51,6 @@ def contribution_bytes(payload: bytes) -> int:
     """Bytes of the messages of one contribution call in mid-run, as `thinwire_node.exchange.coordinator.link` makes
     them."""
     header: pb.ContributionHeader | None = pb.ContributionHeader(
-        session="0" * 32,
         term=3,
         round=1000,
         step=1000,
@@ -61,6 +61,7 @@ def contribution_bytes(payload: bytes) -> int:
         payload_bytes=len(payload),
         compute_ms=20_000,
         trained_through=1_000_000,
+        signature=bytes(SIGNATURE_BYTES),
     )
     whole = 0
     for data in split(payload):

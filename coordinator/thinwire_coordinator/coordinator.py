@@ -16,6 +16,7 @@ from filelock import FileLock
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
+from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
@@ -35,7 +36,7 @@ from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.assembly import assemble, door_of
 from thinwire_coordinator.swarm.events import Event
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
@@ -45,6 +46,7 @@ from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -222,7 +224,8 @@ class Coordinator:
     async def _listen(self, swarm: Swarm) -> None:
         listen = self._settings.listen
         host, _, _ = listen.rpartition(":")
-        self._server = Server(swarm)
+        key = open_key(self._settings.state_dir / KEY_FILE)
+        self._server = Server(swarm, door_of(swarm, key, Everybody()))
         bound = await self._server.start(listen)
         self._exposition.listening(bound)
         if self._on_listening is not None:

@@ -227,9 +227,7 @@ class Node:
         name = self.settings.options.name
         held = self.work.replica if self.work and self.work.replica else self._replica
         replica_step = held.step if held else None
-        applicant = Applicant(
-            self._state.node_id, name, self.contract, self._state.head, replica_step, self._momentum()
-        )
+        applicant = Applicant(self._state.key, name, self.contract, self._state.head, replica_step, self._momentum())
         kind = kind_of(self.contract)
         admission = await join(exchange, self._state, applicant)
         self.contract = admission.contract

@@ -17,11 +17,13 @@ KINDS = (
     "blob",
     "evaluated",
     "probe",
+    "hello",
     "join",
     "status",
     "other",
 )
 KINDS_OF_CALL = {
+    "Hello": ("hello", "hello"),
     "Join": ("join", "join"),
     "Attend": ("announcement", "announcement"),
     "Contribute": ("contribution", "receipt"),

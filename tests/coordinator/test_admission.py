@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.swarm_bench import key_of
 from thinwire_coordinator.round.admission import ContributionClaim, RoundFacts, check_header, weight, why_drop_momentum
 from thinwire_coordinator.swarm.members import Members
 from thinwire_proto.wire.reasons import Reason
@@ -97,24 +98,26 @@ def test_which_nodes_may_keep_their_momentum(kept: bool, holds_lease: bool, coun
 
 def test_a_node_that_joins_again_gets_a_new_session() -> None:
     members = Members(2)
-    first = members.join("a" * 32, "ann")
+    first = members.join(key_of("a").public, "ann")
     assert first is not None
-    session = first.session
-    assert members.join("a" * 32, "ann") is first
-    assert session not in members.by_session
-    assert list(members.by_session) == [first.session]
+    member, secret = first
+    again = members.join(key_of("a").public, "ann")
+    assert again is not None
+    assert again[0] is member
+    assert again[1] != secret
+    assert list(members.by_session) == [member.session]
 
 
 def test_a_full_swarm_forgets_absent_nodes_and_refuses_others() -> None:
     members = Members(2)
     for letter in "ab":
-        member = members.join(letter * 32, letter)
-        assert member is not None
-        member.announcements = object()  # type: ignore[assignment] # the node attends
-    assert members.join("c" * 32, "c") is None
-    members.by_id["a" * 32].announcements = None
-    assert members.join("c" * 32, "c") is not None
-    assert sorted(members.by_id) == ["b" * 32, "c" * 32]
+        joined = members.join(key_of(letter).public, letter)
+        assert joined is not None
+        joined[0].announcements = object()  # type: ignore[assignment] # the node attends
+    assert members.join(key_of("c").public, "c") is None
+    members.by_id[key_of("a").public.node_id].announcements = None
+    assert members.join(key_of("c").public, "c") is not None
+    assert {member.name for member in members.by_id.values()} == {"b", "c"}
 
 
 def test_names_can_be_printed() -> None:

@@ -46,8 +46,8 @@ def test_a_waiting_node_and_the_end_of_the_run_are_told_apart() -> None:
 def test_a_claim_arrives_as_the_node_made_it(trained_through: int | None) -> None:
     sent = port.Claim(1, 2, 3, 2, trained_through, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
     header = node_messages.header(sent)
-    header.session, header.payload_bytes = "s", 1000
-    claim = messages.claim(header)
+    header.payload_bytes = 1000
+    claim = messages.claim(header, "s")
     assert (claim.session, claim.payload_bytes) == ("s", 1000)
     assert {name: getattr(claim, name) for name in vars(sent)} == vars(sent)
 

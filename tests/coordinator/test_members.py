@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import random
 
+from support.swarm_bench import key_of
 from thinwire_coordinator.swarm.members import Members
 
-A, B, C = "a" * 32, "b" * 32, "c" * 32
+A, B, C = (key_of(letter).public for letter in "abc")
+
+
+def names(swarm: Members) -> set[str]:
+    return {member.name for member in swarm.by_id.values()}
 
 
 def members(nodes_max: int = 2) -> Members:
@@ -18,11 +23,14 @@ def test_a_newcomer_takes_the_place_of_the_node_that_was_heard_of_longest_ago() 
     first, second = swarm.join(A, "a"), swarm.join(B, "b")
     assert first is not None
     assert second is not None
-    assert swarm.join(A, "a") is first  # it came back, and has not attended yet
+    again = swarm.join(A, "a")  # it came back, and has not attended yet
+    assert again is not None
+    assert again[0] is first[0]
     assert swarm.join(C, "c") is not None
-    assert swarm.of_session(first.session) is first
-    assert swarm.of_session(second.session) is None
-    assert swarm.by_id.keys() == {A, C}
+    assert swarm.of_secret(again[1]) is first[0]
+    assert swarm.of_secret(first[1]) is None  # its first session is over
+    assert swarm.of_secret(second[1]) is None
+    assert names(swarm) == {"a", "c"}
 
 
 def test_a_call_shows_that_a_node_is_here() -> None:
@@ -30,9 +38,9 @@ def test_a_call_shows_that_a_node_is_here() -> None:
     first, second = swarm.join(A, "a"), swarm.join(B, "b")
     assert first is not None
     assert second is not None
-    swarm.of_session(first.session)  # it probes
+    swarm.of_secret(first[1])  # it probes
     swarm.join(C, "c")
-    assert swarm.by_id.keys() == {A, C}
+    assert names(swarm) == {"a", "c"}
 
 
 def test_a_node_that_fetches_keeps_its_place_however_long_that_takes() -> None:
@@ -40,12 +48,19 @@ def test_a_node_that_fetches_keeps_its_place_however_long_that_takes() -> None:
     first, second = swarm.join(A, "a"), swarm.join(B, "b")
     assert first is not None
     assert second is not None
-    first.calls.add("Snapshot")
-    swarm.of_session(second.session)
+    first[0].calls.add("Snapshot")
+    swarm.of_secret(second[1])
     swarm.join(C, "c")
-    assert swarm.by_id.keys() == {A, C}
+    assert names(swarm) == {"a", "c"}
     assert swarm.join(B, "b") is not None
-    assert swarm.by_id.keys() == {A, B}
-    second_again = swarm.by_id[B]
+    assert names(swarm) == {"a", "b"}
+    second_again = swarm.by_id[B.node_id]
     second_again.calls.add("Corpus")
     assert swarm.join(C, "c") is None  # everybody is here
+
+
+def test_the_members_hold_no_secret_of_a_session() -> None:
+    swarm = members()
+    joined = swarm.join(A, "a")
+    assert joined is not None
+    assert joined[1] not in repr(swarm)

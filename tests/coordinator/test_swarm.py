@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.swarm_bench import PATIENCE_S, Bench, Busy, parts_of
+from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
 from thinwire_coordinator.round.announcements import RoundAnnouncement
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble
@@ -192,7 +192,7 @@ async def test_votes_are_merged_as_they_arrive(tmp_path: Path) -> None:
     assert len(merged) > 0
     assert (await bench.contribute(second, 3)).reason is Reason.COUNTED
     assert (await waiting).reason is Reason.COUNTED
-    assert [entry.node for entry in bench.state.ledger.row(1).counted] == ["a" * 32, "b" * 32]
+    assert [entry.node for entry in bench.state.ledger.row(1).counted] == [first.node_id, second.node_id]
     await bench.close()
 
 
@@ -210,7 +210,7 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         bench.swarm = assemble(bench.state, bench.replica, bench.workers, encode_update_parts)
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
-        assert bench.swarm.registry.leases.granted(letter * 32)[0].start == start
+        assert bench.swarm.registry.leases.granted(key_of(letter).public.node_id)[0].start == start
     await bench.close()
 
 

@@ -118,7 +118,7 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     counted = bench.state.ledger.row(0).counted[0].contribution
     with Busy(bench, Job.WRITE_UPDATE):
-        asked = Service(bench.swarm).Status(StatusRequest(), None)  # type: ignore[arg-type]
+        asked = Service(bench.swarm, bench.door).Status(StatusRequest(), None)  # type: ignore[arg-type]
         assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
         assert (found.reason, found.step) == (Reason.COUNTED, 0)

@@ -22,6 +22,7 @@ from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
+from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.exposition import Exposition
@@ -32,14 +33,16 @@ from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm import events
 from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
-from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.assembly import assemble, door_of
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
+from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.task import HeldOutSet
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
-from thinwire_proto.wire.service_pb2 import ContributionPart, JoinRequest, StatusRequest
+from thinwire_proto.wire.service_pb2 import ContributionPart, HelloRequest, JoinRequest, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 NODE = "ab" * 16
@@ -57,7 +60,7 @@ class Served:
         self.swarm = assemble(state, replica, self.workers, encode_update_parts)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
-        self.server = Server(self.swarm)
+        self.server = Server(self.swarm, door_of(self.swarm, SecretKey(), Everybody()))
 
     async def start(self) -> str:
         self.exposition.begin(self.swarm, None, [], {"held_out": (0, 5.5)})
@@ -89,7 +92,8 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 async def test_every_message_is_counted_by_kind_and_direction(served: Served) -> None:
     async with grpc.aio.insecure_channel(await served.start()) as channel:
         stub = SwarmStub(channel)
-        join = JoinRequest(protocol=PROTOCOL, node_id=NODE, name="x")
+        greeting = await stub.Hello(HelloRequest(nonce=bytes(NONCE_BYTES)))
+        join = JoinRequest(protocol=PROTOCOL, name="x", **prove(SecretKey(), b"", greeting))
         reply = await stub.Join(join)
         parts = [ContributionPart(data=b"x" * 1000)]  # without a session: refused, but its bytes count
         with pytest.raises(grpc.aio.AioRpcError):

@@ -89,7 +89,7 @@ class Alone:
         self._changed = asyncio.Event()
 
     async def join(self, applicant: Applicant) -> Admission:
-        self._node_id = applicant.node_id
+        self._node_id = applicant.key.public.node_id
         return Admission(CONTRACT, self._swarm.step, take_snapshot=applicant.replica_step != self._swarm.step)
 
     async def corpus(self, contract: Contract) -> bytes:

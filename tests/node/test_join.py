@@ -32,5 +32,5 @@ async def test_a_node_refuses_a_contract_whose_model_it_builds_differently(
     """A node with a contract from before an upgrade gets this error too, not a KeyError."""
     state = NodeState(tmp_path / "node")
     with pytest.raises(ContractError, match=r"parameters\.t0: shape none here, \(64, 128\) in the contract"):
-        await join(cast(Exchange, Agrees()), state, Applicant(state.node_id, "a", kept))
+        await join(cast(Exchange, Agrees()), state, Applicant(state.key, "a", kept))
     assert not state.path("contract.json").exists()

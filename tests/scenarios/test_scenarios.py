@@ -76,4 +76,4 @@ def test_a_failing_scenario_names_the_line(line: str, error: type[Exception], wo
 def test_the_final_check_finds_a_replica_that_differs() -> None:
     """No node has contributed on this replica, so only the final check can find it."""
     with pytest.raises(Broken, match="its replica differs at step"):
-        play(SMALL + "flip a bit of a\n")
+        play(SMALL + "wait 1s\nflip a bit of a\n")  # by then the update of step 2 has arrived

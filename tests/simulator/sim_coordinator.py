@@ -14,17 +14,19 @@ import numpy as np
 
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
+from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.assembly import assemble, door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.models import build_decoder, initial_state, manifest
 from thinwire_proto.wire.rows import genesis
 
@@ -129,7 +131,9 @@ class SimCoordinator:
             if keep is None
             else 0,  # without a cache, nodes also ask for deleted updates
         )
-        self.service: Service | None = Service(self.swarm)
+        self.service: Service | None = Service(
+            self.swarm, door_of(self.swarm, SecretKey(), Everybody(), random.Random(1))
+        )
         if keep is not None:
             upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), NEVER, samples=False)
             self.swarm.tasks.keep(upkeep.run())

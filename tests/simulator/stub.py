@@ -13,6 +13,8 @@ import grpc
 from simulator.network import Connection, error_of, lost
 from thinwire_proto.wire.service_pb2 import ContributionHeader, Receipt, UpdatePart
 
+Metadata = tuple[tuple[str, str], ...]
+
 ENVELOPE_BYTES = 120
 """Size of the HTTP/2, TCP and IP headers of a small message."""
 
@@ -30,7 +32,16 @@ class Aborted(Exception):
 class Context:
     """The context that gRPC passes to a handler of the service."""
 
-    async def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def invocation_metadata(self) -> Metadata:
+        return self._metadata
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:5000"
+
+    async def abort(self, code: grpc.StatusCode, text: str, trailing_metadata: Metadata = ()) -> NoReturn:
         raise Aborted(code, text)
 
 
@@ -49,10 +60,10 @@ class Calls:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in ("Attend", "Updates", "Snapshot", "Corpus"):
-            return lambda request: Stream(self._connection, self._service, name, request)
-        return lambda request, timeout=None: self._unary(name, request)
+            return lambda request, metadata: Stream(self._connection, self._service, name, request, metadata)
+        return lambda request, timeout=None, metadata=(): self._call(name, request, request.ByteSize(), metadata)
 
-    async def Contribute(self, parts: AsyncIterator[Any]) -> Receipt:
+    async def Contribute(self, parts: AsyncIterator[Any], metadata: Metadata) -> Receipt:
         sent = [part async for part in parts]
         if not self._on_upload(sent[0].header):
             self._connection.die("the connection broke in the middle of an upload")
@@ -63,13 +74,10 @@ class Calls:
             for part in sent:
                 yield part
 
-        receipt: Receipt = await self._call("Contribute", again(), size)
+        receipt: Receipt = await self._call("Contribute", again(), size, metadata)
         return receipt
 
-    async def _unary(self, name: str, request: Any) -> Any:
-        return await self._call(name, request, request.ByteSize())
-
-    async def _call(self, name: str, argument: Any, size: int) -> Any:
+    async def _call(self, name: str, argument: Any, size: int, metadata: Metadata) -> Any:
         call = _Call(self._connection)
         service = self._service()
         if service is None:
@@ -77,7 +85,7 @@ class Calls:
 
         async def handle() -> None:
             try:
-                reply = await getattr(service, name)(argument, Context())
+                reply = await getattr(service, name)(argument, Context(metadata))
             except Aborted as error:
                 failed = error_of(error.code, error.text)
                 self._connection.send("down", ENVELOPE_BYTES, lambda: call.fail(failed))
@@ -130,7 +138,14 @@ class _Call:
 class Stream:
     """A call whose reply is a stream of messages."""
 
-    def __init__(self, connection: Connection, service: Callable[[], Any | None], name: str, request: Any) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        service: Callable[[], Any | None],
+        name: str,
+        request: Any,
+        metadata: Metadata,
+    ) -> None:
         self._connection = connection
         self._came: deque[Any] = deque()
         self._error: Exception | None = None
@@ -144,7 +159,7 @@ class Stream:
             self._fail(lost("connection refused"))
             return
         size = request.ByteSize() + ENVELOPE_BYTES
-        connection.send("up", size, lambda: self._start(getattr(found, name)(request, Context())))
+        connection.send("up", size, lambda: self._start(getattr(found, name)(request, Context(metadata))))
 
     def _start(self, messages: Any) -> None:
         self._task = asyncio.get_running_loop().create_task(self._serve(messages))

@@ -30,6 +30,7 @@ from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.votes import Votes
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.task import DataSource
 
 Result = TypeVar("Result")
@@ -224,8 +225,9 @@ class VirtualThread:
 class MemoryState(NodeState):
     """A node's disk in memory. It outlives the node's processes. While `frozen`, writes raise Killed."""
 
-    def __init__(self, node_id: str, contract: Contract, data: DataSource) -> None:
-        self.node_id = node_id
+    def __init__(self, key: SecretKey, contract: Contract, data: DataSource) -> None:
+        self.key = key
+        self.node_id = key.public.node_id
         self._first_contract, self._data = contract, data
         self._files: dict[str, bytes] = {}
         self._kept_replica: Replica | None = None

@@ -30,6 +30,7 @@ from thinwire_node.options import NodeOptions
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Merged, merge
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.rows import Row
 from thinwire_proto.wire.sign_form import signs_of
 
@@ -133,7 +134,8 @@ class World:
 
     def _disk(self) -> MemoryState:
         state = self.living_coordinator().state
-        return MemoryState(f"{self.random.getrandbits(128):032x}", state.contract, state.data)
+        key = SecretKey(hashlib.sha256(self.random.getrandbits(128).to_bytes(16, "big")).digest())
+        return MemoryState(key, state.contract, state.data)
 
     def start(self, volunteer: Volunteer) -> None:
         volunteer.lives += 1

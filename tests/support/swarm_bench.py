@@ -10,16 +10,18 @@ from typing import Any
 
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
+from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.round.admission import ContributionClaim
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.assembly import assemble, door_of
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
 
@@ -37,12 +39,13 @@ class Bench:
         self.replica: Replica = self.state.load_snapshot(0)
 
         self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers, encode_update_parts)
+        self.door = door_of(self.swarm, SecretKey(), Everybody())
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
-        member = self.swarm.registry.members.join(letter * 32, letter)
-        assert member is not None
-        return member
+        joined = self.swarm.registry.members.join(key_of(letter).public, letter)
+        assert joined is not None
+        return joined[0]
 
     async def attend(self, member: Member) -> AsyncGenerator[Announcement, None]:
         """Open the stream of a node and read its first announcement, so that the node counts as active."""
@@ -90,6 +93,11 @@ class Bench:
             await stream.aclose()
         await asyncio.get_running_loop().run_in_executor(None, self.workers.close)
         self.state.close()
+
+
+def key_of(letter: str) -> SecretKey:
+    """The key of the node with this letter: always the same."""
+    return SecretKey(letter.encode() * KEY_BYTES)
 
 
 async def parts_of(payload: bytes, gate: asyncio.Event | None = None) -> AsyncIterator[bytes]:

@@ -11,11 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
+from support.raw_calls import in_session, join
 from support.real import END_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_common.ready_file import READY_FILE
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import contribution_bytes_max, encode_votes
 from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
@@ -28,28 +30,23 @@ ROUND = pb.Announcement.STATE_ROUND
 class RawNode:
     """A node made of bare gRPC calls, so that a test can send any message."""
 
-    def __init__(self, swarm: RealSwarm, letter: str = "e") -> None:
+    def __init__(self, swarm: RealSwarm) -> None:
         self.channel = grpc.insecure_channel(swarm.address)
-        self.stub = SwarmStub(self.channel)
-        self.node_id = letter * 32
+        self.key = SecretKey()
         joined = self.join()
-        self.session = joined.session
+        self.stub = in_session(self.channel, joined.session)
         self.contract: Contract = parse_contract(joined.contract)
-        (swarm.folder / "raw").write_bytes(
-            b"".join(part.data for part in self.stub.Snapshot(pb.SnapshotRequest(session=self.session)))
-        )
+        (swarm.folder / "raw").write_bytes(b"".join(part.data for part in self.stub.Snapshot(pb.SnapshotRequest())))
         self.replica: Replica = load_replica(self.contract, swarm.folder / "raw")
 
-    def join(self, **fields: object) -> pb.JoinReply:
-        request = {"protocol": PROTOCOL, "node_id": self.node_id, "name": "raw"} | fields
-        return self.stub.Join(pb.JoinRequest(**request), timeout=10)  # type: ignore[arg-type]
+    def join(self, **fields: Any) -> pb.JoinReply:
+        return join(SwarmStub(self.channel), self.key, **fields)
 
     def attend(self) -> Iterator[pb.Announcement]:
-        return iter(self.stub.Attend(pb.AttendRequest(session=self.session)))
+        return iter(self.stub.Attend(pb.AttendRequest()))
 
     def header(self, announcement: pb.Announcement, **fields: object) -> pb.ContributionHeader:
         right = {
-            "session": self.session,
             "term": announcement.term,
             "round": announcement.round,
             "step": announcement.step,
@@ -62,7 +59,8 @@ class RawNode:
 
     def contribute(self, announcement: pb.Announcement, payload: bytes, **fields: object) -> pb.Receipt:
         header = self.header(announcement, **({"payload_bytes": len(payload)} | fields))
-        return self.stub.Contribute(iter([pb.ContributionPart(header=header, data=payload)]), timeout=30)
+        receipt: pb.Receipt = self.stub.Contribute(iter([pb.ContributionPart(header=header, data=payload)]), timeout=30)
+        return receipt
 
 
 @pytest.fixture
@@ -127,24 +125,25 @@ def test_invalid_calls_get_a_status_and_the_coordinator_survives(swarm: RealSwar
     stub = raw.stub
     for protocol, said in (
         (OLDEST_SERVED - 1, "the node is the older one; update the node"),
-        (OLDEST_SERVED, "this run's contract has format 2, which needs protocol 3"),
         (PROTOCOL + 1, "the coordinator is the older one"),
     ):
         refused, text = code(stub.Join, pb.JoinRequest(protocol=protocol))
         assert refused == grpc.StatusCode.FAILED_PRECONDITION
         assert said in text
-    assert code(stub.Join, pb.JoinRequest(protocol=PROTOCOL, node_id="../x"))[0] == grpc.StatusCode.INVALID_ARGUMENT
-    assert code(stub.Attend, pb.AttendRequest(session="?"))[0] == grpc.StatusCode.NOT_FOUND
-    assert code(stub.Contribute, iter([]))[0] == grpc.StatusCode.NOT_FOUND
-    ahead = pb.UpdatesRequest(session=raw.session, from_step=9)
+    stranger = in_session(raw.channel, "?")
+    assert code(stranger.Hello, pb.HelloRequest(nonce=b"short"))[0] == grpc.StatusCode.INVALID_ARGUMENT
+    assert code(stranger.Join, pb.JoinRequest(protocol=PROTOCOL))[0] == grpc.StatusCode.PERMISSION_DENIED
+    assert code(stranger.Attend, pb.AttendRequest())[0] == grpc.StatusCode.NOT_FOUND
+    assert code(stranger.Contribute, iter([]))[0] == grpc.StatusCode.NOT_FOUND
+    ahead = pb.UpdatesRequest(from_step=9)
     assert "there is no step 9 yet" in code(stub.Updates, ahead)[1]
     huge = pb.ContributionPart(data=b"\0" * (MESSAGE_BYTES_MAX + 1))
     assert code(stub.Contribute, iter([huge]))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
     attending = raw.attend()
     next(attending)
-    twice = pb.AttendRequest(session=raw.session)
+    twice = pb.AttendRequest()
     assert code(stub.Attend, twice) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "one Attend at a time in a session")
-    unknown = stub.AskReceipt(pb.ReceiptRequest(session=raw.session, contribution=b"x" * 32), timeout=10)
+    unknown = stub.AskReceipt(pb.ReceiptRequest(contribution=b"x" * 32), timeout=10)
     assert unknown.reason == pb.Receipt.REASON_UNKNOWN
     assert swarm.status().step == 0
 
@@ -153,7 +152,7 @@ def test_a_snapshot_download_resumes_at_any_byte_but_not_beyond_its_end(swarm: R
     whole = (swarm.state / "snapshots" / "0.safetensors").read_bytes()
 
     def snapshot(step: int, offset: int) -> tuple[pb.FilePart, bytes]:
-        request = pb.SnapshotRequest(session=raw.session, step=step, offset=offset)
+        request = pb.SnapshotRequest(step=step, offset=offset)
         parts = list(raw.stub.Snapshot(request, timeout=10))
         return parts[0], b"".join(part.data for part in parts)
 
@@ -183,7 +182,7 @@ def test_a_differing_contract_is_refused_with_the_field(raw: RawNode) -> None:
 def test_a_full_swarm_tells_new_nodes_which_then_wait(swarm: RealSwarm, raw: RawNode) -> None:
     first = raw.attend()
     next(first)
-    second = RawNode(swarm, "f")
+    second = RawNode(swarm)
     attending = second.attend()
     next(attending)
     third = swarm.node("third")

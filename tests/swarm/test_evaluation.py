@@ -13,12 +13,13 @@ import grpc
 import pytest
 
 from deploy.local_swarm.processes import BIN
+from support.raw_calls import in_session, join
 from support.real import PATIENCE_S, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.state_directory import open_state, replay
 from thinwire_coordinator.round.measurement import TOLERANCE
-from thinwire_proto.wire.negotiation import PROTOCOL
-from thinwire_proto.wire.service_pb2 import EvaluatedRequest, EvaluationPart, JoinRequest
+from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire.service_pb2 import EvaluatedRequest, EvaluationPart
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 STEPS, EVERY = 20, 4
@@ -39,10 +40,9 @@ def prepared(swarm: RealSwarm) -> Path:
 def refused(swarm: RealSwarm, part: EvaluationPart, loss: float) -> grpc.Call:
     """The answer to a report of a node that was given no part."""
     with grpc.insecure_channel(swarm.address) as channel:
-        stub = SwarmStub(channel)
-        session = stub.Join(JoinRequest(protocol=PROTOCOL, node_id="f" * 32, name="foreign"), timeout=10).session
+        stub = in_session(channel, join(SwarmStub(channel), SecretKey(), name="foreign").session)
         with pytest.raises(grpc.RpcError) as error:
-            stub.Evaluated(EvaluatedRequest(session=session, part=part, loss=loss), timeout=10)
+            stub.Evaluated(EvaluatedRequest(part=part, loss=loss), timeout=10)
         answer: grpc.Call = error.value  # type: ignore[assignment]
         return answer
 

@@ -95,7 +95,6 @@ def test_an_old_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, 
     contract = state.contract()
     assert contract is not None
     assert contract.hash.hex() == facts["contract"]
-    assert state.node_id == (folder / "node_id").read_text()
     assert state.head is not None
     assert (state.head.step, state.head.hash.hex()) == (facts["step"], facts["head"])
     assert state.data(contract) is not None
@@ -112,7 +111,8 @@ def test_an_old_nodes_directory_is_read_without_a_coordinator(swarm: RealSwarm, 
     assert f"step {facts['step']} of 24" in shown.stdout
 
 
-def test_an_old_run_continues_with_its_node_and_its_momentum(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+def test_an_old_run_continues_with_its_node(swarm: RealSwarm, facts: dict[str, Any]) -> None:
+    """The node proves who it is from now on. The coordinator does not know it again, so its momentum is dropped."""
     goal = facts["step"] + MORE
     coordinator, node = swarm.coordinator(), swarm.node("node-a")
     swarm.reached(goal)
@@ -121,8 +121,8 @@ def test_an_old_run_continues_with_its_node_and_its_momentum(swarm: RealSwarm, f
     assert status.fingerprints_different == 0
     node.tell(signal.SIGTERM)
     until(lambda: not node.running, "the node leaves", node)
-    assert node.events("node.momentum_taken_up")
-    assert not node.events("node.momentum_dropped")
+    assert node.events("node.momentum_dropped")
+    assert not node.events("node.fetching_snapshot"), "it keeps its parameters"
     left_at = last_fingerprint(node)
     head = swarm.status(fingerprint=True)
     if left_at[0] == head.step:  # otherwise the node left before the newest update arrived

@@ -26,10 +26,10 @@ def replica_step(request: pb.JoinRequest) -> int | None:
     return request.replica_step if request.HasField("replica_step") else None
 
 
-def join_reply(decision: JoinDecision, contract: bytes, session: str, protocol: int) -> pb.JoinReply:
+def join_reply(decision: JoinDecision, contract: bytes, secret: str, protocol: int) -> pb.JoinReply:
     return pb.JoinReply(
         contract=contract,
-        session=session,
+        session=secret,
         step=decision.step,
         take_snapshot=decision.take_snapshot,
         drop_momentum=decision.drop_momentum,
@@ -70,9 +70,9 @@ def part(message: pb.EvaluationPart) -> Part:
     return Part(message.step, message.name, message.spread, message.start, message.count)
 
 
-def claim(header: pb.ContributionHeader) -> ContributionClaim:
+def claim(header: pb.ContributionHeader, session: str) -> ContributionClaim:
     return ContributionClaim(
-        session=header.session,
+        session=session,
         term=header.term,
         round=header.round,
         step=header.step,

@@ -8,6 +8,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from thinwire_coordinator.access.door import Door
 from thinwire_coordinator.rpc.service import Service, add_service
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -31,14 +32,14 @@ OPTIONS = (
 class Server:
     """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards."""
 
-    def __init__(self, swarm: Swarm) -> None:
+    def __init__(self, swarm: Swarm, door: Door) -> None:
         self._server = grpc.aio.server(
             options=OPTIONS,
             maximum_concurrent_rpcs=CALLS_A_NODE * swarm.view.contract.round.nodes_max,
             interceptors=[CountMessages(swarm.view.counts.traffic)],
         )
         self._health = health.aio.HealthServicer()
-        add_service(Service(swarm), self._server)
+        add_service(Service(swarm, door), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

@@ -11,24 +11,28 @@ from typing import Any, NoReturn
 import grpc
 from grpc.aio import ServicerContext as Context
 
+from thinwire_coordinator.access.door import NONCE_BYTES, Door
+from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.ledger.retention import NotKept
 from thinwire_coordinator.rpc import messages
+from thinwire_coordinator.rpc.calls import REFUSAL_LENGTH_MAX, deny, host_of, refuse, session_of
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm.counts import NodeCounts
-from thinwire_coordinator.swarm.events import Fetched, UpdateSent
-from thinwire_coordinator.swarm.members import NODE_ID, Member
+from thinwire_coordinator.swarm.events import Fetched, JoinRefused, UpdateSent
+from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
+from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.negotiation import ABILITIES, choose
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 HASH_BYTES = 32
-REFUSAL_LENGTH_MAX = 2000
-"""gRPC sends an error's text in a header, and headers are limited to 8 kB."""
 
 
 def add_service(service: Service, server: grpc.aio.Server) -> None:
@@ -49,40 +53,56 @@ def add_service(service: Service, server: grpc.aio.Server) -> None:
 class Service(SwarmServicer):
     """See service.proto for what each call means."""
 
-    def __init__(self, swarm: Swarm) -> None:
+    def __init__(self, swarm: Swarm, door: Door) -> None:
         self._swarm = swarm
+        self._door = door
+
+    async def Hello(self, request: pb.HelloRequest, context: Context[Any, Any]) -> pb.HelloReply:
+        if len(request.nonce) != NONCE_BYTES:
+            text = f"the nonce must have {NONCE_BYTES} bytes"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        greeting = self._door.greet(request.nonce)
+        return pb.HelloReply(public_key=greeting.public_key, challenge=greeting.challenge, signature=greeting.signature)
 
     async def Join(self, request: pb.JoinRequest, context: Context[Any, Any]) -> pb.JoinReply:
         try:
-            protocol = choose(request.protocol, request.protocol_oldest, self._swarm.view.contract)
+            protocol = choose(request.protocol, request.protocol_oldest)
         except ContractError as error:
-            await _refuse(context, str(error))
-        if not NODE_ID.fullmatch(request.node_id):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "node_id must be 32 hexadecimal digits")
+            await refuse(context, str(error))
+        key, name = PublicKey(request.public_key), clean_name(request.name)
+        candidate = Candidate(key, request.token, name, host_of(context.peer()))
+        denied = await self._door.check(candidate, request.challenge, request.signature)
+        if denied is not None:
+            await self._deny(context, key.node_id, denied)
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
-        member = self._swarm.members.join(request.node_id, request.name)
-        if member is None:
-            limit = self._swarm.members.nodes_max
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the swarm is full, with {limit} nodes")
+        joined = self._swarm.members.join(key, name)
+        if joined is None:
+            text = f"the swarm is full, with {self._swarm.members.nodes_max} nodes"
+            await self._deny(context, key.node_id, Denied(DoorReason.FULL, text))
+        member, secret = joined
         member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self._swarm.join(member, momentum, replica_step)
-        return messages.join_reply(decision, self._swarm.view.contract.written, member.session, protocol)
+        return messages.join_reply(decision, self._swarm.view.contract.written, secret, protocol)
+
+    async def _deny(self, context: Context[Any, Any], node_id: str, denied: Denied) -> NoReturn:
+        self._swarm.events.tell(JoinRefused(node_id, denied.reason))
+        await deny(context, denied)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         self._swarm.leave(member, messages.trained_through(request))
         return pb.LeaveReply()
 
     async def Probe(self, request: pb.ProbeRequest, context: Context[Any, Any]) -> pb.ProbeReply:
         received_us = self._swarm.now_us()
-        await self._member(request.session, context)
+        await self._member(context)
         answered_us = self._swarm.now_us()
         return pb.ProbeReply(term=self._swarm.view.term.number, received_us=received_us, answered_us=answered_us)
 
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         async with _one_at_a_time(member, "Attend", context), aclosing(self._swarm.attend(member)) as announcements:
             async for announcement in announcements:
                 yield messages.announcement(announcement)
@@ -92,24 +112,24 @@ class Service(SwarmServicer):
     ) -> pb.Receipt:
         parts = aiter(request_iterator)
         first = await anext(parts, pb.ContributionPart())
-        member = await self._member(first.header.session, context)
+        member = await self._member(context)
         counts = self._counts(member)
         counts.bytes_up += first.ByteSize()  # even if the header is refused and no other part is read
-        claim = messages.claim(first.header)
+        claim = messages.claim(first.header, member.session)
         return messages.receipt(await self._swarm.contribute(member, claim, _payload(counts, first, parts)))
 
     async def AskReceipt(self, request: pb.ReceiptRequest, context: Context[Any, Any]) -> pb.Receipt:
-        await self._member(request.session, context)
+        await self._member(context)
         return messages.receipt(await self._swarm.ask_receipt(request.contribution))
 
     async def Updates(  # type: ignore[override]
         self, request: pb.UpdatesRequest, context: Context[Any, Any]
     ) -> AsyncIterator[bytes]:
         """Stream messages that are already serialized, once for all followers; see `add_service`."""
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         step = request.from_step
         if step > self._swarm.feed.step:
-            await _refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
+            await refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")
         follows = step == self._swarm.feed.step  # otherwise the node has to catch up first
         async with _one_at_a_time(member, "Updates", context):
             while True:
@@ -129,7 +149,7 @@ class Service(SwarmServicer):
                     follows = True
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         step = self._swarm.state.snapshot_steps()[-1]
         path, offset = self._swarm.state.snapshot_path(step), request.offset if request.step == step else 0
         size = (await asyncio.to_thread(path.stat)).st_size
@@ -142,14 +162,14 @@ class Service(SwarmServicer):
                 yield part
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         self._swarm.events.tell(Fetched(member.node_id, "corpus"))
         async with _one_at_a_time(member, "Corpus", context):
             async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
                 yield part
 
     async def Blob(self, request: pb.BlobRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         path = self._swarm.state.blobs.folder / request.hash.hex()
         if len(request.hash) != HASH_BYTES or not path.is_file():
             text = f"this coordinator does not have the blob {request.hash.hex()[:16]}…"
@@ -174,7 +194,7 @@ class Service(SwarmServicer):
                 part = pb.FilePart(data=data)
 
     async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
-        member = await self._member(request.session, context)
+        member = await self._member(context)
         refusal = self._swarm.evaluations.answered(member.node_id, messages.part(request.part), request.loss)
         if refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal[:REFUSAL_LENGTH_MAX])
@@ -189,8 +209,8 @@ class Service(SwarmServicer):
     def _counts(self, member: Member) -> NodeCounts:
         return self._swarm.view.counts.of(member.node_id)
 
-    async def _member(self, session: str, context: Context[Any, Any]) -> Member:
-        member = self._swarm.members.of_session(session)
+    async def _member(self, context: Context[Any, Any]) -> Member:
+        member = self._swarm.members.of_secret(session_of(context))
         if member is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
         return member
@@ -202,10 +222,10 @@ class Service(SwarmServicer):
         try:
             theirs = parse_contract(request.contract)
         except ContractError as error:
-            await _refuse(context, str(error))
+            await refuse(context, str(error))
         names = f"the hash: {ours.hash.hex()[:16]} here, {theirs.hash.hex()[:16]} there"
         found = differences(ours, theirs) or [names]  # two runs may have contracts with equal fields
-        await _refuse(
+        await refuse(
             context,
             f"the contracts differ ('here' is the coordinator): {'; '.join(found)}; "
             "start the node with another --state-dir to take part in this run",
@@ -217,7 +237,7 @@ class Service(SwarmServicer):
             return
         sealed = self._swarm.feed.step
         if request.head_step > sealed:
-            await _refuse(
+            await refuse(
                 context,
                 f"this coordinator's ledger ends at step {sealed}, but the node has seen step {request.head_step} "
                 "sealed: the ledger has lost rows; restore it from its newest copy",
@@ -227,9 +247,9 @@ class Service(SwarmServicer):
                 Job.READ_ROW, self._swarm.state.reading_ledger.row, request.head_step - 1
             )
         except LedgerError as error:
-            await _refuse(context, f"the coordinator cannot read its own ledger: {error}")
+            await refuse(context, f"the coordinator cannot read its own ledger: {error}")
         if row.hash != request.head_hash:
-            await _refuse(
+            await refuse(
                 context,
                 f"the node's row for step {request.head_step} differs from the one in this ledger: "
                 "they are two lineages; start the node with another --state-dir to take part in this one",
@@ -257,7 +277,3 @@ async def _one_at_a_time(member: Member, call: str, context: Context[Any, Any]) 
         yield
     finally:
         calls.discard(call)
-
-
-async def _refuse(context: Context[Any, Any], text: str) -> NoReturn:
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])

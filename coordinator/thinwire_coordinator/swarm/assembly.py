@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+from thinwire_coordinator.access.door import Door
+from thinwire_coordinator.access.port import Admits
+from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.ledger.retention import NotKept
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.round.driver import RoundDriver
@@ -28,6 +31,7 @@ from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.keys import SecretKey
 
 ReadUpdate = Callable[[int], EncodedUpdate]
 
@@ -89,6 +93,15 @@ def assemble(
     rounds = Rounds(shared, replica, intake, announcer, evaluations, randomness)
     shared.driver.start(rounds.handle)
     return Swarm(shared, replica, view, intake, announcer, rounds, evaluations)
+
+
+def door_of(swarm: Swarm, key: SecretKey, admits: Admits, randomness: random.Random | None = None) -> Door:
+    """The door of a swarm. key: the coordinator's. admits: decides who may join. randomness: source of challenges."""
+
+    def run(admit: Callable[[], Denied | None]) -> Awaitable[Denied | None]:
+        return swarm.workers.submit(Job.ADMIT_NODE, admit)
+
+    return Door(key, admits, swarm.driver.now, run, randomness or random.SystemRandom())
 
 
 def read_encoded(state: RunState, step: int, encode: EncodeUpdate) -> EncodedUpdate:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.round.measurement import MeasuredBy
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
@@ -68,6 +69,14 @@ class ContributionRefused:
 
     node_id: str
     reason: Reason
+
+
+@dataclass(frozen=True)
+class JoinRefused:
+    """The door has refused a node. node_id: as it claims to be."""
+
+    node_id: str
+    reason: DoorReason
 
 
 @dataclass(frozen=True)
@@ -183,6 +192,7 @@ Event = (
     | ContributionOffered
     | ContributionTaken
     | ContributionRefused
+    | JoinRefused
     | FingerprintCompared
     | RoundSealed
     | RoundVoid

@@ -7,15 +7,14 @@ call, among those that have no call open.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
-import re
 from dataclasses import dataclass, field
 
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_proto.clean_text import clean_name
+from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
-
-NODE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class NewestAnnouncement:
@@ -38,8 +37,13 @@ class NewestAnnouncement:
 
 @dataclass
 class Member:
-    """A node that joined, and its newest session."""
+    """A node that joined, and its newest session.
 
+    session: names the session: the SHA-256, in hexadecimal, of the secret that its calls carry. Whoever reads the
+    coordinator's memory or logs cannot call in its name.
+    """
+
+    public_key: PublicKey
     node_id: str
     name: str
     session: str
@@ -65,25 +69,26 @@ class Members:
     by_session: dict[str, Member] = field(default_factory=dict)
     _calls: int = 0
 
-    def join(self, node_id: str, name: str) -> Member | None:
-        """Give a node a new session in place of its old one. Return None if the swarm is full."""
-        member = self.by_id.get(node_id)
+    def join(self, key: PublicKey, name: str) -> tuple[Member, str] | None:
+        """Give a node a new session in place of its old one, with its secret. Return None if the swarm is full."""
+        member = self.by_id.get(key.node_id)
         if member is None:
             if len(self.by_id) >= self.nodes_max and not self._forget_one():
                 return None
-            member = self.by_id[node_id] = Member(node_id, "", "")
+            member = self.by_id[key.node_id] = Member(key, key.node_id, "", "")
         self.by_session.pop(member.session, None)
-        member.name = clean_name(name) or node_id[:8]
-        member.session = f"{self.randomness.getrandbits(128):032x}"
+        secret = f"{self.randomness.getrandbits(128):032x}"
+        member.name = clean_name(name) or member.node_id[:8]
+        member.session = _hashed(secret)
         member.calls = set()
         member.leaving = False
         self.by_session[member.session] = member
         self._hear(member)
-        return member
+        return member, secret
 
-    def of_session(self, session: str) -> Member | None:
-        """The member with this session, if it is the member's newest; records that the member made a call."""
-        member = self.by_session.get(session)
+    def of_secret(self, secret: str) -> Member | None:
+        """The member whose newest session has this secret; records that the member made a call."""
+        member = self.by_session.get(_hashed(secret))
         if member is not None:
             self._hear(member)
         return member
@@ -100,3 +105,7 @@ class Members:
         del self.by_id[member.node_id]
         self.by_session.pop(member.session, None)
         return True
+
+
+def _hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -25,6 +25,8 @@ class Job(Enum):
     COMPARE_CATCH_UP = "compare catch-up"
     """Decide whether a snapshot or the updates are the smaller download to the head."""
     FIND_RECEIPT = "find receipt"
+    ADMIT_NODE = "admit node"
+    """Decide whether an identity may join, and enrol it."""
     READ_ROW = "read row"
     READ_UPDATE = "read update"
     READ_STATUS = "read status"
@@ -49,6 +51,7 @@ class Job(Enum):
 JOBS: dict[str, tuple[Job, ...]] = {
     "seal": (Job.START, Job.WRITE_UPDATE, Job.WRITE_LEASES, Job.WRITE_VOID),
     "query": (
+        Job.ADMIT_NODE,
         Job.COUNT_SENT,
         Job.COMPARE_CATCH_UP,
         Job.FIND_RECEIPT,

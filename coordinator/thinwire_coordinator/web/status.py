@@ -169,6 +169,8 @@ REASONS: dict[Reason, str] = {
     Reason.DUPLICATE: "twice in a round",
     Reason.VOID: "the round was void",
     Reason.NOTHING_TRAINED: "nothing was trained",
+    Reason.SIGNATURE: "not signed by the node",
+    Reason.SUSPECTED: "its votes are suspected",
 }
 
 

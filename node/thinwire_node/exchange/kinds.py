@@ -16,6 +16,7 @@ from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.kind_modules import KindModules
 
 STAR = "star"
@@ -26,11 +27,13 @@ STAR = "star"
 class Surroundings:
     """The arguments that open an exchange.
 
-    address: as the volunteer gave it. traffic: counts the bytes sent and received."""
+    address: HOST:PORT of the coordinator. traffic: counts the bytes sent and received. invite: names the coordinator
+    that answers there; None: any is taken."""
 
     address: str
     clocks: Clocks
     traffic: Traffic
+    invite: Invite | None = None
 
 
 Open = Callable[[Surroundings], Exchange]

@@ -20,6 +20,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.update import Update
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Row
 
@@ -54,10 +55,10 @@ class MomentumClaim:
 class Applicant:
     """A node that wants to join, and the state that it kept.
 
-    contract: the run that the state belongs to. head: the newest sealed row that the node has seen. replica_step: the
-    step of the node's parameters."""
+    key: the node's identity, and its proof. contract: the run that the state belongs to. head: the newest sealed row
+    that the node has seen. replica_step: the step of the node's parameters."""
 
-    node_id: str
+    key: SecretKey
     name: str
     contract: Contract | None = None
     head: Head | None = None

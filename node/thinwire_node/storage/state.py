@@ -2,7 +2,7 @@
 
 Any file may be lost; the node then fetches or creates it again. It drops a momentum that has no `sent.json` beside it.
 
-node_id                   the node's id, created once
+identity.key              the node's secret key, created once; its id is the hash of the public key
 contract.json, corpus.zst the contract and the data file of the node's run
 head.json                 the newest sealed row that the node has seen
 replica.safetensors       the parameters, saved periodically
@@ -18,8 +18,6 @@ lock                      held by the node that runs on this directory
 from __future__ import annotations
 
 import json
-import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +37,12 @@ from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.parameters import save_tensors
 from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.task import DataSource, data_kind_of
 
 DATA_FILE = "corpus.zst"
 PENDING = "pending."  # prefix of the tensors of the pending contribution
 AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
-NODE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,8 @@ class NodeState:
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
             self._sweep()
-            self.node_id = self._identity()
+            self.key = open_key(folder / KEY_FILE)
+            self.node_id = self.key.public.node_id
             self.blobs = BlobCache(folder / "blobs", cache_bytes)
             self.head = self._read_head()
         except Timeout:
@@ -113,14 +112,6 @@ class NodeState:
 
     def path(self, name: str) -> Path:
         return self._folder / name
-
-    def _identity(self) -> str:
-        path = self.path("node_id")
-        if path.exists() and NODE_ID.fullmatch(found := path.read_text(errors="replace").strip()):
-            return found
-        node_id = secrets.token_hex(16)
-        self.write("node_id", node_id.encode())
-        return node_id
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file. It is synced to disk when this returns."""

@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from thinwire_proto.errors import ConfigError
 
+KEY_FILE = "identity.key"
+"""The name of the file in a state directory, of a coordinator or a node."""
 KEY_BYTES = 32
 """Size of a secret key, and of a public key."""
 SIGNATURE_BYTES = 64

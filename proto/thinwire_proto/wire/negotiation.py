@@ -1,7 +1,8 @@
 """Protocol versions, and the choice of the version that a connection uses.
 
 A node tells at `Join` which versions it speaks, and the coordinator chooses one. The version alone determines, by the
-table here, what each end may expect of the other. A coordinator serves its own version and the previous one.
+table here, what each end may expect of the other. Versions 2 and 3 (thinwire 0.1.0 and 0.2.0) had no identities, so
+nobody serves them any longer; runs that began with them go on.
 
 The version increases when a call or a payload changes in a way that the other end must know.
 """
@@ -10,16 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ContractError
 from thinwire_proto.version import VERSION
-from thinwire_proto.wire.rows import version_for
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The newest version that this thinwire speaks."""
-OLDEST_SERVED = 2
-"""The oldest version that this coordinator serves."""
-OLDEST_SPOKEN = 3
+OLDEST_SERVED = 4
+"""The oldest version that this coordinator serves: the first in which nodes prove who they are."""
+OLDEST_SPOKEN = 4
 """The oldest version that this node speaks."""
 
 
@@ -35,17 +34,13 @@ class Abilities:
     """The newest row format that the end reads."""
 
 
-ABILITIES = {
-    2: Abilities(since="0.1.0", contract_version=1, row_version=1),
-    3: Abilities(since="0.2.0", contract_version=2, row_version=2),
-}
+ABILITIES = {4: Abilities(since="0.3.0", contract_version=2, row_version=2)}
 
 
-def choose(newest: int, oldest: int, contract: Contract) -> int:
+def choose(newest: int, oldest: int) -> int:
     """For the coordinator: choose the version to use with a node that speaks `oldest` to `newest`.
 
-    oldest: 0 if the node did not send it; then it speaks only one version. contract: the run's contract, which the node
-    must be able to read. Raises ContractError.
+    oldest: 0 if the node did not send it; then it speaks only one version. Raises ContractError.
     """
     chosen = min(newest, PROTOCOL)
     spoken = f"this coordinator speaks protocols {OLDEST_SERVED} to {PROTOCOL}, the node {newest}"
@@ -53,13 +48,6 @@ def choose(newest: int, oldest: int, contract: Contract) -> int:
         raise ContractError(f"{spoken}: the node is the older one; update the node to thinwire {VERSION}")
     if chosen < (oldest or newest):
         raise ContractError(f"{spoken}: the coordinator is the older one, with thinwire {VERSION}; update it")
-    abilities = ABILITIES[chosen]
-    if contract.version > abilities.contract_version or version_for(contract) > abilities.row_version:
-        needed = next(number for number, able in ABILITIES.items() if able.contract_version >= contract.version)
-        raise ContractError(
-            f"this run's contract has format {contract.version}, which needs protocol {needed}, but the node speaks "
-            f"{newest}; update the node to thinwire {contract.requires} or newer"
-        )
     return chosen
 
 

@@ -78,7 +78,6 @@ class JoinRequest(_message.Message):
 
     PROTOCOL_FIELD_NUMBER: _builtins.int
     CONTRACT_FIELD_NUMBER: _builtins.int
-    NODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     HEAD_STEP_FIELD_NUMBER: _builtins.int
     HEAD_HASH_FIELD_NUMBER: _builtins.int
@@ -93,8 +92,6 @@ class JoinRequest(_message.Message):
     """The newest version of the protocol that the node speaks."""
     contract: _builtins.bytes
     """The contract that the node kept from before, as it was written; empty if it has none."""
-    node_id: _builtins.str
-    """Random, made once and kept in the node's state directory."""
     name: _builtins.str
     """For people; need not be unique."""
     head_step: _builtins.int
@@ -120,7 +117,6 @@ class JoinRequest(_message.Message):
         *,
         protocol: _builtins.int = ...,
         contract: _builtins.bytes = ...,
-        node_id: _builtins.str = ...,
         name: _builtins.str = ...,
         head_step: _builtins.int = ...,
         head_hash: _builtins.bytes = ...,
@@ -134,7 +130,7 @@ class JoinRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "momentum", b"momentum", "replica_step", b"replica_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "challenge", b"challenge", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "node_id", b"node_id", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "public_key", b"public_key", "replica_step", b"replica_step", "signature", b"signature", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step", "challenge", b"challenge", "contract", b"contract", "head_hash", b"head_hash", "head_step", b"head_step", "momentum", b"momentum", "name", b"name", "protocol", b"protocol", "protocol_oldest", b"protocol_oldest", "public_key", b"public_key", "replica_step", b"replica_step", "signature", b"signature", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_step: _TypeAlias = _typing.Literal["replica_step"]  # noqa: Y015
     _WhichOneofArgType__replica_step: _TypeAlias = _typing.Literal["_replica_step", b"_replica_step"]  # noqa: Y015
@@ -216,16 +212,12 @@ Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
 class AttendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     def __init__(
         self,
-        *,
-        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,10 +360,8 @@ Global___EvaluationPart: _TypeAlias = EvaluationPart  # noqa: Y015
 class EvaluatedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     loss: _builtins.float
     """Mean loss over the samples of the part, in nats per token, computed in float32."""
     @_builtins.property
@@ -379,13 +369,12 @@ class EvaluatedRequest(_message.Message):
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         part: Global___EvaluationPart | None = ...,
         loss: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss", "part", b"part", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -434,16 +423,12 @@ Global___SampleRange: _TypeAlias = SampleRange  # noqa: Y015
 class ProbeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     def __init__(
         self,
-        *,
-        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -479,20 +464,17 @@ Global___ProbeReply: _TypeAlias = ProbeReply  # noqa: Y015
 class LeaveRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     trained_through: _builtins.int
     """The last position whose gradient is in the momentum that the node keeps."""
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         trained_through: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "session", b"session", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
@@ -519,7 +501,6 @@ Global___LeaveReply: _TypeAlias = LeaveReply  # noqa: Y015
 class ContributionHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
@@ -533,7 +514,6 @@ class ContributionHeader(_message.Message):
     TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     term: _builtins.int
     round: _builtins.int
     step: _builtins.int
@@ -559,7 +539,6 @@ class ContributionHeader(_message.Message):
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         term: _builtins.int = ...,
         round: _builtins.int = ...,
         step: _builtins.int = ...,
@@ -576,7 +555,7 @@ class ContributionHeader(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "session", b"session", "signature", b"signature", "skipped", b"skipped", "step", b"step", "term", b"term", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "base_step", b"base_step", "compute_ms", b"compute_ms", "dropped", b"dropped", "fingerprint", b"fingerprint", "loss", b"loss", "payload_bytes", b"payload_bytes", "round", b"round", "samples", b"samples", "signature", b"signature", "skipped", b"skipped", "step", b"step", "term", b"term", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
@@ -732,19 +711,16 @@ Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
 class ReceiptRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     CONTRIBUTION_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     contribution: _builtins.bytes
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         contribution: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution", b"contribution", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contribution", b"contribution"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -754,20 +730,17 @@ Global___ReceiptRequest: _TypeAlias = ReceiptRequest  # noqa: Y015
 class UpdatesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     FROM_STEP_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     from_step: _builtins.int
     """The step of the node's replica: the first update wanted."""
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         from_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -808,10 +781,8 @@ Global___UpdatePart: _TypeAlias = UpdatePart  # noqa: Y015
 class SnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     step: _builtins.int
     """To resume a download: the step of the snapshot, and how many of its bytes the node has. If that snapshot is no longer
     the newest, the newest is sent from its beginning. An offset beyond the end of the snapshot: OUT_OF_RANGE.
@@ -820,13 +791,12 @@ class SnapshotRequest(_message.Message):
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         step: _builtins.int = ...,
         offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "session", b"session", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -836,16 +806,12 @@ Global___SnapshotRequest: _TypeAlias = SnapshotRequest  # noqa: Y015
 class CorpusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     def __init__(
         self,
-        *,
-        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -855,10 +821,8 @@ Global___CorpusRequest: _TypeAlias = CorpusRequest  # noqa: Y015
 class BlobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
     hash: _builtins.bytes
     """SHA-256, 32 bytes."""
     offset: _builtins.int
@@ -866,13 +830,12 @@ class BlobRequest(_message.Message):
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
         hash: _builtins.bytes = ...,
         offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "offset", b"offset", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,11 @@ class SwarmStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Hello = channel.unary_unary(
+                '/thinwire.v1.Swarm/Hello',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.HelloRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.HelloReply.FromString,
+                _registered_method=True)
         self.Join = channel.unary_unary(
                 '/thinwire.v1.Swarm/Join',
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.JoinRequest.SerializeToString,
@@ -98,6 +103,13 @@ class SwarmStub:
 
 class SwarmServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def Hello(self, request, context):
+        """The coordinator proves who it is, and gives the node a challenge to answer in Join.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
         """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
@@ -190,6 +202,11 @@ class SwarmServicer:
 
 def add_SwarmServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Hello': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hello,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.HelloRequest.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.HelloReply.SerializeToString,
+            ),
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
                     request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.JoinRequest.FromString,
@@ -260,6 +277,33 @@ def add_SwarmServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Swarm:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Hello(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/thinwire.v1.Swarm/Hello',
+            thinwire__proto_dot_wire_dot_service__pb2.HelloRequest.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.HelloReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Join(request,

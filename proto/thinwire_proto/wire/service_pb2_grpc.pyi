@@ -36,6 +36,8 @@ class SwarmStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SwarmAsyncStub: ...
+    Hello: _grpc.UnaryUnaryMultiCallable[_service_pb2.HelloRequest, _service_pb2.HelloReply]
+    """The coordinator proves who it is, and gives the node a challenge to answer in Join."""
     Join: _grpc.UnaryUnaryMultiCallable[_service_pb2.JoinRequest, _service_pb2.JoinReply]
     """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
     contracts and ledger heads, and opens a session for the node.
@@ -70,6 +72,8 @@ class SwarmStub:
 @_typing.type_check_only
 class SwarmAsyncStub(SwarmStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
+    Hello: _aio.UnaryUnaryMultiCallable[_service_pb2.HelloRequest, _service_pb2.HelloReply]  # type: ignore[assignment]
+    """The coordinator proves who it is, and gives the node a challenge to answer in Join."""
     Join: _aio.UnaryUnaryMultiCallable[_service_pb2.JoinRequest, _service_pb2.JoinReply]  # type: ignore[assignment]
     """The handshake: the node proves who it is, and enrols with an invite if the coordinator does not know it. Compares
     contracts and ledger heads, and opens a session for the node.
@@ -102,6 +106,14 @@ class SwarmAsyncStub(SwarmStub):
     """Returns the state of the swarm."""
 
 class SwarmServicer(metaclass=_abc_1.ABCMeta):
+    @_abc_1.abstractmethod
+    def Hello(
+        self,
+        request: _service_pb2.HelloRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_service_pb2.HelloReply, _abc.Awaitable[_service_pb2.HelloReply]]:
+        """The coordinator proves who it is, and gives the node a challenge to answer in Join."""
+
     @_abc_1.abstractmethod
     def Join(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 
 from thinwire_common.traffic import Traffic
+from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_node.exchange.coordinator.traffic import CountedChannel
 from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, Refused, SealedUpdate
 from thinwire_node.storage.state import Head, PartialSnapshot
@@ -25,15 +27,19 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
+from thinwire_proto.identity.invite import Invite
+from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
+from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.negotiation import ABILITIES, OLDEST_SPOKEN, PROTOCOL, check_chosen
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 Reply = TypeVar("Reply")
+Metadata = tuple[tuple[str, str], ...]
 
 SNAPSHOT_HEAD_BYTES_MAX = 1 << 20
 CHANNEL_OPTIONS = (
@@ -66,28 +72,36 @@ class Link:
     def __init__(self, stub: Any, close: Callable[[], Awaitable[None]]) -> None:
         self._stub = stub
         self._close = close
-        self._session = ""
+        self._metadata: Metadata = ()
         self.abilities = ABILITIES[PROTOCOL]
         """The abilities of the coordinator. Available after `join`."""
+        self.coordinator: PublicKey | None = None
+        """The coordinator's key. Available after `join`."""
 
     async def close(self) -> None:
         await self._close()
 
     async def join(
         self,
+        key: SecretKey,
+        invite: Invite | None,
         contract: Contract | None,
-        node_id: str,
         name: str,
         head: Head | None,
         replica_step: int | None,
         momentum: pb.KeptMomentum | None,
     ) -> pb.JoinReply:
-        """Join the swarm. The link keeps the session id for later calls."""
+        """Join the swarm. The link keeps the session's secret for later calls.
+
+        invite: names the coordinator, and the token to enrol with; without one, any coordinator is taken."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        greeting = await _told(self._stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S))
+        self.coordinator = check_coordinator(invite, nonce, greeting)
         request = pb.JoinRequest(
             protocol=PROTOCOL,
             protocol_oldest=OLDEST_SPOKEN,
+            **prove(key, invite.token if invite else b"", greeting),
             contract=contract.written if contract else b"",
-            node_id=node_id,
             name=name,
             head_step=head.step if head else 0,
             head_hash=head.hash if head else b"",
@@ -99,11 +113,11 @@ class Link:
             self.abilities = check_chosen(reply.protocol)
         except ContractError as error:
             raise Refused(str(error)) from None
-        self._session = reply.session
+        self._metadata = ((SESSION, reply.session),)
         return reply
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
-        async for announcement in _stream(self._stub.Attend(pb.AttendRequest(session=self._session))):
+        async for announcement in _stream(self._stub.Attend(pb.AttendRequest(), metadata=self._metadata)):
             yield announcement
 
     async def contribute(
@@ -111,7 +125,6 @@ class Link:
     ) -> pb.Receipt:
         """Send a contribution and wait for its receipt, which comes when the round is over. Calls `sent` once all parts
         are sent."""
-        header.session = self._session
         header.payload_bytes = len(payload)
 
         async def parts() -> AsyncIterator[pb.ContributionPart]:
@@ -122,32 +135,32 @@ class Link:
             if sent is not None:
                 sent()
 
-        return await _told(self._stub.Contribute(parts()))
+        return await _told(self._stub.Contribute(parts(), metadata=self._metadata))
 
     async def probe(self) -> pb.ProbeReply:
-        return await _told(self._stub.Probe(pb.ProbeRequest(session=self._session), timeout=limits.CALL_S))
+        return await _told(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
 
     async def leave(self, trained_through: int | None) -> None:
-        request = pb.LeaveRequest(session=self._session, trained_through=trained_through)
-        await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S))
+        request = pb.LeaveRequest(trained_through=trained_through)
+        await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S, metadata=self._metadata))
 
     async def ask_receipt(self, contribution: bytes) -> pb.Receipt:
-        request = pb.ReceiptRequest(session=self._session, contribution=contribution)
-        return await _told(self._stub.AskReceipt(request))
+        request = pb.ReceiptRequest(contribution=contribution)
+        return await _told(self._stub.AskReceipt(request, metadata=self._metadata))
 
     async def evaluated(self, part: pb.EvaluationPart, loss: float) -> None:
-        request = pb.EvaluatedRequest(session=self._session, part=part, loss=loss)
-        await _told(self._stub.Evaluated(request, timeout=limits.CALL_S))
+        request = pb.EvaluatedRequest(part=part, loss=loss)
+        await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
 
     async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates from a step on, decoded and checked against their rows. May also raise PayloadError or
         ReplicaError."""
         layout, demo = replica.layout, replica.contract.demo
-        request = pb.UpdatesRequest(session=self._session, from_step=from_step)
+        request = pb.UpdatesRequest(from_step=from_step)
         row: Row | None = None
         head_step = 0
         assembly: Assembly | None = None
-        async for part in _stream(self._stub.Updates(request)):
+        async for part in _stream(self._stub.Updates(request, metadata=self._metadata)):
             if row is None or assembly is None:
                 row, head_step = parse_row(part.row), part.head_step
                 assembly = Assembly(row.body_bytes, update_bytes_max(layout, demo.magnitude), "update")
@@ -164,10 +177,10 @@ class Link:
         fetch only the missing bytes."""
         step, offset = (begun.step, begun.size) if begun else (0, 0)
         size_max = 4 * TileLayout(contract.parameters).parameters + SNAPSHOT_HEAD_BYTES_MAX
-        request = pb.SnapshotRequest(session=self._session, step=step, offset=offset)
+        request = pb.SnapshotRequest(step=step, offset=offset)
         path: Path | None = None
         with contextlib.ExitStack() as opened:
-            async for part, first in self._parts(self._stub.Snapshot(request), size_max):
+            async for part, first in self._parts(self._stub.Snapshot(request, metadata=self._metadata), size_max):
                 if first is not None:
                     path = folder / f"snapshot-{first.step}.part"
                     goes_on = first.offset > 0 and begun is not None and first.step == step
@@ -182,18 +195,18 @@ class Link:
     async def corpus(self, contract: Contract) -> bytes:
         """Fetch the run's data file. The data kind checks its contents."""
         packed = bytearray()
-        request = pb.CorpusRequest(session=self._session)
+        request = pb.CorpusRequest()
         size_max = data_kind_of(contract.data).file_bytes_max(contract.data)
-        async for part, _ in self._parts(self._stub.Corpus(request), size_max):
+        async for part, _ in self._parts(self._stub.Corpus(request, metadata=self._metadata), size_max):
             packed += part
         return bytes(packed)
 
     async def blob(self, blob: Blob, path: Path) -> None:
         """Fetch a blob into a file, or the rest of it if the file has its beginning. The caller checks the hash."""
         offset = await asyncio.to_thread(_size_of, path)
-        request = pb.BlobRequest(session=self._session, hash=bytes.fromhex(blob.hash), offset=offset)
+        request = pb.BlobRequest(hash=bytes.fromhex(blob.hash), offset=offset)
         with path.open("ab") as file:
-            async for part, _ in self._parts(self._stub.Blob(request), blob.size):
+            async for part, _ in self._parts(self._stub.Blob(request, metadata=self._metadata), blob.size):
                 await asyncio.to_thread(file.write, part)
 
     async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:

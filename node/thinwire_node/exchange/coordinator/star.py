@@ -18,14 +18,16 @@ from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.limits import probe_every_s
 
 
 class Star:
     """The star's implementation of `thinwire_node.exchange.port.Exchange`."""
 
-    def __init__(self, link: Link, clocks: Clocks) -> None:
+    def __init__(self, link: Link, clocks: Clocks, invite: Invite | None = None) -> None:
         self._link = link
+        self._invite = invite
         self._clocks = clocks
         self._clock: ProbedClock | None = None
         self._head_step = 0
@@ -39,8 +41,9 @@ class Star:
     async def join(self, applicant: Applicant) -> Admission:
         momentum = messages.momentum_message(applicant.momentum)
         reply = await self._link.join(
+            applicant.key,
+            self._invite,
             applicant.contract,
-            applicant.node_id,
             applicant.name,
             applicant.head,
             applicant.replica_step,
@@ -103,4 +106,5 @@ class Star:
 
 
 def open_star(surroundings: Surroundings) -> Star:
-    return Star(connect(surroundings.address, surroundings.traffic), surroundings.clocks)
+    link = connect(surroundings.address, surroundings.traffic)
+    return Star(link, surroundings.clocks, surroundings.invite)

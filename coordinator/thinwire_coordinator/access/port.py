@@ -1,0 +1,37 @@
+"""The port to whoever decides which identities may join."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from thinwire_coordinator.access.refusals import Denied
+from thinwire_proto.identity.keys import PublicKey
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An identity that wants to join, and has proved to be what it claims.
+
+    token: of its invite; empty if it has none. name: as it came, not cleaned. address: the host that it connects from.
+    """
+
+    public_key: PublicKey
+    token: bytes = field(repr=False)
+    name: str
+    address: str
+
+
+class Admits(Protocol):
+    def admit(self, candidate: Candidate, now: float) -> Denied | None:
+        """Enrol a candidate, or find it among the enrolled ones; or say why not. A worker calls this, so it may block.
+
+        now: Unix time in seconds.
+        """
+
+
+class Everybody:
+    """Admits all, with or without an invite: for `serve --insecure`, and for the simulator and the benchmarks."""
+
+    def admit(self, candidate: Candidate, now: float) -> Denied | None:
+        return None

@@ -1,0 +1,37 @@
+"""Why a call is refused before it reaches the swarm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class DoorReason(Enum):
+    """Values are metric labels, and stand in the metadata `thinwire-reason` of a refusal."""
+
+    NO_INVITE = "no_invite"
+    """The coordinator does not know the node, and the node presents no token."""
+    UNKNOWN_TOKEN = "unknown_token"
+    EXPIRED = "expired"
+    USED_UP = "used_up"
+    REVOKED = "revoked"
+    BANNED = "banned"
+    STALE_CHALLENGE = "stale_challenge"
+    """The challenge is not one that this process gave, or was answered already, or too late."""
+    BAD_SIGNATURE = "bad_signature"
+    """The node does not hold the secret key of the identity that it claims."""
+    FULL = "full"
+    RATE = "rate"
+    """Too many calls: wait, and try again."""
+
+
+MUST_WAIT = frozenset({DoorReason.BANNED, DoorReason.STALE_CHALLENGE, DoorReason.FULL, DoorReason.RATE})
+"""Refusals that end by themselves. After any other, a new attempt would fail as well."""
+
+
+@dataclass(frozen=True)
+class Denied:
+    """text: what was wrong and what to do, for the person at the other end."""
+
+    reason: DoorReason
+    text: str

@@ -1,0 +1,39 @@
+"""What gRPC knows about a call: the session's secret, the caller's address; and the refusal that it sends back."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+from grpc.aio import ServicerContext as Context
+
+from thinwire_coordinator.access.refusals import MUST_WAIT, Denied
+from thinwire_proto.wire.metadata import REASON, SESSION
+
+REFUSAL_LENGTH_MAX = 2000
+"""gRPC sends an error's text in a header, and headers are limited to 8 kB."""
+
+
+def session_of(context: Context[Any, Any]) -> str:
+    """The session's secret; empty if the call has none."""
+    for key, value in context.invocation_metadata() or ():
+        if key == SESSION and isinstance(value, str):
+            return value
+    return ""
+
+
+def host_of(peer: str) -> str:
+    """The host in gRPC's name of a peer: `ipv4:192.0.2.1:5000`, `ipv6:%5B2001:db8::1%5D:5000`, `unix:…`."""
+    _, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]")
+
+
+async def deny(context: Context[Any, Any], denied: Denied) -> NoReturn:
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED if denied.reason in MUST_WAIT else grpc.StatusCode.PERMISSION_DENIED
+    await context.abort(code, denied.text[:REFUSAL_LENGTH_MAX], ((REASON, denied.reason.value),))
+
+
+async def refuse(context: Context[Any, Any], text: str) -> NoReturn:
+    """Refuse a call that would fail again."""
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text[:REFUSAL_LENGTH_MAX])
