@@ -123,5 +123,6 @@ def test_a_full_swarm_forgets_absent_nodes_and_refuses_others() -> None:
 def test_names_can_be_printed() -> None:
     members = Members(3)
     sent = {"a": "\x1b[2Jann\n", "b": "\u202e", "c": "x" * 1000}
-    named = [members.join(letter * 32, name) for letter, name in sent.items()]
-    assert [member.name for member in named if member] == ["ann", "bbbbbbbb", "x" * 63 + "…"]
+    named = [members.join(key_of(letter).public, name) for letter, name in sent.items()]
+    unnamed = key_of("b").public.node_id[:8]
+    assert [joined[0].name for joined in named if joined] == ["ann", unnamed, "x" * 63 + "…"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,8 @@ def test_a_node_with_other_data_is_not_banned_and_an_audit_vouches_for_it() -> N
 
 
 def test_audits_find_a_node_that_agrees_but_does_not_compute() -> None:
-    trust, found = Trust(), []
+    trust = Trust()
+    found: list[Decision] = []
     for number in range(40):
         audits = (Audited("lazy", 0.0), Audited(HONEST[number % 12], 2.0), Audited(HONEST[(number + 1) % 12], 2.0))
         shown = tuple(Shown(node, 8.0) for node in [*HONEST, "lazy"])
@@ -204,7 +206,7 @@ def test_an_outage_that_hits_many_nodes_punishes_nobody(outages: list[tuple[int,
         shown = [Shown(node, 8.0) for node in well]
         if kind == "empty":
             shown += [Shown(node, empty=True) for node in hit]
-        failed = {} if kind == "empty" else {kind: hit}
+        failed: dict[str, Any] = {} if kind == "empty" else {kind: hit}
         evidence = RoundEvidence(number, tuple(shown), **failed)
         assert trust.observe(evidence, number * ROUND_S)[1] == ()
     assert all(not standing.suspected and not standing.bans for standing in trust.standings.values())
@@ -214,15 +216,17 @@ def test_an_outage_that_hits_many_nodes_punishes_nobody(outages: list[tuple[int,
 
 
 def test_a_newcomer_begins_low_and_rises() -> None:
-    trust, seen = Trust(), []
+    trust = Trust()
+    seen: list[float | None] = []
     for number in range(40):
         nodes = HONEST if number < FULL_AFTER else [*HONEST, "new"]
         trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in nodes)), 0.0)
         seen.append(trust.weights.get("new"))
         assert trust.weight(HONEST[0]) == 1
     assert seen[FULL_AFTER - 1] is None
-    assert seen[FULL_AFTER] is not None
-    assert NEWCOMER < seen[FULL_AFTER] < 2 * NEWCOMER
+    first = seen[FULL_AFTER]
+    assert first is not None
+    assert NEWCOMER < first < 2 * NEWCOMER
     assert seen[-1] == 1
 
 

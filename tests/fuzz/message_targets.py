@@ -25,6 +25,7 @@ from thinwire_node.training.lease import Lease
 from thinwire_proto.clean_text import NAME_BYTES_MAX, clean_name
 from thinwire_proto.errors import ContractError, ThinwireError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen, choose
 from thinwire_proto.wire.rows import Counted, Row
@@ -72,7 +73,6 @@ def _join_request() -> pb.JoinRequest:
     return pb.JoinRequest(
         protocol=PROTOCOL,
         protocol_oldest=OLDEST_SPOKEN,
-        node_id=NODE_ID,
         name="anna",
         head_step=3,
         head_hash=HASH,
@@ -86,15 +86,16 @@ def _join_request() -> pb.JoinRequest:
 
 
 def _join(request: pb.JoinRequest) -> None:
-    choose(request.protocol, request.protocol_oldest, small_replica().contract)
+    choose(request.protocol, request.protocol_oldest)
+    node = PublicKey(request.public_key).node_id
     name = clean_name(request.name)
     assert len(name.encode()) <= NAME_BYTES_MAX, "a long name"
     assert name.isprintable(), "a name with control characters"
     assert clean_name(name) == name, "a name that changes when it is cleaned again"
     offered = coordinator.offered_momentum(request)
     leases = Leases()
-    leases.grant(request.node_id, 8, 0)
-    leases.resume(request.node_id, offered.trained_through if offered else None)
+    leases.grant(node, 8, 0)
+    leases.resume(node, offered.trained_through if offered else None)
     coordinator.replica_step(request)
 
 
@@ -115,7 +116,7 @@ def _contribution_part() -> pb.ContributionPart:
 
 
 def _contribute(part: pb.ContributionPart) -> None:
-    claim = coordinator.claim(part.header)
+    claim = coordinator.claim(part.header, "session")
     facts = RoundFacts(2, 3, 1, 8, contributed=False, payload_bytes_max=1000)
     leases = Leases()
     leases.grant(NODE_ID, 8, 0)

@@ -122,7 +122,7 @@ class _Table:
         return found
 
     def agreement(self, weight: Floats) -> list[float | None]:
-        """z of each node against the rest, its friends and enemies left out. weight: of each node's votes in the rest."""
+        """z of each node against the rest without its friends and enemies. weight: of each node in the rest."""
         if np.count_nonzero(weight) < NODES_MIN:
             return [None] * len(self._size)
         return [self._agreement(place, weight) for place in range(len(self._size))]
