@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grpc
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
@@ -10,6 +9,7 @@ from grpc_reflection.v1alpha import reflection
 
 from thinwire_coordinator.access.door import Door
 from thinwire_coordinator.rpc.service import Service, add_service
+from thinwire_coordinator.rpc.tough_server import tough_server
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto import limits
@@ -33,7 +33,7 @@ class Server:
     """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards."""
 
     def __init__(self, swarm: Swarm, door: Door) -> None:
-        self._server = grpc.aio.server(
+        self._server = tough_server(
             options=OPTIONS,
             maximum_concurrent_rpcs=CALLS_A_NODE * swarm.view.contract.round.nodes_max,
             interceptors=[CountMessages(swarm.view.counts.traffic)],

@@ -8,6 +8,7 @@ refused where the service would receive it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isasyncgenfunction
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -51,14 +52,19 @@ def _one_to_one(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Any:
     return answer
 
 
-def _one_to_many(behavior: Callable[[Any, Context], AsyncIterator[Any]]) -> Any:
+def _one_to_many(behavior: Callable[[Any, Context], Any]) -> Any:
+    async def answer_by_writing(request: Any, context: Context) -> Any:
+        if request is UNREADABLE:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, TEXT)
+        return await behavior(request, context)
+
     async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
         if request is UNREADABLE:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, TEXT)
         async for message in behavior(request, context):
             yield message
 
-    return answer
+    return answer if isasyncgenfunction(behavior) else answer_by_writing  # gRPC's health service writes
 
 
 def _many_to_one(behavior: Callable[[AsyncIterator[Any], Context], Awaitable[Any]]) -> Any:
@@ -68,7 +74,10 @@ def _many_to_one(behavior: Callable[[AsyncIterator[Any], Context], Awaitable[Any
     return answer
 
 
-def _many_to_many(behavior: Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]) -> Any:
+def _many_to_many(behavior: Callable[[AsyncIterator[Any], Context], Any]) -> Any:
+    if not isasyncgenfunction(behavior):
+        return _many_to_one(behavior)
+
     async def answer(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         async for message in behavior(_readable(requests, context), context):
             yield message

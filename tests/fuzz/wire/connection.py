@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ from fuzz.wire import frames
 IN_FLIGHT_MAX = 48
 STREAMS_MAX = 20_000
 """Calls of one connection, before a new one is opened."""
+DATA_BYTES_MAX = 1 << 22
 CREDIT_EVERY = 1 << 24
 """Bytes received after which the server gets room for as many."""
 
@@ -24,14 +26,15 @@ class Answer:
 
     status: int | None
     text: str = ""
-    messages: int = 0
+    data: bytes = b""
+    """What was answered, as gRPC's length-prefixed messages; its beginning."""
 
 
 @dataclass
 class _Call:
     answer: asyncio.Future[Answer]
-    messages: int = 0
-    text: str = ""
+    data: bytearray
+    heard: Callable[[bytes], None] | None = None
 
 
 class Connection(asyncio.Protocol):
@@ -70,10 +73,14 @@ class Connection(asyncio.Protocol):
             self.sent_bytes += len(data)
             self._transport.write(data)
 
-    def call(self, headers: bytes, body: list[bytes], *, ends: bool = True) -> tuple[int, asyncio.Future[Answer]]:
-        """Start a call. headers: a block. body: payloads of DATA frames. Returns the stream and the answer to come."""
+    def call(
+        self, headers: bytes, body: list[bytes], *, ends: bool = True, heard: Callable[[bytes], None] | None = None
+    ) -> tuple[int, asyncio.Future[Answer]]:
+        """Start a call. Returns the stream and the answer to come.
+
+        headers: a block. body: payloads of DATA frames. heard: gets what is answered, as it comes."""
         stream, self._next = self._next, self._next + 2
-        call = _Call(asyncio.get_running_loop().create_future())
+        call = _Call(asyncio.get_running_loop().create_future(), bytearray(), heard)
         self._calls[stream] = call
         only = not body and ends
         parts = [frames.frame(frames.HEADERS, frames.END_HEADERS | (frames.END_STREAM if only else 0), stream, headers)]
@@ -91,12 +98,16 @@ class Connection(asyncio.Protocol):
         self._room_here -= size
         self.write(data)
 
+    def more_room(self, stream: int, size: int) -> None:
+        """Let the server send more on a stream."""
+        self.write(frames.window_update(stream, size))
+
     def cancel(self, stream: int) -> None:
         """End a call from this side. It keeps what was answered so far."""
         call = self._calls.pop(stream, None)
         if call is not None and not call.answer.done():
             self.write(frames.reset(stream))
-            call.answer.set_result(Answer(None, "cancelled", call.messages))
+            call.answer.set_result(Answer(None, "cancelled", bytes(call.data)))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -111,7 +122,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for call in self._calls.values():
             if not call.answer.done():
-                call.answer.set_result(Answer(None, "connection closed", call.messages))
+                call.answer.set_result(Answer(None, "connection closed", bytes(call.data)))
         self._calls.clear()
         if not self.closed.done():
             self.closed.set_result(None)
@@ -143,17 +154,20 @@ class Connection(asyncio.Protocol):
     def _got_of(self, call: _Call, kind: int, flags: int, stream: int, payload: bytes) -> None:
         answer: Answer | None = None
         if kind == frames.DATA:
-            call.messages += 1
+            if call.heard is not None:
+                call.heard(payload)
+            elif len(call.data) < DATA_BYTES_MAX:
+                call.data += payload
         elif kind == frames.HEADERS:
             found = frames.read_block(payload)
             if "grpc-status" in found:
-                answer = Answer(int(found["grpc-status"]), unquote(found.get("grpc-message", "")), call.messages)
+                answer = Answer(int(found["grpc-status"]), unquote(found.get("grpc-message", "")), bytes(call.data))
             elif found.get(":status", "200") != "200":
-                answer = Answer(None, f"HTTP {found[':status']}", call.messages)
+                answer = Answer(None, f"HTTP {found[':status']}", bytes(call.data))
         elif kind == frames.RST_STREAM:
-            answer = Answer(None, f"reset {int.from_bytes(payload, 'big')}", call.messages)
+            answer = Answer(None, f"reset {int.from_bytes(payload, 'big')}", bytes(call.data))
         if answer is None and flags & frames.END_STREAM and kind in (frames.DATA, frames.HEADERS):
-            answer = Answer(None, "ended without a status", call.messages)
+            answer = Answer(None, "ended without a status", bytes(call.data))
         if answer is not None:
             del self._calls[stream]
             if not call.answer.done():

@@ -43,8 +43,8 @@ def settings(*pairs: tuple[int, int]) -> bytes:
 
 
 def greeting() -> bytes:
-    """What a client sends first: it wants no header table, and takes all the server has to send."""
-    wanted = settings((HEADER_TABLE_SIZE, 0), (INITIAL_WINDOW_SIZE, WINDOW))
+    """What a client sends first: it wants no header table. Of each stream, it reads slowly what is long."""
+    wanted = settings((HEADER_TABLE_SIZE, 0))
     return PREFACE + wanted + window_update(0, WINDOW - 65535)
 
 

@@ -1,0 +1,67 @@
+"""Calls to methods that do not exist are refused, and end nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+
+from fuzz.wire.calls import headers_of, prefixed
+from fuzz.wire.connection import Connection
+from fuzz.wire.frames import block
+from thinwire_common.traffic import Traffic
+from thinwire_coordinator.rpc.tough_server import tough_server
+from thinwire_coordinator.rpc.traffic import CountMessages
+
+CHECK = "/grpc.health.v1.Health/Check"
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED.value[0]
+SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """The port of a server with gRPC's health service."""
+    server = tough_server(maximum_concurrent_rpcs=50, interceptors=[CountMessages(Traffic())])
+    add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    found = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield found
+    await server.stop(0)
+
+
+async def answer(connection: Connection, path: str) -> Any:
+    _, answer = connection.call(block(headers_of(path)), [prefixed(b"")])
+    return await asyncio.wait_for(answer, 20)
+
+
+@pytest.mark.parametrize("path", ["/\xff", "/thinwire.v1.Swarm/\xff\xfe", "\xff" * 4000, "/nothing", "", "*"])
+async def test_a_strange_path_ends_neither_server_nor_connection(port: int, path: str) -> None:
+    """A fuzzer's find: `/\\xff` ended the whole server."""
+    connection, other = await Connection.open("127.0.0.1", port), await Connection.open("127.0.0.1", port)
+    for _ in range(3):
+        assert (await answer(connection, path)).status == UNIMPLEMENTED
+    for one in (connection, other):
+        answered = await answer(one, CHECK)
+        assert (answered.status, answered.data) == (0, prefixed(SERVING.SerializeToString()))
+        one.close()
+
+
+async def test_many_strange_calls_leave_room_for_others(port: int) -> None:
+    connection = await Connection.open("127.0.0.1", port)
+    calls = [answer(connection, f"/nothing/{number}") for number in range(500)]
+    assert {one.status for one in await asyncio.gather(*calls)} == {UNIMPLEMENTED}
+    assert (await answer(connection, CHECK)).status == 0
+    connection.close()
+
+
+async def test_a_stream_of_the_health_service_is_served(port: int) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watched = call(b"")
+        assert await watched.read() == SERVING.SerializeToString()
+        watched.cancel()

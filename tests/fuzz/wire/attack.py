@@ -1,0 +1,146 @@
+"""Feeds a coordinator with inputs over several connections at once."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from fuzz import corpus
+from fuzz.wire import strays
+from fuzz.wire.calls import Call, right
+from fuzz.wire.connection import Answer, Connection
+from fuzz.wire.inputs import Inputs
+from fuzz.wire.session import ANSWER_S, NotJoined, Session
+from fuzz.wire.tally import Tally
+
+CONNECTIONS = 4
+WORKERS_EACH = 40
+JOINERS = 3
+STRAYS = 4
+LONG_S = 0.1
+"""Calls without an end of their own are cancelled after this time."""
+
+
+@dataclass
+class Place:
+    """Where the coordinator listens. context: for TLS; None: plain text."""
+
+    host: str
+    port: int
+    http_port: int | None
+    context: ssl.SSLContext | None = None
+    http_context: ssl.SSLContext | None = None
+
+    async def connect(self) -> Connection:
+        return await Connection.open(self.host, self.port, self.context)
+
+
+class Attack:
+    """inputs: makes the inputs. joining: sessions whose keys are used to join again and again.
+
+    until: a time.monotonic(). inputs_max: of all kinds. keep_in: a folder for messages with new answers."""
+
+    def __init__(
+        self,
+        place: Place,
+        inputs: Inputs,
+        joining: list[Session],
+        *,
+        until: float,
+        inputs_max: int,
+        keep_in: Path | None = None,
+    ) -> None:
+        self.tally = Tally()
+        self._place = place
+        self._inputs = inputs
+        self._joining = joining
+        self._until = until
+        self._inputs_max = inputs_max
+        self._keep_in = keep_in
+
+    async def run(self) -> Tally:
+        workers = [self._calls() for _ in range(CONNECTIONS)]
+        workers += [self._joins(session) for session in self._joining[:JOINERS]]
+        rng = self._inputs.rng
+        workers += [self._strays(strays.of_grpc, self._place.port, Random(rng.random())) for _ in range(STRAYS)]
+        if self._place.http_port is not None:
+            http = self._place.http_port
+            workers += [self._strays(strays.of_http, http, Random(rng.random())) for _ in range(STRAYS)]
+        await asyncio.gather(*workers)
+        return self.tally
+
+    @property
+    def _goes_on(self) -> bool:
+        return time.monotonic() < self._until and self.tally.inputs < self._inputs_max and self._alive
+
+    _alive = True
+
+    async def _calls(self) -> None:
+        """Keep WORKERS_EACH calls in flight on one connection. A connection that is used up is replaced."""
+        while self._goes_on:
+            connection = await self._open()
+            if connection is None:
+                return
+            await asyncio.gather(*(self._work(connection) for _ in range(WORKERS_EACH)))
+            connection.close()
+
+    async def _open(self) -> Connection | None:
+        try:
+            return await self._place.connect()
+        except OSError as error:
+            self._alive = False
+            self.tally.find("connection", f"the coordinator cannot be reached: {error}")
+            return None
+
+    async def _work(self, connection: Connection) -> None:
+        while self._goes_on and connection.usable:
+            call, method, message = self._inputs.make()
+            await self._send(connection, call, method, message)
+
+    async def _send(self, connection: Connection, call: Call, method: str, message: bytes) -> Answer:
+        stream, future = connection.call(call.headers, call.body, ends=call.ends)
+        await asyncio.wait({future}, timeout=LONG_S if call.long else ANSWER_S)
+        if not future.done():
+            connection.cancel(stream)
+            if not call.long:
+                self.tally.find(f"{call.label}: no answer", f"in {ANSWER_S:g} s: {message.hex()}")
+        answer = await future
+        self.tally.answered(call.label, answer.status, answer.text, message)
+        if self._inputs.learn(method, message, answer) and self._keep_in is not None:
+            self.tally.kept += corpus.keep(f"wire {method}", message, self._keep_in)
+        return answer
+
+    async def _joins(self, session: Session) -> None:
+        """Join with a right proof, and all else damaged."""
+        connection = await self._open()
+        while connection is not None and self._goes_on:
+            if not connection.usable:
+                connection.close()
+                connection = await self._open()
+                continue
+            try:
+                request = await session.join_request(connection)
+            except NotJoined as error:
+                self.tally.counted("Hello", str(error)[:60])
+                continue
+            except asyncio.TimeoutError:
+                self.tally.find("Hello: no answer", f"in {ANSWER_S:g} s")
+                return
+            self.tally.counted("Hello", "OK")
+            message = self._inputs.damaged_join(request)
+            await self._send(connection, right("Join", message, scheme=session.scheme), "Join", message)
+        if connection is not None:
+            connection.close()
+
+    async def _strays(self, make: Callable[[Random], strays.Stray], port: int, rng: Random) -> None:
+        """Send what is no call, on connections of its own."""
+        context = self._place.context if make is strays.of_grpc else self._place.http_context
+        while self._goes_on:
+            stray = make(rng)
+            outcome = await strays.send(self._place.host, port, context if stray.in_tls else None, stray)
+            self.tally.answered(stray.label, None, outcome, stray.data)

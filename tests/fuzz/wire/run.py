@@ -1,0 +1,147 @@
+"""One run over the wire: a coordinator under attack, honest nodes before and after, and what must hold."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from fuzz.wire.attack import JOINERS, Attack, Place
+from fuzz.wire.calls import messages_in, right
+from fuzz.wire.connection import Connection
+from fuzz.wire.coordinator import CONTRIBUTING, SILENT, Victim, victim
+from fuzz.wire.inputs import Inputs
+from fuzz.wire.session import ANSWER_S, OK, Session, called
+from fuzz.wire.tally import Tally
+from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire import service_pb2 as pb
+
+HONEST = 3
+WARM_UP_INPUTS = 2000
+GROWTH_BYTES_MAX = 128 << 20
+"""How much larger the coordinator's memory may be after the run than after the first inputs."""
+FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE})
+"""What may become of an honest contribution: there are too few for an update, and a busy round may be over."""
+
+
+@dataclass
+class WireSummary:
+    tally: Tally = field(default_factory=Tally)
+    seconds: float = 0.0
+    rss_bytes: list[int] = field(default_factory=list)
+    peak_rss_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        memory = " → ".join(f"{size / 1e6:.0f}" for size in self.rss_bytes)
+        total = (
+            f"{self.tally.inputs:,} inputs over the wire in {self.seconds:.0f} s: memory of the coordinator {memory} MB, at "
+            f"most {self.peak_rss_bytes / 1e6:.0f}; {self.tally.kept} inputs kept"
+        )
+        return "\n".join([str(self.tally), *(f"FOUND {problem}" for problem in self.problems), total])
+
+    @property
+    def found(self) -> bool:
+        return bool(self.problems or self.tally.finds)
+
+
+def attack_coordinator(
+    folder: Path, inputs: int, seed: int, *, until: float = float("inf"), keep_in: Path | None = None
+) -> WireSummary:
+    """Start a coordinator in a folder and attack it."""
+    with victim(folder) as attacked:
+        return asyncio.run(_attack(attacked, folder, inputs, seed, until, keep_in))
+
+
+async def _attack(
+    attacked: Victim, folder: Path, inputs_max: int, seed: int, until: float, keep_in: Path | None
+) -> WireSummary:
+    rng, summary, began = Random(seed), WireSummary(), time.monotonic()
+    place = Place(attacked.host, attacked.port, attacked.http_port)
+    own = await place.connect()
+    sessions = [await _joined(own) for _ in range(CONTRIBUTING + SILENT)]
+    for session in sessions:
+        session.attend(own)
+    replica = await _replica(own, sessions[0], folder)
+    while not sessions[0].announced.nonces:
+        await asyncio.sleep(0.05)
+    inputs = Inputs(rng, sessions[:CONTRIBUTING], replica, b"http")
+    joining = [Session(SecretKey(rng.randbytes(32)), b"", b"http") for _ in range(JOINERS)]
+    await _honest(place, inputs, replica, summary, "before")
+    for part in (min(WARM_UP_INPUTS, inputs_max), inputs_max):
+        attack = Attack(place, inputs, joining, until=until, inputs_max=part, keep_in=keep_in)
+        attack.tally = summary.tally
+        await attack.run()
+        if attacked.alive:
+            summary.rss_bytes.append(attacked.rss_bytes())
+    summary.seconds = time.monotonic() - began
+    if not attacked.alive:
+        summary.problems.append(f"the coordinator ended: {attacked.process.tail(20)}")
+        return summary
+    await _honest(place, inputs, replica, summary, "after")
+    summary.peak_rss_bytes = attacked.peak_rss_bytes()
+    growth = summary.rss_bytes[-1] - summary.rss_bytes[0]
+    if growth > GROWTH_BYTES_MAX:
+        summary.problems.append(f"the coordinator's memory grew by {growth / 1e6:.0f} MB")
+    summary.problems += [f"its log says: {line}" for line in attacked.complaints()]
+    own.close()
+    return summary
+
+
+async def _joined(connection: Connection) -> Session:
+    session = Session(SecretKey(), b"", b"http")
+    await session.join(connection)
+    return session
+
+
+async def _replica(connection: Connection, session: Session, folder: Path) -> Replica:
+    """The parameters of the run, fetched as a node does."""
+    assert session.contract is not None
+    found = bytearray()
+    call = await _file(connection, session)
+    for message in messages_in(call):
+        found += pb.FilePart.FromString(message).data
+    path = folder / "fetched.safetensors"
+    path.write_bytes(found)
+    return load_replica(session.contract, path)
+
+
+async def _file(connection: Connection, session: Session) -> bytes:
+    call = right("Snapshot", b"", session.secret, session.scheme)
+    stream, answer = connection.call(call.headers, call.body)
+    connection.more_room(stream, 1 << 30)
+    return (await asyncio.wait_for(answer, ANSWER_S)).data
+
+
+async def _honest(place: Place, inputs: Inputs, replica: Replica, summary: WireSummary, when: str) -> None:
+    """Three honest nodes join, ask for the status, and contribute. What does not work is a problem."""
+    for number in range(HONEST):
+        connection = await place.connect()
+        try:
+            await _one_honest(connection, inputs, replica)
+        except (asyncio.TimeoutError, AssertionError, IndexError) as error:
+            summary.problems.append(f"{when} the attack, honest node {number}: {type(error).__name__} {error}")
+        finally:
+            connection.close()
+
+
+async def _one_honest(connection: Connection, inputs: Inputs, replica: Replica) -> None:
+    session = await _joined(connection)
+    status = await called(connection, "Status", b"")
+    assert status.status == OK, f"Status: {status}"
+    assert pb.StatusReply.FromString(messages_in(status.data)[0]).steps == 1000, "Status"
+    session.attend(connection)
+    while not session.announced.lease:
+        await asyncio.sleep(0.02)
+    header, payload = session.header(replica, {}), session.payload(inputs.rng)
+    session.sign(header, payload)
+    part = pb.ContributionPart(header=header, data=payload).SerializeToString()
+    answer = await called(connection, "Contribute", part, session.secret)
+    assert answer.status == OK, f"Contribute: {answer}"
+    receipt = pb.Receipt.FromString(messages_in(answer.data)[0])
+    assert receipt.reason in FAIR, f"Contribute: {receipt}"
+    left = await called(connection, "Leave", b"", session.secret)
+    assert left.status == OK, f"Leave: {left}"
