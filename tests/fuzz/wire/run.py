@@ -37,9 +37,10 @@ class WireSummary:
 
     def __str__(self) -> str:
         memory = " → ".join(f"{size / 1e6:.0f}" for size in self.rss_bytes)
+        peak = f"{self.peak_rss_bytes / 1e6:.0f}"
         total = (
-            f"{self.tally.inputs:,} inputs over the wire in {self.seconds:.0f} s; {self.tally.kept} inputs kept; memory of "
-            f"the coordinator {memory} MB, at most {self.peak_rss_bytes / 1e6:.0f}"
+            f"{self.tally.inputs:,} inputs over the wire in {self.seconds:.0f} s; {self.tally.kept} inputs kept; "
+            f"memory of the coordinator {memory} MB, at most {peak}"
         )
         return "\n".join([str(self.tally), *(f"FOUND {problem}" for problem in self.problems), total])
 

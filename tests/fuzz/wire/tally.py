@@ -9,7 +9,7 @@ import grpc
 
 NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 UNKNOWN = grpc.StatusCode.UNKNOWN.value[0]
-OF_PYTHON = ("Traceback", "<class", "Unexpected", "Exception", "object at 0x", "line ")
+OF_PYTHON = ("Traceback", "<class", "Unexpected", "Exception", "object at 0x")
 FINDS_MAX = 50
 
 
