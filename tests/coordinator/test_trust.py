@@ -107,6 +107,25 @@ def test_nearly_equal_votes_are_a_copy() -> None:
     assert not _suspects(swarm) & set(HONEST)
 
 
+def test_colluders_that_agree_on_half_of_their_votes_are_found() -> None:
+    """The other half is honest. Whoever of them comes first in a round passes for the original, so all take turns."""
+    swarm = Swarm()
+    for number in range(40):
+        swarm.votes.begin()
+        honest, agreed = [swarm.votes.honest(node) for node in HONEST], swarm.votes.random("agreed")
+        kept = agreed.components[: len(agreed) // 2]
+        hostile = []
+        for place in range(len(HOSTILE)):
+            own = swarm.votes.honest(HOSTILE[(number + place) % len(HOSTILE)])
+            rest = own.components[~np.isin(own.components, kept)][len(kept) :]
+            components = np.sort(np.concatenate([kept, rest]))
+            positive = np.isin(components, own.components[own.positive])
+            hostile.append(ballot(own.node, components, positive))
+        swarm.observe([*honest, *hostile])
+    assert _suspects(swarm) == set(HOSTILE)
+    assert not any(Cause.COPY in swarm.trust.of(node).evidence for node in HONEST)
+
+
 def test_a_node_with_other_data_is_not_banned_and_an_audit_vouches_for_it() -> None:
     trust = Trust()
     others = [Shown(node, 8.0) for node in HONEST]

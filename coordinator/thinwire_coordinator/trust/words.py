@@ -14,7 +14,7 @@ def because(cause: Cause, node: str, evidence: RoundEvidence, median: float) -> 
         Cause.AGAINST: f"its votes contradict those of the rest ({agreement}, the median node {median:.1f})",
         Cause.NOISE: f"its votes agree with the rest no more than random ones ({agreement}, "
         f"the median node {median:.1f})",
-        Cause.COPY: f"it sends the votes of another node ({shown.copy_of[:8] or 'of earlier rounds'})",
+        Cause.COPY: f"most of its votes are those of another node ({shown.copy_of[:8] or 'of earlier rounds'})",
         Cause.REPEAT: "it sends its own votes of earlier rounds again",
         Cause.EMPTY: "it sends far fewer votes than the others",
         Cause.SILENCE: "it takes samples and sends no contribution",
