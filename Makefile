@@ -14,12 +14,13 @@ SIMULATED ?= 1000
 MINUTES ?= 10
 INPUTS ?= 1000000
 EXAMPLE ?= byte_model
+ADVERSARY ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness science fuzz simulate chaos proto dashboards screenshots example clean help
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz simulate chaos proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
@@ -62,6 +63,9 @@ fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and o
 
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness
+
+bench-adversary: $(VENV)/.bench  ## hostile nodes against each aggregation rule, with trust and without; about 15 minutes (ADVERSARY=--quick: 3)
+	@$(BIN)/python -m bench.adversary $(ADVERSARY)
 
 example: $(VENV)/.examples  ## one of examples/: 200 rounds with kills, checked, with curve and figures (EXAMPLE)
 	@$(BIN)/python -m examples.$(EXAMPLE)

@@ -1,0 +1,183 @@
+"""Writes the page of the study. Everything on it is computed from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bench.adversary.attacks import ATTACKS
+from bench.adversary.nodes import DIFFERENT, SLOW_EVERY, SLOWEST
+from bench.adversary.plots import write_plot
+from bench.adversary.run import SceneResult
+from bench.adversary.scene import DEFAULT, DEFENCES, NOBODY, Scene, Study
+
+PAGE, PLOT = "README.md", "loss-tokens.png"
+LOSS_GOAL = 0.02
+"""Relative to the honest nodes alone, with a quarter hostile."""
+ROUNDS_GOAL = 50
+"""Rounds within which hostile nodes have weight zero."""
+Results = Mapping[str, SceneResult]
+
+
+def write_report(study: Study, results: Results, folder: Path) -> None:
+    (folder / PAGE).write_text(page(study, results), encoding="utf-8")
+    if results:
+        write_plot(study, results, folder / PLOT)
+
+
+def page(study: Study, results: Results) -> str:
+    missing = sum(scene.name not in results for scene in study.scenes())
+    parts = [_head(study, missing), "## The goals\n", *_goals(study, results)]
+    for attack, play in ATTACKS.items():
+        what = " ".join((play.__doc__ or "").split())
+        parts += [f"## {attack}\n", f"{what}\n", _table(study, results, attack)]
+    parts += ["## Nobody is hostile\n", _peace(study, results), f"![loss against tokens]({PLOT})\n"]
+    return "\n".join(parts)
+
+
+def relative(result: SceneResult, results: Results) -> float | None:
+    """The loss relative to that of the same honest nodes alone, less 1."""
+    alone = results.get(result.scene.baseline().name)
+    return None if alone is None else result.loss / alone.loss - 1
+
+
+def _head(study: Study, missing: int) -> str:
+    size = study.size
+    left = f"\n**{missing} scenes are still to be played.** The same command continues with them.\n" if missing else ""
+    seeds = ", ".join(map(str, study.seeds))
+    return f"""# Hostile nodes
+
+`make bench-adversary` writes this page, from [results.json](results.json).
+
+| setting | value |
+|---|---|
+| nodes | {size.present}, hostile ones included |
+| model | decoder for bytes: width {size.width}, layers {size.layers}, context {size.context} |
+| text | the Python standard library |
+| rounds, and samples of a node in each | {size.rounds}, {size.samples} |
+| k | {size.k}, fixed |
+| seeds | {seeds} |
+
+* All nodes run in one process, with the swarm's own compression, codec, merge, decode and weights.
+* Node {SLOWEST} is the slowest: it delivers in one round of {SLOW_EVERY}, on old parameters. Node {DIFFERENT} has other
+  data: tables of character sets. Both are honest.
+* *Loss* is in nats per byte on {size.held_out} samples of files that no node trained on. *Relative* compares it with
+  the same honest nodes alone, under `vote`, or for `mean` under `mean`.
+* *Zero from* is the round from which on hostile nodes first have weight zero: the first of them and the last of them.
+  *Honest suspected* and *honest banned* count honest nodes that ever had weight zero, and that were ever banned.
+* `mean` is DeMo as published: magnitudes as floats, their mean, no defence. Its hostile nodes multiply what they send
+  by 100, except in `copy` and `silence`.
+* Hostile nodes know everything: what the honest nodes send in this round, and each other.
+{left}"""
+
+
+def _goals(study: Study, results: Results) -> Iterator[str]:
+    """A table of the defences with trust, with a quarter hostile, and by how much a goal is missed."""
+    hostile = study.size.present // 4
+    yield f"With {hostile} of {study.size.present} nodes hostile, over all attacks:\n"
+    yield (
+        f"| defence | worst loss, relative (goal: at most {LOSS_GOAL:+.0%}) "
+        f"| last hostile node at weight zero (goal: by round {ROUNDS_GOAL}) "
+        "| honest nodes banned (goal: 0) | honest nodes ever at weight zero |"
+    )
+    yield "|---|---|---|---|---|"
+    for rule, trusting in DEFENCES:
+        found = [
+            results[scene.name]
+            for scene in study.scenes()
+            if (scene.rule, scene.trusting, scene.hostile) == (rule, trusting, hostile)
+            and scene.attack != NOBODY
+            and scene.name in results
+        ]
+        if found:
+            yield "| " + " | ".join([_label(found[0].scene), *_against_goals(found, results)]) + " |"
+    yield ""
+
+
+def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
+    losses = {result.scene.attack: relative(result, results) for result in found}
+    known = {attack: loss for attack, loss in losses.items() if loss is not None}
+    worst = max(known, key=lambda attack: known[attack], default="")
+    if not worst:
+        yield "?"
+    else:
+        by = f"; missed by {100 * (known[worst] - LOSS_GOAL):.1f} points" if known[worst] > LOSS_GOAL else ""
+        yield f"{known[worst]:+.1%} ({worst}){by}"
+    if not found[0].scene.trusting:
+        yield from ("never", "", "")
+        return
+    never = sorted(
+        {result.scene.attack for result in found for node in result.nodes if node.hostile and node.zero_from is None}
+    )
+    last = max(
+        (
+            (node.zero_from, result.scene.attack)
+            for result in found
+            for node in result.nodes
+            if node.hostile and node.zero_from is not None
+        ),
+        default=(0, ""),
+    )
+    by = f"; missed by {last[0] - ROUNDS_GOAL} rounds" if last[0] > ROUNDS_GOAL else ""
+    yield f"{last[0]} ({last[1]}){by}" + (f"; missed: not all in {', '.join(never)}" if never else "")
+    honest = [
+        (result.scene.attack, number, node)
+        for result in found
+        for number, node in enumerate(result.nodes)
+        if not node.hostile
+    ]
+    yield str(sum(node.bans > 0 for _, _, node in honest))
+    yield (
+        ", ".join(f"node {number} in {attack} for {node.zero} rounds" for attack, number, node in honest if node.zero)
+        or "0"
+    )
+
+
+def _table(study: Study, results: Results, attack: str) -> str:
+    rows = [
+        "| defence | hostile | loss | relative | zero from | honest suspected | honest banned |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows += [
+        _row(results[scene.name], results)
+        for scene in study.scenes()
+        if scene.attack == attack and scene.name in results
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _row(result: SceneResult, results: Results) -> str:
+    scene, against = result.scene, relative(result, results)
+    share = "" if against is None else f"{against:+.2%}"
+    cells = [_label(scene), str(scene.hostile), f"{result.loss:.4f}", share]
+    if not scene.trusting:
+        return "| " + " | ".join([*cells, "", "", ""]) + " |"
+    zero = [node.zero_from for node in result.nodes if node.hostile]
+    found = sorted(turn for turn in zero if turn is not None)
+    text = f"{found[0]} to {found[-1]}" if found else ""
+    if len(found) < len(zero):
+        text = f"{text}; {len(zero) - len(found)} never".removeprefix("; ")
+    honest = [node for node in result.nodes if not node.hostile]
+    cells += [text, str(sum(node.zero > 0 for node in honest)), str(sum(node.bans > 0 for node in honest))]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _peace(study: Study, results: Results) -> str:
+    """The cost of the rules where all nodes are honest, and the runs that others are compared with."""
+    rows = [
+        "| defence | honest nodes | loss | relative to 16 under the default | honest suspected |",
+        "|---|---|---|---|---|",
+    ]
+    for scene in study.scenes():
+        if scene.attack == NOBODY and scene.name in results:
+            result = results[scene.name]
+            whole = results.get(Scene(DEFAULT, False, NOBODY, 0, scene.seed, scene.size).name)
+            against = "" if whole is None else f"{result.loss / whole.loss - 1:+.2%}"
+            suspected = str(sum(node.zero > 0 for node in result.nodes)) if scene.trusting else ""
+            rows.append(f"| {_label(scene)} | {scene.honest} | {result.loss:.4f} | {against} | {suspected} |")
+    return "\n".join(rows) + "\n"
+
+
+def _label(scene: Scene) -> str:
+    rule, _, rest = scene.defence.partition(" ")
+    return f"`{rule}` {rest}".strip() + (f", seed {scene.seed}" if scene.seed > 1 else "")

@@ -1,0 +1,102 @@
+"""The scenes of the study: a rule, an attack, and how many of the nodes are hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.adversary.attacks import ATTACKS
+from thinwire_proto.contract import DecoderSpec
+
+NOBODY = "none"
+"""The attack of a scene without hostile nodes."""
+MEAN = "mean"
+"""A plain float mean, as the reference does it. All other rules are kinds of `aggregation`."""
+DEFAULT = "vote"
+
+
+@dataclass(frozen=True)
+class AdversarySize:
+    """What all scenes of a study share: the model, the samples of a node in a round, and the rounds.
+
+    present: nodes, hostile ones included. k: components a tile, as docs/organizer.md advises for many nodes. held_out:
+    samples of the final evaluation.
+    """
+
+    width: int = 64
+    layers: int = 1
+    context: int = 64
+    samples: int = 2
+    rounds: int = 100
+    present: int = 16
+    k: int = 44
+    held_out: int = 512
+
+    @property
+    def spec(self) -> DecoderSpec:
+        return DecoderSpec(
+            width=self.width, layers=self.layers, heads=2, hidden=3 * self.width // 2, context=self.context
+        )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One run. alone: the hostile nodes are absent, and nothing stands in for them."""
+
+    rule: str
+    trusting: bool
+    attack: str
+    hostile: int
+    seed: int
+    size: AdversarySize = AdversarySize()
+
+    @property
+    def alone(self) -> bool:
+        return self.attack == NOBODY
+
+    @property
+    def honest(self) -> int:
+        return self.size.present - self.hostile
+
+    @property
+    def defence(self) -> str:
+        """The rule and whether weights follow trust, as a label."""
+        return f"{self.rule} + trust" if self.trusting else self.rule
+
+    @property
+    def name(self) -> str:
+        return f"{self.defence.replace(' ', '')}-{self.attack}-{self.hostile}-seed{self.seed}"
+
+    def baseline(self) -> Scene:
+        """The same honest nodes alone: with the default rule, or with a float mean if this scene has one."""
+        return Scene(MEAN if self.rule == MEAN else DEFAULT, False, NOBODY, self.hostile, self.seed, self.size)
+
+
+DEFENCES = ((DEFAULT, True), ("quorum", True), ("trimmed", True), (DEFAULT, False), (MEAN, False))
+HOSTILE = (2, 4, 6)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Which scenes belong to a study."""
+
+    size: AdversarySize = AdversarySize()
+    hostile: tuple[int, ...] = HOSTILE
+    seeds: tuple[int, ...] = (1,)
+
+    def scenes(self) -> Iterator[Scene]:
+        """All scenes, those first that others are compared with."""
+        for seed in self.seeds:
+            for rule in (DEFAULT, MEAN):
+                for hostile in (0, *self.hostile):
+                    yield Scene(rule, False, NOBODY, hostile, seed, self.size)
+            for rule in (DEFAULT, "quorum", "trimmed"):
+                yield Scene(rule, True, NOBODY, 0, seed, self.size)
+            for rule, trusting in DEFENCES:
+                for attack in ATTACKS:
+                    for hostile in self.hostile:
+                        yield Scene(rule, trusting, attack, hostile, seed, self.size)
+
+
+FULL = Study()
+QUICK = Study(AdversarySize(rounds=60, held_out=128), hostile=(4,))

@@ -1,0 +1,104 @@
+"""A swarm in one process, with the real compression, codec, merge, decode and replica, and with hostile nodes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bench.adversary.attacks import ATTACKS, Knowledge
+from bench.adversary.judge import Judge
+from bench.adversary.nodes import CPU, Nodes, begins, delivers
+from bench.adversary.scene import Scene
+from bench.convergence.arms import ARMS
+from bench.convergence.compressed import make_contract
+from thinwire_node.compression.momentum import Momentum
+from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Votes
+from thinwire_proto.wire.codec import decode_update, decode_votes, encode_votes
+from thinwire_proto.wire.sign_form import encode_smaller
+
+ARM = "thinwire"
+"""The arm of the convergence study whose settings and learning rate are used."""
+
+
+class VotingSwarm:
+    """Nodes that vote. judge: sets their weights; without one, all weigh the same."""
+
+    def __init__(self, scene: Scene, nodes: Nodes, schedule: ScheduleSpec) -> None:
+        self._scene, self._nodes, self._schedule = scene, nodes, schedule
+        contract = make_contract(nodes.problem, ARMS[ARM], schedule)
+        demo = contract.demo.model_copy(update={"k": scene.size.k, "k_policy": "fixed"})
+        self._contract = contract.model_copy(update={"aggregation": {"kind": scene.rule}, "demo": demo})
+        self._weight_max = self._contract.round.weight_max
+        self._replica = Replica(self._contract, {n: t.data for n, t in nodes.problem.parameters.items()}, 0, b"")
+        nodes.put(self._replica.tensors)
+        present = scene.honest if scene.alone else scene.size.present
+        self._k = self._contract.demo.k_of_round(present)
+        self._momenta = [Momentum(self._replica.layout, self._contract.demo, CPU) for _ in range(present)]
+        self._under_way: dict[int, Votes] = {}
+        self._earlier: dict[int, list[Votes]] = {number: [] for number in range(scene.honest, present)}
+        self._drawn = np.random.default_rng(scene.seed)
+        self.judge = Judge(present, self._weight_max, scene.seed) if scene.trusting else None
+
+    @property
+    def present(self) -> range:
+        return range(len(self._momenta))
+
+    def round(self, turn: int) -> None:
+        rate = learning_rate(self._schedule, turn)
+        computed = {number: self._compute(number, turn, rate) for number in self.present if begins(number, turn)}
+        self._under_way |= computed
+        honest = {number: self._under_way[number] for number in range(self._scene.honest) if delivers(number, turn)}
+        hostile = {number: self._attack(number, turn, honest) for number in self._earlier}
+        sent = {number: self._over_the_wire(votes) for number, votes in self._in_order(honest, hostile)}
+        merger = merger_of(self._contract, self._replica.layout, turn)
+        for number, votes in sent.items():
+            if weight := self.weight(number):
+                merger.add(votes, weight)
+        if self.judge is not None:
+            late = [number for number in self.present if number not in sent and not self._refused(number)]
+            self.judge.observe(sent, late)
+        layout, demo = self._replica.layout, self._contract.demo
+        body, _ = encode_smaller(Update(turn, rate, decay(self._schedule, turn), merger.merged()), layout, demo)
+        self._replica.apply(decode_update(body, layout, demo.magnitude), b"")
+
+    def weight(self, number: int) -> int:
+        """The integer weight of a node's votes in the next round."""
+        return self._weight_max if self.judge is None else math.ceil(self._weight_max * self.judge.weight(number))
+
+    def _in_order(self, honest: dict[int, Votes], hostile: dict[int, Votes]) -> list[tuple[int, Votes]]:
+        """What arrives, in the order of arrival: at random, hostile nodes last, because they know what others sent."""
+        order = [*self._drawn.permutation(list(honest)).tolist(), *self._drawn.permutation(list(hostile)).tolist()]
+        return [(number, (honest | hostile)[number]) for number in order if not self._refused(number)]
+
+    def _refused(self, number: int) -> bool:
+        return self.judge is not None and self.judge.refuses(number)
+
+    def _compute(self, number: int, turn: int, rate: float) -> Votes:
+        gradients = self._nodes.gradients(number, turn)
+        return self._momenta[number].accumulate_and_extract(gradients, rate, 1, self._k).votes()
+
+    def _attack(self, number: int, turn: int, honest: dict[int, Votes]) -> Votes:
+        known = Knowledge(
+            number=number - self._scene.honest,
+            round=turn,
+            layout=self._replica.layout,
+            k=self._k,
+            own=self._under_way[number],
+            earlier=self._earlier[number],
+            others=list(honest.values()),
+            drawn=self._drawn,
+            agreed=np.random.default_rng([self._scene.seed, turn]),
+        )
+        votes = ATTACKS[self._scene.attack](known)
+        self._earlier[number].append(known.own)
+        return votes
+
+    def _over_the_wire(self, votes: Votes) -> Votes:
+        layout = self._replica.layout
+        return decode_votes(encode_votes(votes, layout), layout, self._k)
