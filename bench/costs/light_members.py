@@ -28,11 +28,12 @@ from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, encode_votes
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
-from thinwire_proto.wire.rows import parse_row
+from thinwire_proto.wire.rows import contribution_hash, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 VOTES = 64
@@ -172,6 +173,8 @@ class LightMember:
         body = self._randomness.choice(self._common.bodies)
         run = announced.lease[0]
         samples = min(run.count, self._randomness.randint(1, contract.round.samples))
+        node_id = self._key.public.node_id
+        name = contribution_hash(contract.hash, announced.term, announced.round, node_id, body)
         header = pb.ContributionHeader(
             term=announced.term,
             round=announced.round,
@@ -182,6 +185,7 @@ class LightMember:
             loss=2 + 3.5 * math.exp(-step / 40) + self._randomness.gauss(0, 0.03),
             payload_bytes=len(body),
             trained_through=run.start + samples - 1,
+            signature=self._key.sign(statements.contribution(name, samples)),
         )
 
         async def parts() -> AsyncIterator[pb.ContributionPart]:

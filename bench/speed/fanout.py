@@ -28,7 +28,7 @@ from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate
-from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -142,10 +142,10 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     from thinwire_coordinator.swarm.assembly import assemble  # noqa: PLC0415
     from thinwire_coordinator.swarm.workers import Job, Workers  # noqa: PLC0415
 
-    body, row, workers = os.urandom(size), b"a row" * 40, Workers()
+    body, row, signature, workers = os.urandom(size), b"a row" * 40, bytes(SIGNATURE_BYTES), Workers()
 
-    def again(step: int) -> EncodedUpdate:
-        return encode_update_parts(step, row, body if step else b"")
+    def encode(step: int) -> EncodedUpdate:
+        return encode_update_parts(step, row, body if step else b"", signature)
 
     with tempfile.TemporaryDirectory() as scratch:
         make_small_run(Path(scratch))
@@ -157,15 +157,15 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
             workers,
             encode_update_parts,
             wait_for,
-            read_update=again,
+            read_update=encode,
             cache_bytes_max=cache_bytes_max,
         )
-        feed, server = swarm.feed, Server(swarm, door_of(swarm, SecretKey(), Everybody()))
+        feed, server = swarm.feed, Server(swarm, door_of(swarm, state.key, Everybody()))
         pipe.send(await server.start("127.0.0.1:0"))
-        await feed.publish(encode_update_parts(0, row, b""))  # tells subscribers that their stream is open
+        await feed.publish(encode(0))  # tells subscribers that their stream is open
         while True:
             for _ in range(await _next_command(pipe)):
-                await feed.publish(await workers.submit(Job.WRITE_UPDATE, encode_update_parts, feed.step, row, body))
+                await feed.publish(await workers.submit(Job.WRITE_UPDATE, encode, feed.step))
 
 
 async def serve_raw(pipe: Connection, size: int) -> None:

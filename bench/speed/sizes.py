@@ -1,8 +1,8 @@
 """Bytes: of a contribution's components, and of a round, up and down, for different numbers of nodes.
 
-Bits a component are those of all messages of the contribution call, including the header, but without the 128 bytes
-reserved for a future signature. Bytes of a round are those that one node sends and receives, including the row of the
-update. The baseline is a ring all-reduce of float32 gradients.
+Bits a component are those of all messages of the contribution call, including the header and the signature. Bytes of a
+round are those that one node sends and receives, including the row of the update and its signature. The baseline is a
+ring all-reduce of float32 gradients.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def update_bytes(body: bytes, nodes: int) -> int:
     """Bytes of the messages in which a node receives one update, including the row."""
     counted = tuple(Counted(f"{node:032x}", hashlib.sha256(b"%d" % node).digest(), 8, 8) for node in range(nodes))
     row = LedgerRow(1000, 1000, 3, 1 << 63, 1 << 63, hashlib.sha256(body).digest(), len(body), counted, bytes(32))
-    row_bytes, head_step, whole = row.canonical(), 1001, 0
+    row_bytes, head_step, signature, whole = row.canonical(), 1001, bytes(SIGNATURE_BYTES), 0
     for data in split(body):
-        whole += pb.UpdatePart(row=row_bytes, head_step=head_step, data=data).ByteSize()
-        row_bytes, head_step = b"", 0
+        whole += pb.UpdatePart(row=row_bytes, head_step=head_step, signature=signature, data=data).ByteSize()
+        row_bytes, head_step, signature = b"", 0, b""
     return whole
 
 

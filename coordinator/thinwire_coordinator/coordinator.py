@@ -20,6 +20,7 @@ from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.ledger.signing import sign_older_rows
 from thinwire_coordinator.ledger.state_directory import (
     RunState,
     StartInterrupted,
@@ -46,7 +47,6 @@ from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
-from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -175,6 +175,9 @@ class Coordinator:
         if replica.step:
             text = f"replayed the ledger: step {replica.step}, all fingerprints match"
             tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
+        if signed := await self._run_at_start(lambda: sign_older_rows(state, self._go_on)):
+            text = f"signed {signed:,} rows that an older version sealed"
+            tell(log, logging.INFO, "coordinator.rows_signed", text, rows=signed)
         retention = Retention(state, settings.keep)
         await self._run_at_start(retention.sweep)
         needs = await self._run_at_start(_log_forecast, state, settings.keep)
@@ -224,8 +227,7 @@ class Coordinator:
     async def _listen(self, swarm: Swarm) -> None:
         listen = self._settings.listen
         host, _, _ = listen.rpartition(":")
-        key = open_key(self._settings.state_dir / KEY_FILE)
-        self._server = Server(swarm, door_of(swarm, key, Everybody()))
+        self._server = Server(swarm, door_of(swarm, swarm.state.key, Everybody()))
         bound = await self._server.start(listen)
         self._exposition.listening(bound)
         if self._on_listening is not None:

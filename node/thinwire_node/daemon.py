@@ -14,7 +14,7 @@ from pathlib import Path
 from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.kinds import kind_of
-from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim
+from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim, NotGenuine
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
@@ -160,6 +160,10 @@ class Node:
             what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
             text = f"{what}: {error}"
             tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
+            return False
+        except NotGenuine as error:
+            text = f"{error}; nothing was applied"
+            tell(log, logging.ERROR, "node.row_refused", text, reason=str(error))
             return False
         except ReplicaError as error:
             self._resync(error)

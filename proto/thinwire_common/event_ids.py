@@ -54,6 +54,7 @@ FIELDS = {
     "replica_differs": "whether the reason is that the node's parameters differ from the coordinator's",
     "resyncs": "how often the node fetched its parameters again",
     "round": "the round's number, within the term",
+    "rows": "number of rows of the ledger",
     "samples": "number of samples",
     "sent_bytes": "payload sent, in bytes",
     "set": "name of the held-out set",
@@ -72,6 +73,9 @@ FIELDS = {
 
 COORDINATOR = {
     "coordinator.run_created": EventType("The state directory is empty, so a new run is being created.", ("folder",)),
+    "coordinator.rows_signed": EventType(
+        "Rows that an older version sealed without a signature were signed.", ("rows",)
+    ),
     "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
     "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
     "coordinator.open_to_network": EventType("Other machines can reach the port, without encryption.", ("address",)),
@@ -155,6 +159,9 @@ NODE = {
     "node.gradient_dropped": EventType("A gradient was too old to be used.", ("reason",)),
     "node.micro_batches_dropped": EventType("A loss or a gradient was not finite.", ("micro_batches",)),
     "node.not_counted": EventType("The coordinator refused a contribution.", ("reason", "replica_differs")),
+    "node.row_refused": EventType(
+        "A row lacks the coordinator's signature. The node applies nothing, and connects again.", ("reason",)
+    ),
     "node.resync": EventType("The node discards its parameters and fetches them again.", ("reason",)),
     "node.report": EventType("The node's report, every 30 seconds if there is no terminal.", ("node",)),
     "node.status_not_written": EventType("The file for `thinwire-node status` cannot be written.", ("reason",)),

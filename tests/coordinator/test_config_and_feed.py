@@ -92,23 +92,26 @@ def test_the_embedded_corpus_is_large_and_deterministic() -> None:
 
 
 def update(step: int) -> EncodedUpdate:
-    return encode_update_parts(step, b"row %d" % step, b"body %d" % step)
+    return encode_update_parts(step, b"row %d" % step, b"body %d" % step, b"signature")
 
 
 @given(
     st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.sampled_from([0, 1, PART_BYTES_MAX, 2 * PART_BYTES_MAX + 1])
 )
 @settings(max_examples=20, deadline=None)
-def test_update_messages_equal_those_that_protobuf_writes(step: int, head_step: int, size: int) -> None:
+def test_protobuf_reads_update_messages_with_each_followers_head(step: int, head_step: int, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    row, found = b"row", list(encode_update_parts(step, b"row", body).parts(head_step))
+    row, signature = b"row", b"by the coordinator"
+    found = list(encode_update_parts(step, row, body, signature).parts(head_step))
     for message, data in zip(found, split(body), strict=True):
-        assert message == UpdatePart(row=row, data=data, head_step=head_step).SerializeToString()
-        row, head_step = b"", 0
+        expected = UpdatePart(row=row, data=data, head_step=head_step, signature=signature)
+        assert UpdatePart.FromString(message) == expected
+        assert len(message) == expected.ByteSize()
+        row, head_step, signature = b"", 0, b""
 
 
 def test_followers_at_the_head_share_the_same_bytes() -> None:
-    sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y")
+    sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y", b"signature")
     for one, other in zip(sealed.parts(7), sealed.parts(7), strict=True):
         assert one is other
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from support.sealed_run import signed
 from thinwire_coordinator.round.contributions import (
     TRANSITIONS,
     Contribution,
@@ -22,7 +23,7 @@ def round_of(contributions_max: int = 2) -> Round:
 
 
 def contribution(node: str = NODE, session: str = SESSION) -> Contribution:
-    return Contribution(node, session, weight=1, samples=1, loss=1.0, began=0.0)
+    return Contribution(node, session, weight=1, samples=1, loss=1.0, began=0.0, signed=signed(0))
 
 
 def brought_to(state: ContributionState) -> tuple[Round, Contribution]:

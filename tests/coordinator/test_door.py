@@ -11,6 +11,7 @@ from thinwire_coordinator.rpc import messages
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_node.exchange import port
 from thinwire_node.exchange.coordinator import messages as node_messages
+from thinwire_proto.identity.keys import SIGNATURE_BYTES, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reasons import Reason
 
@@ -45,11 +46,13 @@ def test_a_waiting_node_and_the_end_of_the_run_are_told_apart() -> None:
 @pytest.mark.parametrize("trained_through", [None, 0, 7])
 def test_a_claim_arrives_as_the_node_made_it(trained_through: int | None) -> None:
     sent = port.Claim(1, 2, 3, 2, trained_through, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
-    header = node_messages.header(sent)
+    header = node_messages.header(sent, SecretKey())
     header.payload_bytes = 1000
     claim = messages.claim(header, "s")
     assert (claim.session, claim.payload_bytes) == ("s", 1000)
-    assert {name: getattr(claim, name) for name in vars(sent)} == vars(sent)
+    kept = {field: value for field, value in vars(sent).items() if field != "name"}  # the coordinator computes it
+    assert {field: getattr(claim, field) for field in kept} == kept
+    assert len(claim.signature) == SIGNATURE_BYTES
 
 
 @pytest.mark.parametrize("momentum", [None, (None, ()), (0, ()), (7, (b"x" * 32,))])

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.sealed_run import COLUMNS, make_run
+from support.sealed_run import COLUMNS, make_run, signed
 from support.small import MODEL
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state, replica_at_head
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.contract import RunSpec, parse_run
@@ -209,7 +210,7 @@ def test_a_half_written_row_is_rolled_back(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(STEPS - 1)
     with pytest.raises(LedgerError, match="the record exists already"):
-        state.ledger.append(replace(row, step=STEPS))
+        state.ledger.append(replace(row, step=STEPS), RowSignatures(b"", [signed(6), signed(7)]))
     assert state.ledger.step == STEPS
     state.close()
 
@@ -257,7 +258,8 @@ def test_a_damaged_row_that_the_page_reads_does_not_hide_later_rows_from_receipt
     with pytest.raises(Damaged, match="step 1: the row cannot be read") as kept:
         reader.counted_at(0, 3)
     name = b"n" * 32
-    ledger.append(replace(row, step=3, previous=row.hash, counted=(Counted("a" * 32, name, 8, 8),)))
+    row = replace(row, step=3, previous=row.hash, counted=(Counted("a" * 32, name, 8, 8),))
+    ledger.append(row, RowSignatures(b"", [signed(8)]))
     assert reader.step_of_contribution(name) == 3
     assert kept.value.step == 1
     reader.close()

@@ -265,7 +265,7 @@ def test_before_the_first_update_sizes_are_the_codec_s_bound() -> None:
         rows_bytes=100 * ROW_BYTES,
     )
     text = in_words(forecast, None, None)
-    assert "a snapshot is 1.0 kB, an update at most 500 B; the run will take at most 259.8 kB" in text
+    assert "a snapshot is 1.0 kB, an update at most 500 B; the run will take at most 323.8 kB" in text
     assert "(5 snapshots and every update)" in text
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.sealed_run import signed
 from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_coordinator.round.machine import (
     TRANSITIONS,
@@ -33,7 +34,7 @@ def deliver(m: RoundMachine, node: str, number: int, now: float) -> tuple[bool, 
     current = m.round if m.round is not None and m.round.number == number else Round(number, 0, 0.0, T, 8, {node})
     if current.has_from(node, node):
         return False, []  # the header is refused
-    contribution = Contribution(node, node, weight=1, samples=1, loss=0.0, began=now)
+    contribution = Contribution(node, node, weight=1, samples=1, loss=0.0, began=now, signed=signed(0))
     current.begin(contribution)
     current.arrived(contribution, f"{node} {now}".encode(), 0)
     accepted, actions = m.deliver(contribution, current, now)

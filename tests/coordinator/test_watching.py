@@ -60,7 +60,7 @@ class Served:
         self.swarm = assemble(state, replica, self.workers, encode_update_parts)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
-        self.server = Server(self.swarm, door_of(self.swarm, SecretKey(), Everybody()))
+        self.server = Server(self.swarm, door_of(self.swarm, state.key, Everybody()))
 
     async def start(self) -> str:
         self.exposition.begin(self.swarm, None, [], {"held_out": (0, 5.5)})

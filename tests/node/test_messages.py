@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.port import AnnouncedRound, Claim, RunComplete, Waiting
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import NUMBERS
 from thinwire_proto.wire.reasons import Reason
@@ -52,9 +54,17 @@ def test_announcements_convert_to_the_types_of_the_port() -> None:
 
 def test_a_claim_distinguishes_position_0_from_none() -> None:
     claim = Claim(1, 2, 3, 2, 0, dropped=1, samples=4, fingerprint=2**63, loss=2.5, compute_ms=70)
-    header = messages.header(claim)
+    header = messages.header(claim, SecretKey())
     fields = (header.term, header.round, header.step, header.base_step, header.dropped, header.samples)
     assert fields == (1, 2, 3, 2, 1, 4)
     assert (header.fingerprint, header.loss, header.compute_ms) == (2**63, 2.5, 70)
     assert header.HasField("trained_through")
-    assert not messages.header(Claim(1, 2, 3, 3, None)).HasField("trained_through")
+    assert not messages.header(Claim(1, 2, 3, 3, None), SecretKey()).HasField("trained_through")
+
+
+def test_a_contribution_is_signed_and_a_claim_without_samples_is_not() -> None:
+    key, claim = SecretKey(), Claim(1, 2, 3, 2, 0, samples=4, name=b"n" * 32)
+    signature = messages.header(claim, key).signature
+    assert key.public.verifies(signature, statements.contribution(b"n" * 32, 4))
+    assert not key.public.verifies(signature, statements.contribution(b"n" * 32, 5))
+    assert messages.header(Claim(1, 2, 3, 2, 0), key).signature == b""

@@ -26,7 +26,6 @@ from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.models import build_decoder, initial_state, manifest
 from thinwire_proto.wire.rows import genesis
 
@@ -132,7 +131,7 @@ class SimCoordinator:
             else 0,  # without a cache, nodes also ask for deleted updates
         )
         self.service: Service | None = Service(
-            self.swarm, door_of(self.swarm, SecretKey(), Everybody(), random.Random(1))
+            self.swarm, door_of(self.swarm, self.state.key, Everybody(), random.Random(1))
         )
         if keep is not None:
             upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), NEVER, samples=False)

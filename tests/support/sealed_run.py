@@ -10,6 +10,7 @@ import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
 from thinwire_coordinator.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.round.contributions import NodeSignature
 from thinwire_coordinator.round.leases import Leases
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
@@ -17,6 +18,8 @@ from thinwire_coordinator.swarm.sealing import SealedRound, Sealer
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.votes import Merger
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire.rows import Counted, genesis
 
 COLUMNS = (
@@ -37,8 +40,19 @@ def make_state(folder: Path, contract: Contract | None = None) -> RunState:
     return open_state(folder)
 
 
+def node_key(seed: int) -> SecretKey:
+    """The key of the node with this number: always the same."""
+    return SecretKey(seed.to_bytes(KEY_BYTES, "big"))
+
+
 def counted(seed: int) -> Counted:
-    return Counted(f"{seed:032x}", np.random.default_rng(seed).bytes(32), 8, 8)
+    return Counted(node_key(seed).public.node_id, np.random.default_rng(seed).bytes(32), 8, 8)
+
+
+def signed(seed: int) -> NodeSignature:
+    """The node's signature of `counted(seed)`."""
+    key, entry = node_key(seed), counted(seed)
+    return NodeSignature(key.public, key.sign(statements.contribution(entry.contribution, entry.samples)))
 
 
 def make_run(folder: Path, steps: int) -> None:
@@ -59,12 +73,14 @@ async def _seal(state: RunState, steps: int) -> None:
         fingerprint = await workers.submit(Job.FINGERPRINT, replica.fingerprint, 1000 + step)
         sealed = SealedRound(round=step, term=1, step=step, nonce=1000 + step, fingerprint=fingerprint)
         merger = Merger(replica.layout.components)
-        for seed in (2 * step, 2 * step + 1):
+        seeds = (2 * step, 2 * step + 1)
+        for seed in seeds:
             merger.add(random_votes(replica.layout, state.contract.demo.k, seed), 8)
         leases.grant("a" * 32, 16, step)
         leases.report("a" * 32, 16 * step + 15)
         leases.settle("a" * 32)
-        await (await sealer.seal(sealed, (counted(2 * step), counted(2 * step + 1)), merger, leases.packed)).applied
+        entries, signatures = tuple(map(counted, seeds)), tuple(map(signed, seeds))
+        await (await sealer.seal(sealed, entries, signatures, merger, leases.packed)).applied
         if step == 1:
             state.save_snapshot(replica)
     workers.close()

@@ -21,6 +21,7 @@ from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
@@ -39,7 +40,7 @@ class Bench:
         self.replica: Replica = self.state.load_snapshot(0)
 
         self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers, encode_update_parts)
-        self.door = door_of(self.swarm, SecretKey(), Everybody())
+        self.door = door_of(self.swarm, self.state.key, Everybody())
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 
     def join(self, letter: str) -> Member:
@@ -79,7 +80,11 @@ class Bench:
             samples=8,
             trained_through=lease[-1].start + lease[-1].count - 1 if lease else None,
             payload_bytes=len(payload),
+            signature=self.sign(member, payload, 8),
         )
+
+    def sign(self, member: Member, payload: bytes, samples: int) -> bytes:
+        return key_of(member.name).sign(statements.contribution(self.name(member, payload), samples))
 
     async def contribute(self, member: Member, seed: int, k: int = 32) -> Receipt:
         payload = self.payload(seed, k)

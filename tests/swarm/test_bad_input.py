@@ -11,56 +11,17 @@ from typing import Any
 import grpc
 import pytest
 
-from support.raw_calls import in_session, join
+from support.raw_calls import in_session
+from support.raw_node import RawNode, opened
 from support.real import END_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_common.ready_file import READY_FILE
-from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.exact.replica import Replica, load_replica
-from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import contribution_bytes_max, encode_votes
 from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
-from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 ROUND = pb.Announcement.STATE_ROUND
-
-
-class RawNode:
-    """A node made of bare gRPC calls, so that a test can send any message."""
-
-    def __init__(self, swarm: RealSwarm) -> None:
-        self.channel = grpc.insecure_channel(swarm.address)
-        self.key = SecretKey()
-        joined = self.join()
-        self.stub = in_session(self.channel, joined.session)
-        self.contract: Contract = parse_contract(joined.contract)
-        (swarm.folder / "raw").write_bytes(b"".join(part.data for part in self.stub.Snapshot(pb.SnapshotRequest())))
-        self.replica: Replica = load_replica(self.contract, swarm.folder / "raw")
-
-    def join(self, **fields: Any) -> pb.JoinReply:
-        return join(SwarmStub(self.channel), self.key, **fields)
-
-    def attend(self) -> Iterator[pb.Announcement]:
-        return iter(self.stub.Attend(pb.AttendRequest()))
-
-    def header(self, announcement: pb.Announcement, **fields: object) -> pb.ContributionHeader:
-        right = {
-            "term": announcement.term,
-            "round": announcement.round,
-            "step": announcement.step,
-            "base_step": announcement.step,
-            "fingerprint": self.replica.fingerprint(announcement.nonces[0]) if announcement.nonces else 0,
-            "samples": sum(run.count for run in announcement.lease),
-            "trained_through": max((run.start + run.count - 1 for run in announcement.lease), default=None),
-        }
-        return pb.ContributionHeader(**(right | fields))  # type: ignore[arg-type]
-
-    def contribute(self, announcement: pb.Announcement, payload: bytes, **fields: object) -> pb.Receipt:
-        header = self.header(announcement, **({"payload_bytes": len(payload)} | fields))
-        receipt: pb.Receipt = self.stub.Contribute(iter([pb.ContributionPart(header=header, data=payload)]), timeout=30)
-        return receipt
 
 
 @pytest.fixture
@@ -69,10 +30,6 @@ def raw(swarm: RealSwarm) -> Iterator[RawNode]:
     node = RawNode(swarm)
     yield node
     node.channel.close()
-
-
-def opened(announcements: Iterator[pb.Announcement]) -> pb.Announcement:
-    return next(announcement for announcement in announcements if announcement.state == ROUND)
 
 
 def test_wrong_contributions_are_not_counted_and_the_coordinator_survives(swarm: RealSwarm, raw: RawNode) -> None:

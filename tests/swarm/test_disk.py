@@ -17,6 +17,7 @@ from support.disks import fill, make_room, read_only, small_disk
 from support.real import RealSwarm, ended, run_text, until
 from support.sealed_run import make_run
 from thinwire_coordinator.ledger.retention import Retention
+from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import MEND_DISK, LedgerError
@@ -85,7 +86,7 @@ def test_the_body_of_a_row_that_could_not_be_written_is_removed_at_the_next_star
         fill(folder)
         row = replace(state.ledger.row(3), step=4, counted=(), body_hash=state.bodies.put(b"of no row"))
         with pytest.raises(LedgerError, match="database or disk is full"):
-            state.ledger.append(row)
+            state.ledger.append(row, RowSignatures(b"", ()))
         state.close()
         make_room(folder)
         assert verified(folder) == 4

@@ -17,6 +17,7 @@ from typing import Any
 import msgpack
 
 from thinwire_coordinator.ledger import schema
+from thinwire_coordinator.ledger.signatures import RowSignatures, Signatures
 from thinwire_coordinator.round.leases import Leases
 from thinwire_coordinator.round.measurement import MeasuredBy
 from thinwire_proto import limits
@@ -27,7 +28,7 @@ COLUMNS = (
     *("step", "round", "term", "nonce", "fingerprint", "body_hash", "body_bytes", "counted", "previous", "hash"),
     *("version", "extras"),
 )
-"""The columns of the table `rows`."""
+"""The columns of the table `rows` that make up a row; the column `signature` is beside it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Ledger:
         self._path = path
         self.is_copy = False
         """Whether this is an upgraded copy of an older ledger, for reading."""
+        self.signatures = Signatures(self._execute, self._transaction)
         self._turn = threading.RLock()
         """Held while one of the sibling connections writes.
 
@@ -108,8 +110,8 @@ class Ledger:
         self._execute("INSERT INTO terms (term, first_round) VALUES (?, ?)", (term, last + 1))
         return Term(term, last + 1)
 
-    def append(self, row: Row, leases: bytes | None = None) -> None:
-        """Seal a row, together with the leases after its contributions are settled. Both are on disk on return."""
+    def append(self, row: Row, signatures: RowSignatures, leases: bytes | None = None) -> None:
+        """Seal a row, with its signatures and the leases after its contributions are settled: all on disk on return."""
         fields = (
             row.step,
             row.round,
@@ -127,8 +129,7 @@ class Ledger:
         with self._transaction():
             placeholders = ", ".join("?" * len(COLUMNS))
             self._execute(f"INSERT INTO rows ({', '.join(COLUMNS)}) VALUES ({placeholders})", fields)
-            for entry in row.counted:
-                self._execute("INSERT INTO contributions (hash, step) VALUES (?, ?)", (entry.contribution, row.step))
+            self.signatures.record(row.step, row.counted, signatures)
             if leases is not None:
                 self.record_leases(leases)
 

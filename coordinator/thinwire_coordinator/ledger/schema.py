@@ -23,14 +23,16 @@ LOSSES = """CREATE TABLE losses (
         PRIMARY KEY (name, step)
     ) STRICT"""
 """Held-out losses by the name of the set. measured_by: see `MeasuredBy`."""
+PUBLIC_KEYS = "CREATE TABLE public_keys (node TEXT PRIMARY KEY, key BLOB NOT NULL) STRICT"
+"""The public keys of the nodes with counted contributions, by node id."""
 SCHEMA = (
     """CREATE TABLE rows (
         step INTEGER PRIMARY KEY, round INTEGER NOT NULL, term INTEGER NOT NULL, nonce BLOB NOT NULL,
         fingerprint BLOB NOT NULL, body_hash BLOB NOT NULL, body_bytes INTEGER NOT NULL, counted BLOB NOT NULL,
         previous BLOB NOT NULL, hash BLOB NOT NULL, version INTEGER NOT NULL DEFAULT 1,
-        extras BLOB NOT NULL DEFAULT x'80'
+        extras BLOB NOT NULL DEFAULT x'80', signature BLOB
     ) STRICT""",
-    "CREATE TABLE contributions (hash BLOB PRIMARY KEY, step INTEGER NOT NULL) STRICT",
+    "CREATE TABLE contributions (hash BLOB PRIMARY KEY, step INTEGER NOT NULL, signature BLOB) STRICT",
     """CREATE TABLE voids (
         first_round INTEGER NOT NULL, last_round INTEGER NOT NULL, term INTEGER NOT NULL, reason TEXT NOT NULL
     ) STRICT""",
@@ -39,8 +41,11 @@ SCHEMA = (
     "CREATE TABLE names (node TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT",
     "CREATE TABLE leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT",
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+    PUBLIC_KEYS,
 )
-"""Schema version 2. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map."""
+"""Schema version 3. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map. The
+signatures are beside the rows, not in them: rows travel to all nodes. `signatures` says which of them may be missing.
+"""
 
 SCHEMA_0 = (
     """CREATE TABLE IF NOT EXISTS rows (
@@ -75,6 +80,11 @@ MIGRATIONS: list[tuple[str, ...]] = [
         LOSSES,
         "INSERT INTO losses (name, step, loss, measured_by) SELECT '', step, loss, 'coordinator' FROM losses_1",
         "DROP TABLE losses_1",
+    ),
+    (
+        "ALTER TABLE rows ADD COLUMN signature BLOB",
+        "ALTER TABLE contributions ADD COLUMN signature BLOB",
+        PUBLIC_KEYS,
     ),
 ]
 """MIGRATIONS[v] leads from version v to v + 1.

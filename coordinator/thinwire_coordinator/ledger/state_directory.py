@@ -1,6 +1,7 @@
 """The coordinator's state directory: its layout, its creation, and the replay of a replica to the head.
 
 contract.json               the contract, in canonical form
+identity.key                the coordinator's secret key, which signs the rows; nodes know the run by its public key
 corpus.zst                  the data file, if the contract's kind of data has one
 ledger.sqlite               rows, voids, terms, losses
 blobs/HASH                  shards of data and weights of a base, which nodes fetch as they need them
@@ -34,6 +35,7 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
+from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, HeldOutSet, Task, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
@@ -76,6 +78,15 @@ class RunState:
     upkeep_ledger: Ledger
     """The same for the thread that writes snapshots and deletes old files."""
     bodies: Bodies
+    secret_key: SecretKey | None
+    """The coordinator's; None if the directory was opened only to read."""
+
+    @property
+    def key(self) -> SecretKey:
+        """The coordinator's key, which signs the rows."""
+        if self.secret_key is None:
+            raise RuntimeError(f"{self.folder} was opened only to read, so nothing can be signed")
+        return self.secret_key
 
     @property
     def held_out_sets(self) -> tuple[HeldOutSet, ...]:
@@ -237,7 +248,10 @@ def is_state(folder: Path) -> bool:
 
 
 def open_state(folder: Path, *, read_only: bool = False) -> RunState:
-    """Open an existing state directory. Raises ConfigError or LedgerError. read_only: do not upgrade its ledger."""
+    """Open an existing state directory. Raises ConfigError or LedgerError.
+
+    read_only: neither upgrade its ledger nor open its secret key.
+    """
     try:
         contract = _read_contract(folder / "contract.json")
         check_manifest(contract)
@@ -257,7 +271,22 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
     if (sets := data.held_out_sets()) and (not read_only or ledger.is_copy):
         ledger.name_losses(sets[0].name)
-    return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url))
+    key = None if read_only else _open_key(folder / KEY_FILE, ledger)
+    return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)
+
+
+def _open_key(path: Path, ledger: Ledger) -> SecretKey:
+    """Open or create the coordinator's key. Raises ConfigError if it is not the one that signed the run's rows."""
+    if ledger.signatures.coordinator is not None and not path.exists():
+        raise ConfigError(
+            f"{path} is missing: it signs the rows, and nodes know this run by it; restore it from a copy"
+        )
+    key = open_key(path)
+    try:
+        ledger.signatures.adopt(key.public)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return key
 
 
 def _read_contract(path: Path) -> Contract:

@@ -1,10 +1,11 @@
-"""`thinwire-coordinator verify`: replay the whole run and check every hash and every fingerprint."""
+"""`thinwire-coordinator verify`: replay the whole run and check every hash, fingerprint and signature."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from thinwire_coordinator.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.ledger.state_directory import RunState, check_length, open_state, replay
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
@@ -40,11 +41,13 @@ def _verify(state: RunState, say: Callable[[str], None]) -> None:
     say(f"contract {state.contract.hash.hex()}")
     say(state.data.describe())
     check_length(state)
-    replica, start = _oldest_state(state, say)
+    signatures = SignatureCheck(state.ledger.signatures)
+    replica, start = _oldest_state(state, say, signatures)
     snapshots = set(state.snapshot_steps()) - {replica.step}
     contributions = body_bytes = updates = 0
     checked = 1
     for row in replay(state, replica):
+        signatures.check(row)
         updates += 1
         contributions += len(row.counted)
         body_bytes += row.body_bytes
@@ -57,10 +60,12 @@ def _verify(state: RunState, say: Callable[[str], None]) -> None:
         f"fingerprint before each update are correct ({contributions:,} contributions, {body_bytes:,} bytes of "
         f"bodies, {checked} snapshots)"
     )
+    for line in signatures.report():
+        say(line)
     say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
 
 
-def _oldest_state(state: RunState, say: Callable[[str], None]) -> tuple[Replica, str]:
+def _oldest_state(state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> tuple[Replica, str]:
     """Return the state that the replay starts from, and its name in words."""
     steps = state.snapshot_steps()
     if not steps:
@@ -68,14 +73,14 @@ def _oldest_state(state: RunState, say: Callable[[str], None]) -> tuple[Replica,
     if steps[0] == 0:
         return _first_state(state, say), "the first state"
     step = steps[0]
-    _check_chain(state, step)
+    _check_chain(state, step, signatures)
     try:
         replica = state.load_own_snapshot(step)
     except ReplicaError as error:
         raise Damaged(f"step {step}: {error}", step, restore="the snapshot") from None
     say(
-        f"the first state was deleted by --keep: for the {step} updates before step {step}, only each row's hash and "
-        "the chain are checked"
+        f"the first state was deleted by --keep: for the {step} updates before step {step}, only each row's hash, "
+        "the chain and the signatures are checked"
     )
     return replica, f"the snapshot of step {step}, the oldest that is kept"
 
@@ -91,14 +96,15 @@ def _first_state(state: RunState, say: Callable[[str], None]) -> Replica:
     return replica
 
 
-def _check_chain(state: RunState, stop: int) -> None:
-    """Check the rows whose updates are deleted: each row's hash, and that it names the previous row."""
+def _check_chain(state: RunState, stop: int, signatures: SignatureCheck) -> None:
+    """Check the rows whose updates are deleted: each row's hash, that it names the previous row, its signatures."""
     step, head = 0, None
     for row in state.ledger.rows(0, stop):
         if row.step != step:
             raise Damaged(f"step {step}: the row is missing; the next row is of step {row.step}", step)
         if head is not None and row.previous != head:
             raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
+        signatures.check(row)
         step, head = step + 1, row.hash
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.reasons import Reason
 
 
@@ -17,7 +19,8 @@ class ContributionClaim:
     step, fingerprint: the node's replica at the extraction. base_step: the oldest step whose parameters contributed to
     the gradient. trained_through: the last sample position trained on; None if the node names none. loss: mean over the
     samples, in nats per token. dropped: micro-batches whose loss or gradient was not finite. compute_ms: time of
-    forward and backward passes. skipped: samples passed over because the node could not read their data.
+    forward and backward passes. skipped: samples passed over because the node could not read their data. signature: by
+    the node's key, over the statement `contribution`.
     """
 
     session: str
@@ -33,6 +36,7 @@ class ContributionClaim:
     dropped: int = 0
     compute_ms: int = 0
     skipped: int = 0
+    signature: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,19 @@ def check_header(  # noqa: PLR0911 - one return for each rule
             Reason.MALFORMED,
             f"{claim.payload_bytes} bytes announced; at most {facts.payload_bytes_max} are allowed",
         )
+    return None
+
+
+def check_signature(claim: ContributionClaim, name: bytes, key: PublicKey) -> Refusal | None:
+    """Check the signature of a complete contribution. Return the reason to refuse it, or None.
+
+    name: the hash of what arrived in this round from this node. key: the node's.
+    """
+    if not claim.signature:
+        return Refusal(Reason.SIGNATURE, "the contribution is not signed; update the node")
+    if not key.verifies(claim.signature, statements.contribution(name, claim.samples)):
+        text = "the signature is not by this node's key over this contribution: contract, term, round, body and samples"
+        return Refusal(Reason.SIGNATURE, text)
     return None
 
 

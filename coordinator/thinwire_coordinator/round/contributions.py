@@ -2,7 +2,8 @@
 
     state      event       next       what happened
     ARRIVING   ARRIVED     CHECKING   the last byte arrived
-    ARRIVING   REFUSED     ANSWERED   the transfer broke off or came too late, or the node joined again meanwhile
+    ARRIVING   REFUSED     ANSWERED   the transfer broke off or came too late, the node joined again meanwhile, or the
+                                      signature is wrong
     CHECKING   PASSED      ACCEPTED   base and votes are valid, and the round is still open
     CHECKING   REFUSED     ANSWERED   base or votes are invalid, or the round ended first
     ACCEPTED   ROUND_OVER  ANSWERED   the update is sealed, or the round is void
@@ -15,7 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted
+
+
+@dataclass(frozen=True)
+class NodeSignature:
+    """A node's signature of its contribution, and the public key that verifies it."""
+
+    public_key: PublicKey
+    signature: bytes
 
 
 class ContributionState(Enum):
@@ -45,9 +55,9 @@ TRANSITIONS: dict[tuple[ContributionState, ContributionEvent], ContributionState
 class Contribution:
     """One node's votes in a round. `Round` moves it from state to state.
 
-    weight, samples, loss: what the node claims. began: when the transfer began, in seconds. name: the contribution's
-    hash. arrived_us: when the last byte arrived, in microseconds. name and arrived_us are set from CHECKING on. Times
-    are read from the coordinator's clock.
+    weight, samples, loss: what the node claims. began: when the transfer began, in seconds. signed: the node's
+    signature, which is right from CHECKING on. name: the contribution's hash. arrived_us: when the last byte arrived,
+    in microseconds. name and arrived_us are set from CHECKING on. Times are read from the coordinator's clock.
     """
 
     node: str
@@ -56,6 +66,7 @@ class Contribution:
     samples: int
     loss: float
     began: float
+    signed: NodeSignature
     state: ContributionState = ContributionState.ARRIVING
     name: bytes = b""
     arrived_us: int = 0

@@ -85,6 +85,7 @@ def claim(header: pb.ContributionHeader, session: str) -> ContributionClaim:
         dropped=header.dropped,
         skipped=header.skipped,
         compute_ms=header.compute_ms,
+        signature=header.signature,
     )
 
 

@@ -32,10 +32,10 @@ def _head(head_step: int) -> bytes:
     return UpdatePart(head_step=head_step).SerializeToString()
 
 
-def encode_update_parts(step: int, row: bytes, body: bytes) -> UpdateMessages:
+def encode_update_parts(step: int, row: bytes, body: bytes, signature: bytes) -> UpdateMessages:
     """Serialize the update of a step from its canonical row. This copies the body, so run it off the event loop."""
     first, *rest = split(body)
-    # `head_step` has the highest field number, so appending it gives the bytes that protobuf itself would write
-    messages = [UpdatePart(row=row, data=first).SerializeToString() + _head(step + 1)]
+    # protobuf reads the fields of a message in any order, so `head_step` may stand at the end
+    messages = [UpdatePart(row=row, signature=signature, data=first).SerializeToString() + _head(step + 1)]
     messages += [UpdatePart(data=data).SerializeToString() for data in rest]
     return UpdateMessages(tuple(messages), step + 1, len(body))

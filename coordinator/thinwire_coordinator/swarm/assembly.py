@@ -53,7 +53,7 @@ def assemble(
     replica: the coordinator's own replica, at the head of the ledger. encode: makes the messages that followers are
     sent. wait_for: nodes to wait for before the first round. now: the coordinator's clock, in seconds. randomness:
     source of nonces and session names. read_update: reads old updates for followers, on a worker; by default from
-    `state`. cache_bytes_max: see `Feed`.
+    `state`. cache_bytes_max: see `Feed`. The state's key signs the rows.
     """
     contract, randomness = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
@@ -108,7 +108,8 @@ def read_encoded(state: RunState, step: int, encode: EncodeUpdate) -> EncodedUpd
     """Read a sealed update from disk. Raises NotKept if it was deleted for age, LedgerError if it cannot be read."""
     row = state.fetch_ledger.row(step)
     try:
-        return encode(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes))
+        signature = state.fetch_ledger.signatures.of_row(step) or b""
+        return encode(step, row.canonical(), state.bodies.get(row.body_hash, row.body_bytes), signature)
     except LedgerError:
         oldest = state.snapshot_steps()[0]
         if step >= oldest:

@@ -27,8 +27,8 @@ class EncodedUpdate(Protocol):
         """The messages for a follower, when `head_step` steps are sealed. Nothing is copied for one at the head."""
 
 
-EncodeUpdate = Callable[[int, bytes, bytes], EncodedUpdate]
-"""Makes the messages of an update from its step, its canonical row and its body."""
+EncodeUpdate = Callable[[int, bytes, bytes, bytes], EncodedUpdate]
+"""Makes the messages of an update from its step, its canonical row, its body, and the signature of the row."""
 
 
 class Feed:

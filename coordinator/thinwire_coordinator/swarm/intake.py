@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from thinwire_common.logs import tell
 from thinwire_coordinator.round import admission
 from thinwire_coordinator.round.admission import ContributionClaim, Refusal
-from thinwire_coordinator.round.contributions import Contribution, Round
+from thinwire_coordinator.round.contributions import Contribution, NodeSignature, Round
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.checking import Checker
 from thinwire_coordinator.swarm.events import ContributionOffered, ContributionRefused, ContributionTaken
@@ -76,7 +76,13 @@ class Intake:
         found = await self._read_whole(member, claim, current, contribution, parts)
         if isinstance(found, Receipt):
             return found
-        return await asyncio.shield(self._judge(member, claim, current, contribution, found))
+        contract, term, number = self._contract.hash, self._term.number, current.round.number
+        contribution_name = contribution_hash(contract, term, number, member.node_id, found)
+        # before anything is known under this name: whoever lacks the key must not decide what its receipt is
+        if (forged := admission.check_signature(claim, contribution_name, member.public_key)) is not None:
+            current.round.refuse(contribution)
+            return self._not_counted(member, forged, self._driver.now_us())
+        return await asyncio.shield(self._judge(member, claim, current, contribution, contribution_name, found))
 
     async def ask_receipt(self, name: bytes) -> Receipt | None:
         """Wait for the receipt of a contribution to the current round; None if the round has no such contribution."""
@@ -112,8 +118,8 @@ class Intake:
     def _begin(self, member: Member, claim: ContributionClaim, current: Round) -> Contribution:
         spec = self._contract.round
         weight = admission.weight(claim.samples, spec.samples, spec.weight_max)
-        began = self._driver.now()
-        contribution = Contribution(member.node_id, claim.session, weight, claim.samples, claim.loss, began)
+        began, signed = self._driver.now(), NodeSignature(member.public_key, claim.signature)
+        contribution = Contribution(member.node_id, claim.session, weight, claim.samples, claim.loss, began, signed)
         current.begin(contribution)
         return contribution
 
@@ -151,14 +157,14 @@ class Intake:
         claim: ContributionClaim,
         current: OpenRound,
         contribution: Contribution,
+        name: bytes,
         payload: bytes,
     ) -> asyncio.Future[Receipt]:
-        """Start the check of a complete contribution and return its future receipt.
+        """Start the check of a complete contribution, whose signature is right, and return its future receipt.
 
         From now on the receipt can be found by the contribution's hash, even if this call is cancelled.
         """
         number = current.round.number
-        name = contribution_hash(self._contract.hash, self._term.number, number, member.node_id, payload)
         if (receipt := current.receipt(name)) is not None:
             current.round.refuse(contribution)  # the same contribution was refused before
             return receipt

@@ -95,7 +95,8 @@ class Rounds:
         for contribution in accepted:
             self._registry.leases.settle(contribution.node)
         counted = tuple(contribution.counted for contribution in accepted)
-        out = await self._sealer.seal(sealed, counted, current.merger, self._registry.leases.packed)
+        signatures = tuple(contribution.signed for contribution in accepted)
+        out = await self._sealer.seal(sealed, counted, signatures, current.merger, self._registry.leases.packed)
         self._tasks.keep(self._tell_applied(gathered.step, out.applied))
         self._registry.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))

@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_coordinator.round.contributions import NodeSignature
 from thinwire_coordinator.swarm.feed import EncodedUpdate, EncodeUpdate, Feed
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
+from thinwire_proto.identity import statements
 from thinwire_proto.wire.rows import Counted, Row, version_for
 from thinwire_proto.wire.sign_form import encode_smaller
 
@@ -77,14 +80,15 @@ class Sealer:
         self,
         sealed: SealedRound,
         counted: tuple[Counted, ...],
+        signatures: tuple[NodeSignature, ...],
         merger: Merges,
         leases: Callable[[], bytes] | None = None,
     ) -> PublishedUpdate:
         """Seal a round's update. Return when it is on disk and published.
 
-        merger: has all votes of `counted` queued to it, at least. leases: returns the packed leases; it is called when
-        the row is queued, so that the row's leases are newer than all those recorded before. Raises OSError or
-        LedgerError if the disk fails; nothing is published then.
+        signatures: of `counted`, by its nodes. merger: has all votes of `counted` queued to it, at least. leases:
+        returns the packed leases; it is called when the row is queued, so that the row's leases are newer than all
+        those recorded before. Raises OSError or LedgerError if the disk fails; nothing is published then.
         """
         began = self._now()
         (update, components), (encoded, form) = await self._workers.submit(
@@ -92,7 +96,7 @@ class Sealer:
         )
         merged = self._now()
         row, out = await self._workers.submit(
-            Job.WRITE_UPDATE, self._write, sealed, counted, encoded, leases and leases()
+            Job.WRITE_UPDATE, self._write, sealed, counted, signatures, encoded, leases and leases()
         )
         on_disk = self._now()
         self._head = row.hash
@@ -112,7 +116,12 @@ class Sealer:
         return (update, len(merged)), encode_smaller(update, self._replica.layout, self._state.contract.demo)
 
     def _write(
-        self, sealed: SealedRound, counted: tuple[Counted, ...], encoded: bytes, leases: bytes | None
+        self,
+        sealed: SealedRound,
+        counted: tuple[Counted, ...],
+        signatures: tuple[NodeSignature, ...],
+        encoded: bytes,
+        leases: bytes | None,
     ) -> tuple[Row, EncodedUpdate]:
         row = Row(
             step=sealed.step,
@@ -126,5 +135,6 @@ class Sealer:
             previous=self._head,
             version=version_for(self._state.contract),
         )
-        self._state.ledger.append(row, leases)
-        return row, self._encode(row.step, row.canonical(), encoded)
+        signature = self._state.key.sign(statements.row(row.hash))
+        self._state.ledger.append(row, RowSignatures(signature, signatures), leases)
+        return row, self._encode(row.step, row.canonical(), encoded, signature)

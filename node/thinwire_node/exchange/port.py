@@ -33,6 +33,10 @@ class Refused(RemoteError):
     """The swarm refuses this node. Another attempt would fail as well."""
 
 
+class NotGenuine(RemoteError):
+    """A row lacks the signature of the swarm's coordinator. The node applies nothing, and connects again."""
+
+
 class BeyondTheEnd(Refused):
     """The node's partial file is longer than the whole file."""
 
@@ -146,7 +150,8 @@ class Claim:
     step, fingerprint: the replica at the extraction. base_step: the oldest step whose parameters contributed to the
     gradient. trained_through: the last sample position trained on. dropped: micro-batches whose loss or gradient was
     not finite. loss: mean over the samples, in nats per token. compute_ms: time of forward and backward passes.
-    skipped: samples passed over because their data could not be read."""
+    skipped: samples passed over because their data could not be read. name: the contribution's hash; empty without
+    samples."""
 
     term: int
     round: int
@@ -159,6 +164,7 @@ class Claim:
     loss: float = 0.0
     compute_ms: int = 0
     skipped: int = 0
+    name: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -267,10 +273,10 @@ class Exchange(Protocol):
         want it any longer."""
 
     def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
-        """Yield the updates that follow the replica's step, each checked against its row.
+        """Yield the updates that follow the replica's step, each checked against its row, and the row's signature.
 
-        Raises PayloadError if an update is malformed, ReplicaError if it differs from its row, and LocalError if this
-        machine cannot catch up."""
+        Raises NotGenuine if the signature is not the coordinator's, PayloadError if an update is malformed,
+        ReplicaError if it differs from its row, and LocalError if this machine cannot catch up."""
 
     async def leave(self, trained_through: int | None) -> None:
         """Leave the swarm in order. trained_through: the last sample position in the momentum that the node keeps."""

@@ -248,6 +248,7 @@ class Work:
             fingerprint=fingerprint,
             loss=loss,
             compute_ms=self._compute_ms(),
+            name=name,
         )
         return Extraction(name, claim, payload, len(sent.components)), copies
 

@@ -16,7 +16,7 @@ import grpc
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_node.exchange.coordinator.traffic import CountedChannel
-from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, Refused, SealedUpdate
+from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
@@ -27,6 +27,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.task import data_kind_of
@@ -153,22 +154,23 @@ class Link:
         await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
 
     async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
-        """Yield updates from a step on, decoded and checked against their rows. May also raise PayloadError or
-        ReplicaError."""
+        """Yield updates from a step on, decoded, and checked against their rows and the coordinator's signatures. May
+        also raise NotGenuine, PayloadError or ReplicaError."""
+        assert self.coordinator is not None
         layout, demo = replica.layout, replica.contract.demo
         request = pb.UpdatesRequest(from_step=from_step)
         row: Row | None = None
-        head_step = 0
+        head_step, signature = 0, b""
         assembly: Assembly | None = None
         async for part in _stream(self._stub.Updates(request, metadata=self._metadata)):
             if row is None or assembly is None:
-                row, head_step = parse_row(part.row), part.head_step
+                row, head_step, signature = parse_row(part.row), part.head_step, part.signature
                 assembly = Assembly(row.body_bytes, update_bytes_max(layout, demo.magnitude), "update")
             assembly.add(part.data)
             if assembly.complete:
                 body = assembly.whole()
                 # in a thread, since decoding takes seconds for a large model
-                update = await asyncio.to_thread(_checked, row, body, layout, demo)
+                update = await asyncio.to_thread(_checked, self.coordinator, signature, row, body, layout, demo)
                 yield SealedUpdate(row, update, len(body), head_step)
                 row = assembly = None
 
@@ -246,13 +248,23 @@ def _size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _checked(row: Row, body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
+def _checked(
+    coordinator: PublicKey, signature: bytes, row: Row, body: bytes, layout: TileLayout, demo: DemoSpec
+) -> Update:
+    if not _is_genuine(coordinator, signature, row):
+        what = "is not signed by this coordinator's key" if signature else "is not signed"
+        raise NotGenuine(f"the row of step {row.step} {what}")
     if hashlib.sha256(body).digest() != row.body_hash:
         raise ReplicaError(f"the body of step {row.step} does not match the hash in its row")
     return _decoded(body, layout, demo.magnitude, demo.update_topk)
 
 
-@lru_cache(maxsize=2)  # a thousand simulated nodes in one process decode the same bytes
+@lru_cache(maxsize=8)  # a thousand simulated nodes in one process check the same rows
+def _is_genuine(coordinator: PublicKey, signature: bytes, row: Row) -> bool:
+    return coordinator.verifies(signature, statements.row(row.hash))
+
+
+@lru_cache(maxsize=2)  # and decode the same bytes
 def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk: int) -> Update:
     update = decode_update(body, layout, magnitude)
     check_update_topk(update.merged, layout, update_topk)

@@ -18,6 +18,8 @@ from thinwire_node.exchange.port import (
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.errors import ContractError
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import reason_of
 
@@ -62,7 +64,9 @@ def evaluation_part(part: EvaluationPart) -> pb.EvaluationPart:
     return pb.EvaluationPart(step=part.step, name=part.name, spread=part.spread, start=part.start, count=part.count)
 
 
-def header(claim: Claim) -> pb.ContributionHeader:
+def header(claim: Claim, key: SecretKey) -> pb.ContributionHeader:
+    """The header of a contribution, signed by the node's key. A claim without samples is not signed."""
+    signature = key.sign(statements.contribution(claim.name, claim.samples)) if claim.samples else b""
     return pb.ContributionHeader(
         term=claim.term,
         round=claim.round,
@@ -75,6 +79,7 @@ def header(claim: Claim) -> pb.ContributionHeader:
         compute_ms=claim.compute_ms,
         trained_through=claim.trained_through,
         skipped=claim.skipped,
+        signature=signature,
     )
 
 

@@ -19,6 +19,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.invite import Invite
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.limits import probe_every_s
 
 
@@ -30,6 +31,7 @@ class Star:
         self._invite = invite
         self._clocks = clocks
         self._clock: ProbedClock | None = None
+        self._key: SecretKey | None = None
         self._head_step = 0
         self._catching_up = True
 
@@ -39,6 +41,7 @@ class Star:
         return self._clock
 
     async def join(self, applicant: Applicant) -> Admission:
+        self._key = applicant.key
         momentum = messages.momentum_message(applicant.momentum)
         reply = await self._link.join(
             applicant.key,
@@ -70,7 +73,8 @@ class Star:
                 yield messages.announcement(message)
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
-        return messages.outcome(await self._link.contribute(messages.header(claim), payload))
+        assert self._key is not None
+        return messages.outcome(await self._link.contribute(messages.header(claim, self._key), payload))
 
     async def outcome(self, contribution: bytes) -> Outcome:
         return messages.outcome(await self._link.ask_receipt(contribution))

@@ -1,0 +1,171 @@
+"""Tests of the signatures in the ledger: each is checked, and one that is wrong or lost is named with step and node."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.sealed_run import counted, make_run, node_key
+from thinwire_coordinator.ledger.signatures import RowSignatures
+from thinwire_coordinator.ledger.signing import sign_older_rows
+from thinwire_coordinator.ledger.state_directory import StartInterrupted, open_state
+from thinwire_coordinator.ledger.verify import verify
+from thinwire_proto.errors import ConfigError, Damaged
+from thinwire_proto.identity.keys import KEY_FILE, SecretKey
+
+STEPS = 4
+NODE = counted(2).node
+"""The first node that is counted at step 1."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of four steps, sealed by the real code."""
+    make_run(tmp_path, STEPS)
+    return tmp_path
+
+
+def said(folder: Path) -> str:
+    lines: list[str] = []
+    verify(folder, lines.append)
+    return "\n".join(lines)
+
+
+def change(folder: Path, sql: str, *values: object) -> None:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        assert db.execute(sql, values).rowcount > 0
+        db.commit()
+
+
+def make_old(folder: Path) -> None:
+    """Take the signatures away, as if thinwire 0.2.0 had made the run."""
+    for sql in (
+        "UPDATE rows SET signature = NULL",
+        "UPDATE contributions SET signature = NULL",
+        "DELETE FROM public_keys",
+        "DELETE FROM about WHERE key IN ('coordinator_key', 'signed_from')",
+    ):
+        change(folder, sql)
+    (folder / KEY_FILE).unlink()
+
+
+def test_verify_counts_the_signatures_and_names_the_key(folder: Path) -> None:
+    text = said(folder)
+    assert "signatures: 4 of rows and 8 of contributions are correct" in text
+    state = open_state(folder)
+    assert f"coordinator's key: {state.key.public.fingerprint.hex()}" in text
+    state.close()
+
+
+def test_verify_needs_no_secret(folder: Path) -> None:
+    (folder / KEY_FILE).unlink()
+    assert "signatures: 4 of rows" in said(folder)
+    assert not (folder / KEY_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("UPDATE rows SET signature = zeroblob(64) WHERE step = 1", "the row's signature is not that of the"),
+        ("UPDATE rows SET signature = NULL WHERE step = 1", "the row has lost its signature"),
+        (
+            "UPDATE rows SET signature = (SELECT signature FROM rows WHERE step = 2) WHERE step = 1",
+            "the row's signature is not that of the coordinator's key",
+        ),
+        (f"DELETE FROM public_keys WHERE node = '{NODE}'", f"node {NODE}: its public key is missing"),
+        (
+            f"UPDATE public_keys SET key = (SELECT max(key) FROM public_keys) WHERE node = '{NODE}'",
+            f"node {NODE}: the public key on record is that of node",
+        ),
+    ],
+)
+def test_a_wrong_signature_or_key_is_found_and_named(folder: Path, sql: str, why: str) -> None:
+    change(folder, sql)
+    with pytest.raises(Damaged, match=f"step 1: {why}") as error:
+        said(folder)
+    assert error.value.step == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("NULL", "its contribution has no signature"), ("zeroblob(64)", "the signature is not that of")]
+)
+def test_a_wrong_signature_of_a_contribution_is_found_and_named(folder: Path, value: str, why: str) -> None:
+    change(folder, f"UPDATE contributions SET signature = {value} WHERE hash = ?", counted(2).contribution)
+    with pytest.raises(Damaged, match=f"step 1: node {NODE}: {why}"):
+        said(folder)
+
+
+def test_a_row_of_another_coordinator_is_found(folder: Path) -> None:
+    """Its hashes are right, so only the signature tells."""
+    change(folder, "UPDATE about SET value = ? WHERE key = 'coordinator_key'", node_key(1).public.data.hex())
+    with pytest.raises(Damaged, match="step 0: the row's signature is not that of the coordinator's key"):
+        said(folder)
+
+
+def test_rows_of_an_older_version_are_signed_once(folder: Path) -> None:
+    make_old(folder)
+    text = said(folder)
+    assert "signatures: 0 of rows and 0 of contributions are correct" in text
+    assert "4 rows are not signed yet: the coordinator signs them when it starts" in text
+    assert "8 contributions are from before signatures" in text
+    state = open_state(folder)
+    assert sign_older_rows(state) == STEPS
+    assert sign_older_rows(state) == 0
+    state.close()
+    text = said(folder)
+    assert "signatures: 4 of rows and 0 of contributions are correct" in text
+    assert "not signed yet" not in text
+    change(folder, "UPDATE rows SET signature = zeroblob(64) WHERE step = 1")
+    with pytest.raises(Damaged, match="step 1: the row's signature"):
+        said(folder)
+
+
+def test_signing_continues_where_it_was_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thinwire_coordinator.ledger.signing.BATCH_ROWS", 3)
+    make_old(folder)
+    state = open_state(folder)
+    calls = []
+
+    def stop_at_the_second_batch() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise StartInterrupted
+
+    with pytest.raises(StartInterrupted):
+        sign_older_rows(state, stop_at_the_second_batch)
+    assert state.ledger.signatures.first_unsigned() == 3
+    assert sign_older_rows(state) == 1
+    state.close()
+    assert "signatures: 4 of rows" in said(folder)
+
+
+def test_a_row_that_does_not_follow_the_row_before_it_is_not_signed(folder: Path) -> None:
+    state = open_state(folder)
+    row = replace(state.ledger.row(3), step=4, counted=())  # it names the row before step 3 as the previous one
+    state.ledger.append(row, RowSignatures(b"", ()))
+    state.close()
+    make_old(folder)
+    state = open_state(folder)
+    with pytest.raises(Damaged, match="step 4: the row does not follow the previous row"):
+        sign_older_rows(state)
+    assert state.ledger.signatures.of_row(4) is None
+    state.close()
+
+
+def test_a_run_does_not_open_with_another_key_or_without_its_key(folder: Path) -> None:
+    path = folder / KEY_FILE
+    right = path.read_bytes()
+    path.write_bytes(SecretKey().data)
+    with pytest.raises(ConfigError, match=r"the rows of this run are signed by the key .* restore the one that signed"):
+        open_state(folder)
+    path.unlink()
+    with pytest.raises(ConfigError, match=f"{KEY_FILE} is missing: .*restore it from a copy"):
+        open_state(folder)
+    assert not path.exists(), "no new key is made"
+    path.touch(mode=0o600)
+    path.write_bytes(right)
+    open_state(folder).close()
