@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.speed import broadcast, gpu, memory, report, rounds, sizes, speeds, training_rows, update
+from bench.speed import broadcast, gpu, memory, report, rounds, signatures, sizes, speeds, training_rows, update
 from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
@@ -23,6 +23,7 @@ TOPICS: dict[str, Topic] = {
     "sizes": lambda full: sizes.rows(),
     "speeds": speeds.rows,
     "update": update.rows,
+    "signatures": signatures.rows,
     "gpu": gpu.rows,
     "fan-out": broadcast.rows,
     "rounds": rounds.rows,
