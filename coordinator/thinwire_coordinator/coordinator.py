@@ -16,6 +16,7 @@ from filelock import FileLock
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
+from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
@@ -35,6 +36,8 @@ from thinwire_coordinator.ledger.state_directory import (
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
+from thinwire_coordinator.rpc.memory_bound import machine_bytes, memory_bound
+from thinwire_coordinator.rpc.open_files import open_files_for
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble, door_of
@@ -45,7 +48,7 @@ from thinwire_coordinator.upkeep import Upkeep
 from thinwire_coordinator.web.page import Page
 from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
-from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
 
 log = logging.getLogger("thinwire.coordinator")
@@ -227,7 +230,8 @@ class Coordinator:
     async def _listen(self, swarm: Swarm) -> None:
         listen = self._settings.listen
         host, _, _ = listen.rpartition(":")
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, Everybody()))
+        bounds = _bounds(swarm.view.contract)
+        self._server = Server(swarm, door_of(swarm, swarm.state.key, Everybody()), bounds)
         bound = await self._server.start(listen)
         self._exposition.listening(bound)
         if self._on_listening is not None:
@@ -289,6 +293,18 @@ class Coordinator:
             self._state.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _bounds(contract: Contract) -> Bounds:
+    """The bounds of what may arrive. Logs how much memory that takes, and warns if the machine has less."""
+    bounds = open_files_for(Bounds(contract.round.nodes_max))
+    memory = memory_bound(contract, bounds)
+    text = f"memory: {memory.in_words()}"
+    tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
+    if memory.total_bytes > (has := machine_bytes()):
+        text = f"this machine has {human_bytes(has)} of memory, which may not be enough; lower nodes_max for a new run"
+        tell(log, logging.WARNING, "coordinator.memory_small", text, memory_bytes=memory.total_bytes, machine_bytes=has)
+    return bounds
 
 
 def _nodes_evaluate(state: RunState, settings: CoordinatorSettings) -> bool:

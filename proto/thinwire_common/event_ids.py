@@ -38,7 +38,9 @@ FIELDS = {
     "here_bytes": "size of the part that is here already, in bytes",
     "joined": "whether the node had joined",
     "loss": "loss in nats per token",
+    "machine_bytes": "memory of the machine or of the container, in bytes",
     "measured_by": "who measured it: coordinator, nodes or both",
+    "memory_bytes": "the most memory that the program takes, in bytes",
     "metrics": "URL of the node's metrics",
     "micro_batches": "number of micro-batches",
     "name": "the node's name; not unique",
@@ -83,6 +85,10 @@ COORDINATOR = {
     "coordinator.certificate_renewed": EventType("The TLS certificate was replaced.", ("ends", "reason")),
     "coordinator.certificate_not_renewed": EventType(
         "The TLS certificate cannot be replaced; the old one stays in use.", ("reason",)
+    ),
+    "coordinator.memory_bound": EventType("The most memory that the coordinator takes.", ("memory_bytes",)),
+    "coordinator.memory_small": EventType(
+        "The machine has less memory than the coordinator may take.", ("memory_bytes", "machine_bytes")
     ),
     "coordinator.disk_forecast": EventType("The disk space that the run will need.", ("total_bytes",)),
     "coordinator.disk_too_small": EventType("A disk has too little room for the run.", ("place", "short_bytes")),

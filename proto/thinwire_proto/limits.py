@@ -77,6 +77,18 @@ OTLP_ANSWER_S = 5 * ROUND_TRIP_MAX_S
 """A collector of OTLP metrics that does not answer for so long counts as failed; the next push comes soon."""
 PREPARE_SILENT_S = 60 * ROUND_TRIP_MAX_S
 """A source of `prepare` that sends nothing for so long is given up. Some take a minute to begin."""
+HANDSHAKE_S = HEARTBEAT_S
+"""A new connection to the coordinator may take so long until it speaks TLS and HTTP/2."""
+IDLE_CONNECTION_S = 2 * CALL_S
+"""A connection without a call is closed after so long. A node's has one all the time."""
+FIRST_MESSAGE_S = HEARTBEAT_S
+"""The first message of a call, which is small or has a header, has to arrive so soon after the call has begun."""
+PART_S = 2 * CALL_S
+"""Each further part of a contribution has to arrive within this time: a mebibyte at 140 kbit/s."""
+ACCEPT_S = 2 * CALL_S
+"""A node has to accept each message that it is sent within this time, or its connection is ended."""
+REFUSAL_PAUSE_S = ROUND_TRIP_MAX_S / 2
+"""The coordinator answers a call that came too often only after this time, which slows whoever ignores refusals."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S
@@ -87,6 +99,8 @@ assert HEARTBEAT_LEAST_S < HEARTBEAT_S, "the coordinator must accept the nodes' 
 assert LOST_AFTER_S < CALL_S, "a lost link must be noticed before a call times out"
 assert STREAM_HEARTBEAT_S < BROWSER_SILENT_S, "a browser must get a message to acknowledge before it counts as gone"
 assert DIAL_S < CALL_S, "the way must be found before a call on it times out"
+assert min(PART_S, ACCEPT_S) > LOST_AFTER_S, "a lost link must be noticed before a slow one is given up"
+assert REFUSAL_PAUSE_S < CALL_S, "a refused node must get the refusal before its call times out"
 assert READ_GRACE_S < ROUND_TRIP_MAX_S, "the grace period must not delay the next round"
 
 

@@ -10,12 +10,16 @@ import grpc
 import pytest
 
 from thinwire_common.traffic import Traffic
+from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.rpc.guard import UNREADABLE, Guard
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
-from thinwire_coordinator.rpc.unreadable import TEXT
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 JUNK = b"\xff\xff"
+IN_SESSION = ((SESSION, "any"),)
 
 
 class Service(SwarmServicer):
@@ -34,7 +38,8 @@ class Service(SwarmServicer):
 
 @pytest.fixture
 async def channel() -> AsyncIterator[Any]:
-    server = grpc.aio.server(interceptors=[CountMessages(Traffic())])
+    guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: "a-node", lambda: 0.0)
+    server = grpc.aio.server(interceptors=[guard, CountMessages(Traffic())])
     add_SwarmServicer_to_server(Service(), server)  # type: ignore[abstract]  # three calls are enough
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -50,18 +55,18 @@ async def parts(*data: bytes) -> AsyncIterator[bytes]:
 
 async def answers(channel: Any, first: bytes, *more: bytes) -> list[bytes]:
     """The answers of all three calls to a first message, and for Contribute to those after it."""
-    found = [await channel.unary_unary(f"/{SERVICE}/Probe")(first)]
-    found += [message async for message in channel.unary_stream(f"/{SERVICE}/Attend")(first)]
-    return [*found, await channel.stream_unary(f"/{SERVICE}/Contribute")(parts(first, *more))]
+    found = [await channel.unary_unary(f"/{SERVICE}/Probe")(first, metadata=IN_SESSION)]
+    found += [message async for message in channel.unary_stream(f"/{SERVICE}/Attend")(first, metadata=IN_SESSION)]
+    return [*found, await channel.stream_unary(f"/{SERVICE}/Contribute")(parts(first, *more), metadata=IN_SESSION)]
 
 
 async def junk_to(channel: Any, method: str) -> None:
     if method == "Probe":
-        await channel.unary_unary(f"/{SERVICE}/Probe")(JUNK)
+        await channel.unary_unary(f"/{SERVICE}/Probe")(JUNK, metadata=IN_SESSION)
     elif method == "Attend":
-        await channel.unary_stream(f"/{SERVICE}/Attend")(JUNK).read()
+        await channel.unary_stream(f"/{SERVICE}/Attend")(JUNK, metadata=IN_SESSION).read()
     else:
-        await channel.stream_unary(f"/{SERVICE}/Contribute")(parts(*[b""][: "," in method], JUNK))
+        await channel.stream_unary(f"/{SERVICE}/Contribute")(parts(*[b""][: "," in method], JUNK), metadata=IN_SESSION)
 
 
 async def test_messages_are_answered(channel: Any) -> None:
@@ -78,5 +83,5 @@ async def test_junk_is_refused_without_a_line_in_the_log(
     with caplog.at_level(logging.INFO), pytest.raises(grpc.aio.AioRpcError) as raised:
         await junk_to(channel, method)
     assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert raised.value.details() == TEXT
+    assert raised.value.details() == UNREADABLE
     assert not caplog.records

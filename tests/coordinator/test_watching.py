@@ -39,6 +39,7 @@ from thinwire_coordinator.swarm.workers import Workers
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.task import HeldOutSet
+from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -95,16 +96,15 @@ async def test_every_message_is_counted_by_kind_and_direction(served: Served) ->
         greeting = await stub.Hello(HelloRequest(nonce=bytes(NONCE_BYTES)))
         join = JoinRequest(protocol=PROTOCOL, name="x", **prove(SecretKey(), b"", greeting))
         reply = await stub.Join(join)
-        parts = [ContributionPart(data=b"x" * 1000)]  # without a session: refused, but its bytes count
-        with pytest.raises(grpc.aio.AioRpcError):
-            await stub.Contribute(iter(parts))
+        parts = [ContributionPart(data=b"x" * 1000)]  # refused, but its bytes count
+        await stub.Contribute(iter(parts), metadata=((SESSION, reply.session),))
         status = await stub.Status(StatusRequest())
         assert await served.told("payload_bytes_total", direction="received", kind="join") == join.ByteSize()
         assert await served.told("payload_bytes_total", direction="sent", kind="join") == reply.ByteSize()
         contributed = await served.told("payload_bytes_total", direction="received", kind="contribution")
         assert contributed == parts[0].ByteSize() == status.bytes_up
         assert await served.told("messages_total", direction="sent", kind="status") == 1
-        assert await served.told("messages_total", direction="sent", kind="receipt") == 0
+        assert await served.told("messages_total", direction="sent", kind="receipt") == 1
         assert await served.told("connections") == 1
 
 

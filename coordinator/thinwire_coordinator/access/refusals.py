@@ -23,6 +23,11 @@ class DoorReason(Enum):
     FULL = "full"
     RATE = "rate"
     """Too many calls: wait, and try again."""
+    SLOW = "slow"
+    """A message did not come in time."""
+    TOO_LARGE = "too_large"
+    MALFORMED = "malformed"
+    """A message is not one of this call."""
 
 
 MUST_WAIT = frozenset({DoorReason.BANNED, DoorReason.STALE_CHALLENGE, DoorReason.FULL, DoorReason.RATE})

@@ -29,6 +29,17 @@ def host_of(peer: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
+NO_SESSION = "no such session: join again"
+
+
+class CallRefused(Exception):
+    """A handler refuses its call. The guard answers for it, after a pause."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.text)
+        self.denied = denied
+
+
 async def deny(context: Context[Any, Any], denied: Denied) -> NoReturn:
     code = grpc.StatusCode.RESOURCE_EXHAUSTED if denied.reason in MUST_WAIT else grpc.StatusCode.PERMISSION_DENIED
     await context.abort(code, denied.text[:REFUSAL_LENGTH_MAX], ((REASON, denied.reason.value),))

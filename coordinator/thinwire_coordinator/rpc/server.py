@@ -7,39 +7,45 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.door import Door
+from thinwire_coordinator.access.refusals import Denied
+from thinwire_coordinator.rpc.guard import Guard
+from thinwire_coordinator.rpc.server_options import server_options
 from thinwire_coordinator.rpc.service import Service, add_service
 from thinwire_coordinator.rpc.tough_server import tough_server
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
+from thinwire_coordinator.swarm.events import CallDenied
 from thinwire_coordinator.swarm.swarm import Swarm
-from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
-
-CALLS_A_NODE = 8
-OPTIONS = (
-    ("grpc.so_reuseport", 0),  # otherwise two coordinators could share a port unnoticed
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # HTTP/2 pings are the heartbeat
-    ("grpc.keepalive_time_ms", round(limits.HEARTBEAT_S * 1000)),
-    ("grpc.keepalive_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),
-    ("grpc.http2.ping_timeout_ms", round(limits.HEARTBEAT_ANSWER_S * 1000)),  # gRPC's default is a minute
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", round(limits.HEARTBEAT_LEAST_S * 1000)),
-)
 
 
 class Server:
-    """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards."""
+    """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards.
 
-    def __init__(self, swarm: Swarm, door: Door) -> None:
+    bounds: of what may arrive; by default those of the contract's `nodes_max`.
+    """
+
+    def __init__(self, swarm: Swarm, door: Door, bounds: Bounds | None = None) -> None:
+        bounds = bounds or Bounds(swarm.view.contract.round.nodes_max)
+        rules = AdmissionRules(bounds)
+
+        def node_of(secret: str) -> str | None:
+            member = swarm.members.of_secret(secret)
+            return member.node_id if member is not None else None
+
+        def told(denied: Denied) -> None:
+            swarm.events.tell(CallDenied(denied.reason))
+
+        guard = Guard(rules, node_of, lambda: swarm.view.now, told)
         self._server = tough_server(
-            options=OPTIONS,
-            maximum_concurrent_rpcs=CALLS_A_NODE * swarm.view.contract.round.nodes_max,
-            interceptors=[CountMessages(swarm.view.counts.traffic)],
+            options=server_options(bounds),
+            maximum_concurrent_rpcs=bounds.calls_max,
+            interceptors=[guard, CountMessages(swarm.view.counts.traffic)],  # the guard is the outermost
         )
         self._health = health.aio.HealthServicer()
-        add_service(Service(swarm, door), self._server)
+        add_service(Service(swarm, door, rules), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

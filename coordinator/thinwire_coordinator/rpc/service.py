@@ -6,17 +6,30 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from grpc.aio import ServicerContext as Context
 
+from thinwire_coordinator.access.admission_rules import AdmissionRules
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.access.callers import Caller, network_of
 from thinwire_coordinator.access.door import NONCE_BYTES, Door
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.ledger.retention import NotKept
 from thinwire_coordinator.rpc import messages
-from thinwire_coordinator.rpc.calls import REFUSAL_LENGTH_MAX, deny, host_of, refuse, session_of
+from thinwire_coordinator.rpc.calls import (
+    NO_SESSION,
+    REFUSAL_LENGTH_MAX,
+    CallRefused,
+    deny,
+    host_of,
+    refuse,
+    session_of,
+)
+from thinwire_coordinator.rpc.memory_bound import FILE_PART_BYTES, FILE_PARTS_MAX
+from thinwire_coordinator.rpc.request_bounds import join_too_large
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.events import Fetched, JoinRefused, UpdateSent
@@ -29,7 +42,6 @@ from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.negotiation import ABILITIES, choose
-from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 HASH_BYTES = 32
@@ -53,9 +65,11 @@ def add_service(service: Service, server: grpc.aio.Server) -> None:
 class Service(SwarmServicer):
     """See service.proto for what each call means."""
 
-    def __init__(self, swarm: Swarm, door: Door) -> None:
+    def __init__(self, swarm: Swarm, door: Door, rules: AdmissionRules | None = None) -> None:
         self._swarm = swarm
         self._door = door
+        self._rules = rules or AdmissionRules(Bounds(swarm.view.contract.round.nodes_max))
+        self._file_parts = asyncio.Semaphore(FILE_PARTS_MAX)
 
     async def Hello(self, request: pb.HelloRequest, context: Context[Any, Any]) -> pb.HelloReply:
         if len(request.nonce) != NONCE_BYTES:
@@ -69,26 +83,30 @@ class Service(SwarmServicer):
             protocol = choose(request.protocol, request.protocol_oldest)
         except ContractError as error:
             await refuse(context, str(error))
-        key, name = PublicKey(request.public_key), clean_name(request.name)
+        if too_large := join_too_large(request):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
+        key, name, caller = PublicKey(request.public_key), clean_name(request.name), Caller(network_of(context.peer()))
+        known = key.node_id in self._swarm.members.by_id
+        if denied := self._rules.join(caller, known, self._swarm.view.now):
+            raise CallRefused(denied)
         candidate = Candidate(key, request.token, name, host_of(context.peer()))
         denied = await self._door.check(candidate, request.challenge, request.signature)
         if denied is not None:
-            await self._deny(context, key.node_id, denied)
+            self._rules.join_failed(caller, self._swarm.view.now)
+            self._swarm.events.tell(JoinRefused(key.node_id, denied.reason))
+            raise CallRefused(denied)
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
         joined = self._swarm.members.join(key, name)
         if joined is None:
             text = f"the swarm is full, with {self._swarm.members.nodes_max} nodes"
-            await self._deny(context, key.node_id, Denied(DoorReason.FULL, text))
+            self._swarm.events.tell(JoinRefused(key.node_id, DoorReason.FULL))
+            await deny(context, Denied(DoorReason.FULL, text))
         member, secret = joined
         member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self._swarm.join(member, momentum, replica_step)
         return messages.join_reply(decision, self._swarm.view.contract.written, secret, protocol)
-
-    async def _deny(self, context: Context[Any, Any], node_id: str, denied: Denied) -> NoReturn:
-        self._swarm.events.tell(JoinRefused(node_id, denied.reason))
-        await deny(context, denied)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self._member(context)
@@ -113,6 +131,8 @@ class Service(SwarmServicer):
         parts = aiter(request_iterator)
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(context)
+        if denied := self._rules.contribution(member.node_id, self._swarm.view.round_number):
+            raise CallRefused(denied)
         counts = self._counts(member)
         counts.bytes_up += first.ByteSize()  # even if the header is refused and no other part is read
         claim = messages.claim(first.header, member.session)
@@ -134,13 +154,16 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Updates", context):
             while True:
                 try:
-                    update = await self._swarm.feed.get(step)
+                    async with self._swarm.feed.lend(step) as loan:
+                        for part in loan.update.parts(self._swarm.feed.step):
+                            self._counts(member).bytes_down += len(part)
+                            yield part
+                            if not loan.may_stay():
+                                text = "this node takes updates too slowly, and others need the memory; connect again"
+                                raise CallRefused(Denied(DoorReason.SLOW, text))
                 except NotKept as error:
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # it joins again for a snapshot
-                for part in update.parts(self._swarm.feed.step):
-                    self._counts(member).bytes_down += len(part)
-                    yield part
-                del update, part  # otherwise they stay in memory while this waits for the next update
+                del loan, part  # otherwise they stay in memory while this waits for the next update
                 step += 1
                 if step == self._swarm.feed.step:
                     if follows:
@@ -184,14 +207,15 @@ class Service(SwarmServicer):
         with path.open("rb") as file:
             size = (await asyncio.to_thread(path.stat)).st_size
             file.seek(offset)
-            data = await asyncio.to_thread(file.read, PART_BYTES_MAX)
-            part = pb.FilePart(size=size, data=data, step=step, offset=offset)
+            part = pb.FilePart(size=size, step=step, offset=offset)
             while True:
-                self._counts(member).bytes_fetched += part.ByteSize()
-                yield part
-                if not (data := await asyncio.to_thread(file.read, PART_BYTES_MAX)):
-                    return
-                part = pb.FilePart(data=data)
+                async with self._file_parts:
+                    part.data = await asyncio.to_thread(file.read, FILE_PART_BYTES)
+                    if not part.data and not part.size:
+                        return
+                    self._counts(member).bytes_fetched += part.ByteSize()
+                    yield part
+                    part = pb.FilePart()
 
     async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
         member = await self._member(context)
@@ -212,7 +236,7 @@ class Service(SwarmServicer):
     async def _member(self, context: Context[Any, Any]) -> Member:
         member = self._swarm.members.of_secret(session_of(context))
         if member is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such session: join again")
+            await context.abort(grpc.StatusCode.NOT_FOUND, NO_SESSION)
         return member
 
     async def _compare_contracts(self, request: pb.JoinRequest, context: Context[Any, Any]) -> None:

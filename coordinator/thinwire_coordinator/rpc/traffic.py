@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import grpc
 
 from thinwire_common.traffic import Traffic, kinds_of
-from thinwire_coordinator.rpc.unreadable import refuse_unreadable
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR
 
 SERVICE = DESCRIPTOR.services_by_name["Swarm"].full_name
@@ -60,4 +59,4 @@ class CountMessages(grpc.aio.ServerInterceptor):
         }
         make, behavior = makers[handler.request_streaming, handler.response_streaming]
         counted: Handler = make(behavior, counted_parse, counted_serialize)
-        return refuse_unreadable(counted)
+        return counted

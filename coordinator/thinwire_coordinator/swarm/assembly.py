@@ -32,6 +32,7 @@ from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire.codec import update_bytes_max
 
 ReadUpdate = Callable[[int], EncodedUpdate]
 
@@ -80,7 +81,7 @@ def assemble(
         term=term,
         registry=registry,
         driver=RoundDriver(machine, now),
-        feed=Feed(read_old, replica.step, cache_bytes_max),
+        feed=Feed(read_old, replica.step, cache_bytes_max, update_bytes_max(replica.layout, contract.demo.magnitude)),
         encode=encode,
         workers=workers,
         tasks=Tasks(),

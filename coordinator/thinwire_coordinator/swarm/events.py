@@ -80,6 +80,13 @@ class JoinRefused:
 
 
 @dataclass(frozen=True)
+class CallDenied:
+    """A call was refused: a join, or one that came too often."""
+
+    reason: DoorReason
+
+
+@dataclass(frozen=True)
 class FingerprintCompared:
     node_id: str
     equal: bool
@@ -193,6 +200,7 @@ Event = (
     | ContributionTaken
     | ContributionRefused
     | JoinRefused
+    | CallDenied
     | FingerprintCompared
     | RoundSealed
     | RoundVoid

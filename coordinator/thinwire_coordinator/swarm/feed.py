@@ -1,17 +1,26 @@
 """Sends updates to followers.
 
 Each update is serialized once, and all followers receive the same bytes. A follower that falls behind the cache reads
-from disk, and holds one update at a time.
+from disk, and holds one update at a time. What followers hold beside the cache shares a budget of memory: one that
+reads from disk waits for room, and one that is overtaken by the cache while it sends has to find room at once, or ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
+from thinwire_coordinator.swarm.byte_budget import ByteBudget, Reservation
+
 CACHE_BYTES_MAX = 64 << 20
+CATCH_UP_BYTES_MAX = 128 << 20
+"""Updates outside the cache that are being sent, together; but always two."""
+READ_MAX = 2
+"""Updates that are read from disk before it is known whether there is room for them."""
 
 
 class EncodedUpdate(Protocol):
@@ -31,15 +40,32 @@ EncodeUpdate = Callable[[int, bytes, bytes, bytes], EncodedUpdate]
 """Makes the messages of an update from its step, its canonical row, its body, and the signature of the row."""
 
 
+@dataclass
+class Loan:
+    """An update that a follower holds. room: for it in the budget, unless the cache holds it anyway."""
+
+    update: EncodedUpdate
+    in_cache: Callable[[], bool]
+    room: Reservation
+
+    def may_stay(self) -> bool:
+        """Whether the follower may hold the update on, though it may have left the cache meanwhile."""
+        return self.in_cache() or self.room.taken or self.room.take_now()
+
+
 class Feed:
     """Sealed updates by step, with the newest ones cached in memory.
 
     read: reads an update from disk. step: the number of sealed updates. cache_bytes_max: bound of the cache, which
-    always holds at least one update.
+    always holds at least one update. update_bytes_max: of the contract.
     """
 
     def __init__(
-        self, read: Callable[[int], Awaitable[EncodedUpdate]], step: int, cache_bytes_max: int = CACHE_BYTES_MAX
+        self,
+        read: Callable[[int], Awaitable[EncodedUpdate]],
+        step: int,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        update_bytes_max: int = 0,
     ) -> None:
         self._read = read
         self._cache_bytes_max = cache_bytes_max
@@ -47,6 +73,8 @@ class Feed:
         self._sealed = asyncio.Condition()
         self._recent: OrderedDict[int, EncodedUpdate] = OrderedDict()
         self._recent_bytes = 0
+        self._reading = asyncio.Semaphore(READ_MAX)
+        self._room = ByteBudget(max(CATCH_UP_BYTES_MAX, 2 * update_bytes_max))
 
     async def publish(self, update: EncodedUpdate) -> None:
         """Publish the update from θ_step to θ_{step+1}, which is on disk."""
@@ -63,3 +91,22 @@ class Feed:
         async with self._sealed:
             await self._sealed.wait_for(lambda: self.step > step)
         return self._recent.get(step) or await self._read(step)
+
+    @asynccontextmanager
+    async def lend(self, step: int) -> AsyncIterator[Loan]:
+        """Lend the update of a step to a follower; waits until it is sealed, and until there is room for it."""
+        async with self._sealed:
+            await self._sealed.wait_for(lambda: self.step > step)
+        update = self._recent.get(step)
+        if update is not None:
+            loan = Loan(update, lambda: step in self._recent, self._room.reservation(update.size))
+        else:
+            async with self._reading:
+                update = await self._read(step)
+                loan = Loan(update, lambda: False, self._room.reservation(update.size))
+                await loan.room.take()
+        del update
+        try:
+            yield loan
+        finally:
+            loan.room.release()

@@ -14,6 +14,7 @@ from thinwire_coordinator.round import admission
 from thinwire_coordinator.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.round.contributions import Contribution, NodeSignature, Round
 from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.swarm.byte_budget import ByteBudget, Reservation
 from thinwire_coordinator.swarm.checking import Checker
 from thinwire_coordinator.swarm.events import ContributionOffered, ContributionRefused, ContributionTaken
 from thinwire_coordinator.swarm.members import Member
@@ -29,6 +30,15 @@ from thinwire_proto.wire.rows import contribution_hash
 
 log = logging.getLogger("thinwire.coordinator")
 
+ARRIVING_BYTES_MAX = 256 << 20
+"""Payloads that arrive or are being checked, together. It is more for contributions of which four would not fit."""
+ARRIVING_LEAST = 4
+
+
+def arriving_bytes_max(nodes_max: int, payload_bytes_max: int) -> int:
+    """Bound on the payloads in memory: one of each node if that fits, else ARRIVING_BYTES_MAX."""
+    return max(ARRIVING_LEAST * payload_bytes_max, min(nodes_max * payload_bytes_max, ARRIVING_BYTES_MAX))
+
 
 class Intake:
     """Receives the contributions to one round at a time. `current` is the round that is open or being sealed."""
@@ -42,6 +52,7 @@ class Intake:
         self._tasks = shared.tasks
         self._checker = Checker(shared)
         self._payload_bytes_max = contribution_bytes_max(shared.layout, contract.demo.k, contract.demo.magnitude)
+        self._room = ByteBudget(arriving_bytes_max(contract.round.nodes_max, self._payload_bytes_max))
         self._current: OpenRound | None = None
 
     @property
@@ -73,7 +84,29 @@ class Intake:
             assert refusal is not None
             return self._refuse(member, claim, current, refusal)
         contribution = self._begin(member, claim, current.round)
-        found = await self._read_whole(member, claim, current, contribution, parts)
+        memory = self._room.reservation(claim.payload_bytes)
+        receipt: Receipt | asyncio.Future[Receipt] | None = None
+        try:
+            receipt = await self._take_in(member, claim, current, contribution, memory, parts)
+        finally:
+            if not isinstance(receipt, asyncio.Future):  # otherwise the check needs the payload, and then releases it
+                memory.release()
+        return await asyncio.shield(receipt) if isinstance(receipt, asyncio.Future) else receipt
+
+    async def _take_in(
+        self,
+        member: Member,
+        claim: ContributionClaim,
+        current: OpenRound,
+        contribution: Contribution,
+        memory: Reservation,
+        parts: AsyncIterator[bytes],
+    ) -> Receipt | asyncio.Future[Receipt]:
+        """Read a contribution and start its check. Return its future receipt, or the refusing one if it is known.
+
+        No variable holds the payload once this has returned: the receipt may take until the end of the round.
+        """
+        found = await self._read_whole(member, claim, current, contribution, memory, parts)
         if isinstance(found, Receipt):
             return found
         contract, term, number = self._contract.hash, self._term.number, current.round.number
@@ -82,7 +115,7 @@ class Intake:
         if (forged := admission.check_signature(claim, contribution_name, member.public_key)) is not None:
             current.round.refuse(contribution)
             return self._not_counted(member, forged, self._driver.now_us())
-        return await asyncio.shield(self._judge(member, claim, current, contribution, contribution_name, found))
+        return self._judge(member, claim, current, contribution, contribution_name, memory, found)
 
     async def ask_receipt(self, name: bytes) -> Receipt | None:
         """Wait for the receipt of a contribution to the current round; None if the round has no such contribution."""
@@ -129,13 +162,17 @@ class Intake:
         claim: ContributionClaim,
         current: OpenRound,
         contribution: Contribution,
+        memory: Reservation,
         parts: AsyncIterator[bytes],
     ) -> bytes | Receipt:
-        """Read the payload. Return the refusing receipt instead if it did not arrive complete and in time."""
+        """Read the payload, once there is memory for it. Return the refusing receipt instead if it did not arrive
+        complete and in time."""
         whole = False
         try:
             patience_s = current.round.deadline + READ_GRACE_S - self._driver.now()
-            payload = await _read(claim.payload_bytes, self._payload_bytes_max, parts, patience_s)
+            payload = await asyncio.wait_for(
+                _read(claim.payload_bytes, self._payload_bytes_max, memory, parts), patience_s
+            )
             whole = self._registry.members.by_session.get(claim.session) is member
         except PayloadError as error:
             return self._refuse(member, claim, current, Refusal(Reason.MALFORMED, str(error)))
@@ -158,15 +195,19 @@ class Intake:
         current: OpenRound,
         contribution: Contribution,
         name: bytes,
+        memory: Reservation,
         payload: bytes,
     ) -> asyncio.Future[Receipt]:
         """Start the check of a complete contribution, whose signature is right, and return its future receipt.
+
+        Releases the contribution's memory when the check is over.
 
         From now on the receipt can be found by the contribution's hash, even if this call is cancelled.
         """
         number = current.round.number
         if (receipt := current.receipt(name)) is not None:
             current.round.refuse(contribution)  # the same contribution was refused before
+            memory.release()
             return receipt
         arrived = self._driver.now()
         current.arrived(contribution, name, round(arrived * 1e6))
@@ -174,7 +215,10 @@ class Intake:
         self._registry.leases.report(member.node_id, claim.trained_through)
 
         async def judge() -> None:
-            found = await self._checker.check(member, claim, current, contribution, payload)
+            try:
+                found = await self._checker.check(member, claim, current, contribution, payload)
+            finally:
+                memory.release()
             if isinstance(found, Refusal):
                 current.refuse(contribution, self._refuse(member, claim, current, found))
                 return
@@ -214,15 +258,12 @@ class Intake:
         return Receipt(refusal.reason, refusal.text, arrived_us=arrived_us)
 
 
-async def _read(size: int, size_max: int, parts: AsyncIterator[bytes], patience_s: float) -> bytes:
-    """Read a payload of `size` bytes part by part. Raises PayloadError, or TimeoutError after `patience_s` seconds."""
+async def _read(size: int, size_max: int, memory: Reservation, parts: AsyncIterator[bytes]) -> bytes:
+    """Read a payload of `size` bytes part by part. Raises PayloadError."""
     assembly = Assembly(size, size_max, "contribution")
-
-    async def read() -> None:
-        async for part in parts:
-            if not part and size:
-                raise PayloadError("contribution: a part is empty")
-            assembly.add(part)
-
-    await asyncio.wait_for(read(), patience_s)
+    await memory.take()
+    async for part in parts:
+        if not part and size:
+            raise PayloadError("contribution: a part is empty")
+        assembly.add(part)
     return assembly.whole()

@@ -74,7 +74,7 @@ def victim(folder: Path) -> Iterator[Victim]:
     """Start a coordinator of a tiny model. It ends with the context."""
     with real_swarm(folder) as swarm:
         text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", "length_ms = 300")
-        process = swarm.coordinator(text)
+        process = swarm.coordinator(text, through=("unlimited_coordinator.py",))
         host, _, port = swarm.address.rpartition(":")
         page = str(swarm.ready.get("page") or "")
         http = page.rstrip("/").rpartition(":")[2]

@@ -1,0 +1,109 @@
+"""The most memory that a coordinator takes, whatever arrives: the sum of its bounds, known before it listens.
+
+What strangers and nodes can make the coordinator hold is bounded in `access.bounds`, `swarm.intake`, `swarm.checking`,
+`swarm.feed` and here. The rest is the model. Figures that no contract gives were measured (docs/operating.md).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from thinwire_common.units import human_bytes
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
+from thinwire_coordinator.swarm.checking import UNMERGED_MAX
+from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, CATCH_UP_BYTES_MAX
+from thinwire_coordinator.swarm.intake import arriving_bytes_max
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
+from thinwire_proto.wire.parts import PART_BYTES_MAX
+
+PROGRAM_BYTES = 350_000_000
+"""Interpreter, torch for the CPU, gRPC: what a program holds with a tiny model (VmHWM in a small swarm)."""
+MODEL_BYTES_A_PARAMETER = 18
+"""Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
+TILE_BYTES_A_PARAMETER = 6
+"""More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
+FROZEN_BYTES_A_PARAMETER = 4
+MERGED_BYTES = 48
+"""For each component of an update: the merged votes (10 bytes) and what encoding takes meanwhile (37, measured)."""
+DECODED_BYTES = 64
+"""For each component of a contribution that is being decoded: votes (9 bytes) and what decoding takes meanwhile."""
+CONNECTION_BYTES = 128 << 10
+"""gRPC's state of a connection with TLS, and a window of 64 KiB that nobody has read."""
+CALL_BYTES = 32 << 10
+"""An open call, in gRPC and as a task."""
+FILE_PART_BYTES = 256 << 10
+FILE_PARTS_MAX = 256
+"""Parts of files that are on their way to nodes at the same time."""
+COPIES = 3
+"""Of a message while it is sent or received: ours, the serialized one, and gRPC's."""
+TABLES_BYTES = 96 << 20
+"""Token buckets, answered challenges, counts of nodes, members, histories: each table has a greatest length."""
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+ALLOCATOR = 1.25
+"""Memory that the allocator keeps beside what is used, as a factor."""
+
+
+@dataclass(frozen=True)
+class MemoryBound:
+    """In bytes. The fields add up to `total_bytes`, before the allocator's share."""
+
+    program: int
+    model: int
+    merging: int
+    decoding: int
+    contributions: int
+    requests: int
+    updates: int
+    files: int
+    connections: int
+    tables: int
+
+    @property
+    def total_bytes(self) -> int:
+        held: int = sum(getattr(self, field.name) for field in fields(self)) - self.program
+        return self.program + round(ALLOCATOR * held)
+
+    def in_words(self) -> str:
+        parts = [f"{field.name} {human_bytes(getattr(self, field.name))}" for field in fields(self)]
+        return f"at most {human_bytes(self.total_bytes)} whatever arrives: {', '.join(parts)}"
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container if that has less."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
+    try:
+        given = CONTAINER_LIMIT.read_text().strip()
+    except OSError:
+        return most
+    return min(most, int(given)) if given.isdecimal() else most
+
+
+def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0) -> MemoryBound:
+    """The bound of a run. frozen: parameters that are not trained."""
+    demo, layout, nodes = contract.demo, TileLayout(contract.parameters), contract.round.nodes_max
+    payload, update = contribution_bytes_max(layout, demo.k, demo.magnitude), update_bytes_max(layout, demo.magnitude)
+    selected = layout.selected_max(demo.k)
+    merged = min(layout.components, nodes * selected)
+    if demo.update_topk:
+        merged = min(merged, layout.selected_max(demo.update_topk))
+    update = min(update, update * merged // layout.components + PART_BYTES_MAX)
+    each = MODEL_BYTES_A_PARAMETER + (TILE_BYTES_A_PARAMETER if demo.magnitude == "tile" else 0)
+    part = min(payload, PART_BYTES_MAX) + HEADER_BYTES_MAX
+    return MemoryBound(
+        program=PROGRAM_BYTES,
+        model=each * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen,
+        merging=MERGED_BYTES * merged,
+        decoding=UNMERGED_MAX * DECODED_BYTES * selected,
+        contributions=arriving_bytes_max(nodes, payload) + payload,  # the newest is copied as it is complete
+        requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
+        updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
+        files=COPIES * FILE_PARTS_MAX * FILE_PART_BYTES,
+        connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
+        tables=TABLES_BYTES,
+    )

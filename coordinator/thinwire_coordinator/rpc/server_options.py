@@ -1,0 +1,38 @@
+"""What gRPC itself bounds on the coordinator's port, before any of our code runs."""
+
+from __future__ import annotations
+
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.rpc.request_bounds import REQUEST_BYTES_MAX
+from thinwire_proto import limits
+
+METADATA_BYTES_MAX = 8 << 10
+"""All headers of a call. Ours are a session's secret and what gRPC adds."""
+
+Options = tuple[tuple[str, int], ...]
+
+
+def server_options(bounds: Bounds) -> Options:
+    return (
+        ("grpc.so_reuseport", 0),  # otherwise two coordinators could share a port unnoticed
+        # connections: how many, how long one may take to begin, and how long it may do nothing
+        ("grpc.max_allowed_incoming_connections", bounds.connections_max),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", _ms(limits.IDLE_CONNECTION_S)),
+        ("grpc.max_connection_age_grace_ms", _ms(limits.SHUTDOWN_GRACE_S)),
+        # calls of one connection, and their sizes
+        ("grpc.max_concurrent_streams", bounds.streams_a_connection),
+        ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+        # HTTP/2 pings are the heartbeat
+        ("grpc.keepalive_time_ms", _ms(limits.HEARTBEAT_S)),
+        ("grpc.keepalive_timeout_ms", _ms(limits.HEARTBEAT_ANSWER_S)),
+        ("grpc.http2.ping_timeout_ms", _ms(limits.HEARTBEAT_ANSWER_S)),  # gRPC's default is a minute
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(limits.HEARTBEAT_LEAST_S)),
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,1 @@
+"""Attacks on a real coordinator on loopback, beside three honest nodes. `make abuse` measures what they cost."""

@@ -1,0 +1,30 @@
+"""Runs one attack until SIGTERM, at the lowest priority, and prints what it has sent.
+
+python -m abuse.attack NAME HOST:PORT
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from abuse.attacks.table import ATTACKS
+from abuse.target import Target
+
+NICEST = 19
+ATTACK_LOG = "attacking; sent: "
+
+
+def main() -> None:
+    name, address = sys.argv[1:]
+    os.nice(NICEST)
+    target = Target(address)
+    signal.signal(signal.SIGTERM, lambda number, frame: target.stop.set())
+    print(ATTACK_LOG, flush=True)
+    ATTACKS[name](target)
+    print(ATTACK_LOG, ", ".join(f"{count} {what}" for what, count in sorted(target.sent.items())), flush=True)
+
+
+if __name__ == "__main__":
+    main()

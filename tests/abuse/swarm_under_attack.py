@@ -1,0 +1,84 @@
+"""A coordinator and three honest nodes, real processes on loopback, and the processes of the attacks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from abuse.attack import ATTACK_LOG
+from deploy.local_swarm.processes import Process
+from support.real import RealSwarm, real_swarm, run_text, until
+
+NODES = ("honest-a", "honest-b", "honest-c")
+LENGTH_MS = 1000
+STEPS = 100_000
+CALM_STEP = 5
+"""Steps until the beat is steady."""
+PEAK = "VmHWM:"
+
+
+class SwarmUnderAttack:
+    """bound_bytes: the coordinator's bound on its memory, as it printed it."""
+
+    def __init__(self, swarm: RealSwarm, coordinator: Process) -> None:
+        self.swarm = swarm
+        self.coordinator = coordinator
+        self.bound_bytes = int(coordinator.events("coordinator.memory_bound")[0]["memory_bytes"])
+
+    def begin(self, attack: str) -> Process:
+        """Start an attack, and wait until it has begun."""
+        process = self.swarm.start("attack", "python", "-m", "abuse.attack", attack, self.swarm.address)
+        until(lambda: ATTACK_LOG in process.text(), f"{attack} begins", process)
+        return process
+
+    def end(self, attack: Process) -> str:
+        """End an attack. Returns what it says that it has sent."""
+        attack.tell(signal.SIGTERM)
+        until(lambda: not attack.running, "the attack ends", attack)
+        assert attack.popen.wait() == 0, attack.text()
+        return attack.text().rpartition(ATTACK_LOG)[2].strip()
+
+    def counted(self) -> dict[str, int]:
+        """Contributions of each honest node that were counted."""
+        return {node.name: node.counted for node in self.swarm.status().nodes if node.name in NODES}
+
+    def sealed_at(self) -> list[float]:
+        """When each round was sealed, in Unix seconds."""
+        told = self.coordinator.events("coordinator.round_sealed")
+        return [datetime.fromisoformat(entry["time"]).timestamp() for entry in told]
+
+    def peak_bytes(self) -> int:
+        """The coordinator's largest resident memory since its start, or since `forget_peak`."""
+        status = Path(f"/proc/{self.coordinator.popen.pid}/status").read_text()
+        return 1024 * int(status.partition(PEAK)[2].split()[0])
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.coordinator.popen.pid}/clear_refs").write_text("5")
+
+
+@contextmanager
+def _debug_log() -> Iterator[None]:
+    """Programs that are started meanwhile log at level debug, where each sealed round is told."""
+    os.environ["THINWIRE_LOG_LEVEL"] = "debug"
+    try:
+        yield
+    finally:
+        del os.environ["THINWIRE_LOG_LEVEL"]
+
+
+@contextmanager
+def attacked_swarm(folder: Path) -> Iterator[SwarmUnderAttack]:
+    """Start the swarm, and wait until its beat is steady."""
+    with real_swarm(folder) as swarm:
+        rounds = f'pace = "clock"\nlength_ms = {LENGTH_MS}\n'
+        text = run_text(STEPS, rounds=rounds).replace("length_ms = 5000\n", "")
+        with _debug_log():
+            coordinator = swarm.coordinator(text, "--wait-for", str(len(NODES)))
+        for name in NODES:
+            swarm.node(name)
+        swarm.reached(CALM_STEP)
+        yield SwarmUnderAttack(swarm, coordinator)

@@ -1,0 +1,92 @@
+"""What is attacked: a coordinator's port, as a stranger and as a node that has joined."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from support.http2_client import WINDOW_DEFAULT, Http2Client
+from support.raw_calls import in_session, join
+from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.metadata import SESSION
+from thinwire_proto.wire.rows import contribution_hash
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
+
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+ROUND = pb.Announcement.STATE_ROUND
+
+
+@dataclass
+class Target:
+    """address: HOST:PORT. token: of an invite; empty without one. stop: set when the attack shall end. sent: what the
+    attack has done so far, by name."""
+
+    address: str
+    token: bytes = b""
+    stop: threading.Event = field(default_factory=threading.Event)
+    sent: dict[str, int] = field(default_factory=dict)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, what: str) -> None:
+        with self._counting:
+            self.sent[what] = self.sent.get(what, 0) + 1
+
+    def channel(self) -> grpc.Channel:
+        return grpc.insecure_channel(self.address, options=OWN_CONNECTION)
+
+    def raw(self, window: int = WINDOW_DEFAULT) -> Http2Client:
+        return Http2Client(self.address, window=window)
+
+    @contextlib.contextmanager
+    def member(self, name: str = "hostile") -> Iterator[Joined]:
+        """Join as a node of a new identity."""
+        with self.channel() as channel:
+            key = SecretKey()
+            reply = join(SwarmStub(channel), key, self.token, name=name)
+            yield Joined(in_session(channel, reply.session), reply.session, parse_contract(reply.contract), key)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A session. stub: its calls carry the session's secret."""
+
+    stub: Any
+    secret: str
+    contract: Contract
+    key: SecretKey
+
+    @property
+    def header(self) -> tuple[bytes, bytes]:
+        """For calls of bare HTTP/2."""
+        return SESSION.encode(), self.secret.encode()
+
+    def rounds(self) -> Iterator[pb.Announcement]:
+        """Attend, and yield each round that is announced."""
+        for announcement in self.stub.Attend(pb.AttendRequest()):
+            if announcement.state == ROUND:
+                yield announcement
+
+    def part(self, announcement: pb.Announcement, payload: bytes, **fields: Any) -> pb.ContributionPart:
+        """A whole contribution, signed, whose header is right but for the fingerprint. `fields` replace those of it."""
+        lease = announcement.lease
+        right = {
+            "term": announcement.term,
+            "round": announcement.round,
+            "step": announcement.step,
+            "base_step": announcement.step,
+            "samples": min(1, sum(run.count for run in lease)),
+            "trained_through": min((run.start for run in lease), default=0),
+            "payload_bytes": len(payload),
+        }
+        header = pb.ContributionHeader(**(right | fields))
+        name = contribution_hash(self.contract.hash, header.term, header.round, self.key.public.node_id, payload)
+        header.signature = self.key.sign(statements.contribution(name, header.samples))
+        return pb.ContributionPart(header=header, data=payload)
