@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 from thinwire_common.logs import logs_json, print_error, tell
@@ -12,7 +13,14 @@ from thinwire_proto.errors import ThinwireError
 log = logging.getLogger("thinwire.node")
 
 
+OFFLINE = {"HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "NO"}
+"""A node takes all that it runs from its own packages, and all that it trains on from the run. So libraries that could
+fetch models or kernels from a hub are told not to, before they are imported."""
+
+
 def main() -> None:
+    for variable, value in OFFLINE.items():
+        os.environ.setdefault(variable, value)
     arguments = parser().parse_args()
     try:
         arguments.command(arguments)

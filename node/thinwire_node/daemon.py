@@ -17,6 +17,7 @@ from thinwire_node.exchange.kinds import kind_of
 from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim, NotGenuine
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.options import NodeOptions
+from thinwire_node.resources import ResourceLimits, Room, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
@@ -29,6 +30,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import RECEIPT_WAIT_S
+from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
@@ -47,6 +49,8 @@ class NodeSettings:
     device: str
     options: NodeOptions
     give_up_after_s: float | None
+    limits: ResourceLimits | None = None
+    """What a contract may take of this machine. None: it is not checked."""
 
 
 class GaveUp(LocalError):
@@ -81,6 +85,7 @@ class Node:
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
         self._data: DataSource | None = None
+        self._checked: bytes | None = None  # the contract that was found to fit into this machine
 
     @property
     def node_id(self) -> str | None:
@@ -121,6 +126,8 @@ class Node:
             self.on_opened()
         self.contract = self._state.contract()
         if self.contract is not None:
+            if (room := self._room()) is not None:
+                check_needs(self.contract, declared_needs(self.contract), room, settings.options.micro_batch)
             self._replica = self._state.replica(self.contract)
             self._kept = self._momentum_on_disk(self._state, self.contract)
 
@@ -233,7 +240,7 @@ class Node:
         replica_step = held.step if held else None
         applicant = Applicant(self._state.key, name, self.contract, self._state.head, replica_step, self._momentum())
         kind = kind_of(self.contract)
-        admission = await join(exchange, self._state, applicant)
+        admission = await join(exchange, self._state, applicant, self._check)
         self.contract = admission.contract
         urls: tuple[str, ...] = getattr(self.contract.data, "urls", ())
         addresses = self.settings.options.addresses
@@ -258,6 +265,25 @@ class Node:
         await self._adopt(held)
         assert self.work is not None
         return self.work, admission.step
+
+    def _room(self) -> Room | None:
+        assert self.machine is not None
+        limits, folder = self.settings.limits, self.settings.state_dir
+        return None if limits is None else room_of(limits, folder, self.machine.device)
+
+    def _check(self, contract: Contract) -> None:
+        """Check once in each process that this machine can take part. See `check_contract`."""
+        assert self._state is not None
+        if contract.hash == self._checked:
+            return
+        room, options = self._room(), self.settings.options
+        if room is None:
+            check_manifest(contract)
+        else:
+            needs = check_contract(contract, room, options.micro_batch)
+            left = room.disk_bytes - needs.state_disk - needs.data_disk
+            self._state.blobs.bound(min(options.cache_bytes, left), file_bytes_max=left)
+        self._checked = contract.hash
 
     async def _fetch_base(self) -> None:
         """Fetch the blobs that the model itself needs."""

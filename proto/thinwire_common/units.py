@@ -1,6 +1,23 @@
-"""Formats numbers with a unit for people."""
+"""Formats numbers with a unit for people, and reads sizes that they write."""
 
 from __future__ import annotations
+
+import re
+
+_SIZES = {"": 1} | {
+    prefix + suffix: base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for suffix, base in (("", 1000), ("B", 1000), ("IB", 1024))
+}
+
+
+def read_bytes_size(text: str) -> int:
+    """Bytes of a size such as 500M, 8GB (decimal), 8GiB (binary) or 4294967296. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?(?:I?B)?)", text.strip().upper())
+    unit = found[2] if found and found[2] != "B" else ""
+    if found is None or unit not in _SIZES or not (size := int(float(found[1]) * _SIZES[unit])):
+        raise ValueError(f"{text!r} is not a size such as 500M, 8GB or 8GiB")
+    return size
 
 
 def human_bytes(count: float) -> str:

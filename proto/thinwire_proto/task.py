@@ -22,6 +22,8 @@ from thinwire_proto.kinds import Kinds
 from thinwire_proto.running_statistics import refuse_running_statistics
 
 NO_BLOBS = NoBlobs()
+MANIFEST_MEMORY = 16
+"""Bytes of memory for each byte of a manifest in JSON. The objects of a shard take about 8 times its 120 bytes."""
 Batch = tuple[Tensor, ...]
 """The arguments of a model's loss: tensors whose first dimension is the sample."""
 
@@ -227,6 +229,10 @@ class DataKind(Protocol):
 
     def file_bytes_max(self, spec: Any) -> int:
         """Upper bound on the size of the data file; 0 if there is no file to fetch."""
+
+    def memory_bytes(self, spec: Any) -> int:
+        """Upper bound on the memory that `open` takes. By default for a manifest, whose entries become objects."""
+        return MANIFEST_MEMORY * self.file_bytes_max(spec)
 
     def open(self, file: bytes, contract: Contract, blobs: Blobs) -> DataSource:
         """Read a file from an untrusted source. Raises PayloadError if it is not the one that the contract names."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.planning import memory, traffic
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_proto.contract import RoundSpec, RunSpec
+from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER
 
 SNAPSHOTS = 5
 """Snapshots that a coordinator keeps without `--keep` (docs/retention.md)."""
@@ -76,7 +77,7 @@ def forecast(run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts
         tokens=tokens,
         passes=tokens / data.all_tokens if data.all_tokens else 0.0,
         run_s=round_s * run.schedule.steps,
-        first_download_bytes=snapshot + memory.FROZEN_BYTES_A_PARAMETER * facts.frozen,
+        first_download_bytes=snapshot + FROZEN_BYTES_A_PARAMETER * facts.frozen,
         node_memory_bytes=memory.node_bytes(run, facts, micro_batch),
         node_disk_bytes=memory.node_disk_bytes(facts, data),
         coordinator_memory_bytes=memory.coordinator_bytes(run, facts),

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
 from thinwire_proto.contract import RunSpec
+from thinwire_proto.needs import (
+    FROZEN_BYTES_A_PARAMETER,
+    PROGRAM_BYTES,
+    samples_at_once,
+    state_disk_bytes,
+    trained_bytes,
+)
 
-PROGRAM_BYTES = 350_000_000
-"""Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
 DEFAULT_MICRO_BATCH = 8
 """The micro-batch of `thinwire-node start` without `--micro-batch`."""
-NODE_BYTES_A_PARAMETER = 33
-"""Measured peak (docs/performance.md): parameters, gradient and its sum, momentum, second moment, and copies of three
-of them while the state is saved."""
-LOOK_AHEAD_BYTES_A_PARAMETER = 5
-"""More where bases may be older than the newest step (docs/performance.md, peak memory)."""
-LOCAL_ADAMW_BYTES_A_PARAMETER = 8
-"""More with local steps: five values for each parameter in place of three (docs/local-rules.md)."""
 COORDINATOR_BYTES_A_PARAMETER = 18
 """Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
 COORDINATOR_TILE_BYTES_A_PARAMETER = 6
 """More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
 COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER = 2
 """More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
-FROZEN_BYTES_A_PARAMETER = 4
-STATE_BYTES_A_PARAMETER = 12
-"""The files of a node: parameters, momentum and second moment in float32. Twice that while it replaces them."""
 
 
 def node_bytes(run: RunSpec, facts: ModelFacts, micro_batch: int) -> float:
     """Peak memory of a node on a CPU. On a card with bfloat16, activations take about 0.6 of what is counted here."""
-    each = NODE_BYTES_A_PARAMETER
-    each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
-    each += LOCAL_ADAMW_BYTES_A_PARAMETER if run.rule.kind == "local_adamw" else 0
-    samples = min(run.rule.micro_batch_max(micro_batch), run.round.samples)
     frozen = FROZEN_BYTES_A_PARAMETER * facts.frozen
-    return PROGRAM_BYTES + each * facts.trained + frozen + samples * facts.activation_bytes
+    activations = samples_at_once(run, micro_batch) * facts.activation_bytes
+    return PROGRAM_BYTES + trained_bytes(run, facts.trained) + frozen + activations
 
 
 def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: int = DEFAULT_MICRO_BATCH) -> int:
@@ -54,4 +46,4 @@ def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
 
 def node_disk_bytes(facts: ModelFacts, data: DataFacts) -> float:
     """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
-    return 2 * STATE_BYTES_A_PARAMETER * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen + data.bytes
+    return state_disk_bytes(facts.trained) + FROZEN_BYTES_A_PARAMETER * facts.frozen + data.bytes

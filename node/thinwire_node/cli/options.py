@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from thinwire_common.options import Options, RemoteAddress, host_and_port, option
+from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
@@ -17,6 +18,11 @@ METRICS_HOST = "127.0.0.1"
 
 def _metrics(text: str) -> str:
     host_and_port(text, METRICS_HOST)
+    return text
+
+
+def _size(text: str) -> str:
+    read_bytes_size(text)
     return text
 
 
@@ -74,6 +80,18 @@ class StartOptions(NodeStateOptions):
         None,
         metavar="NETWORK,…",
         shown="none",
+    )
+    memory_max: Annotated[str, AfterValidator(_size)] | None = option(
+        "memory that a run may need, such as 8G; a run that needs more is refused",
+        None,
+        metavar="SIZE",
+        shown="nine tenths of the machine's",
+    )
+    disk_max: Annotated[str, AfterValidator(_size)] | None = option(
+        "disk space that a run may need, such as 20G, with the data that the node keeps",
+        None,
+        metavar="SIZE",
+        shown="nine tenths of the free space",
     )
     threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1)
     give_up_after: float | None = option(

@@ -12,6 +12,7 @@ import torch
 
 from thinwire_common.logs import formatter, log_to, log_to_stderr
 from thinwire_common.options import host_and_port
+from thinwire_common.units import read_bytes_size
 from thinwire_node import runtime
 from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
 from thinwire_node.daemon import Node, NodeSettings
@@ -19,6 +20,7 @@ from thinwire_node.data_addresses import DataAddresses, read_networks
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
+from thinwire_node.resources import ResourceLimits
 from thinwire_node.storage.state_slots import free_state_slot
 
 
@@ -40,8 +42,13 @@ def start(options: StartOptions) -> None:
                 DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
             ),
             give_up_after_s=options.give_up_after,
+            limits=ResourceLimits(_bytes(options.memory_max), _bytes(options.disk_max)),
         )
         runtime.run(Monitor(Node(settings), terminal, metrics, options.ready_file).run)
+
+
+def _bytes(text: str | None) -> int | None:
+    return None if text is None else read_bytes_size(text)
 
 
 @contextmanager

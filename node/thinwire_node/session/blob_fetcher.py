@@ -84,6 +84,8 @@ class BlobFetcher:
         async with self._one_at_a_time:
             if await asyncio.to_thread(self.cache.has, blob):
                 return
+            if (most := self.cache.file_bytes_max) is not None and blob.size > most:
+                raise BlobUnavailable(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")
             backoff, reasons = Backoff(None, self._random), dict[str, SourceFailed]()
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:

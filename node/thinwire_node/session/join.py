@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Exchange, Refused
@@ -16,8 +17,12 @@ from thinwire_proto.task import DataSource, data_kind_of
 log = logging.getLogger("thinwire.node")
 
 
-async def join(exchange: Exchange, state: NodeState, applicant: Applicant) -> Admission:
-    """Join and store the run's contract. Raises LinkLost, Refused or ContractError."""
+async def join(
+    exchange: Exchange, state: NodeState, applicant: Applicant, check: Callable[[Contract], None] = check_manifest
+) -> Admission:
+    """Join and store the run's contract. Raises LinkLost, Refused or ContractError.
+
+    check: raises a ThinwireError if this machine cannot take part in the run; it may take seconds."""
     kept = applicant.contract
     admission = await exchange.join(applicant)
     theirs = admission.contract
@@ -26,7 +31,9 @@ async def join(exchange: Exchange, state: NodeState, applicant: Applicant) -> Ad
             "the coordinator accepted this node's contract and then sent a different one; to take part in the "
             "coordinator's run, give another --state-dir"
         )
-    check_manifest(theirs)  # a stored contract is checked again, because the node may have been upgraded
+    await asyncio.to_thread(
+        check, theirs
+    )  # a stored contract is checked again, because the node may have been upgraded
     if kept is None:
         state.write("contract.json", theirs.written)
     return admission

@@ -32,9 +32,15 @@ class BlobCache(Blobs):
     def __init__(self, folder: Path, bytes_max: int = CACHE_BYTES) -> None:
         self.folder = folder
         self.bytes_max = bytes_max
+        self.file_bytes_max: int | None = None
+        """The largest blob that fits onto the disk; None: not known."""
         self._checked: set[Blob] = set()
         self._wanted: dict[str, frozenset[str]] = {}
         self._lock = threading.RLock()
+
+    def bound(self, bytes_max: int, file_bytes_max: int) -> None:
+        """Set the bounds, once the needs of the run are known."""
+        self.bytes_max, self.file_bytes_max = bytes_max, file_bytes_max
 
     def path(self, blob: Blob) -> Path:
         """The file with the blob's bytes. Reads all of it at the first use in this process. Raises BlobMissing."""

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
@@ -23,6 +23,7 @@ from thinwire_proto.errors import ContractError, PayloadError
 CORPUS_VERSION = 1
 ZSTD_LEVEL = 9
 OVERHEAD_BYTES_MAX = 1 << 24  # file names and msgpack heads
+FILES_MAX = 1 << 18
 Bytes = npt.NDArray[np.uint8]
 Token = TypeVar("Token", bound=np.generic)
 
@@ -100,7 +101,7 @@ def unpack_corpus(packed: bytes, data: CorpusSpec) -> Corpus:
     if found != data.corpus_hash:
         raise PayloadError(f"the corpus has hash {found[:16]}…; the contract names {data.corpus_hash[:16]}…")
     try:
-        version, files = msgpack.unpackb(canonical, raw=False, max_bin_len=size_max)
+        version, files = _unpacked(canonical, size_max)
         read = [CorpusFile(name, content, held_out) for name, held_out, content in files]
         if not all(type(one.name) is str and type(one.content) is bytes for one in read):
             raise TypeError("a file's name or content has the wrong type")
@@ -110,6 +111,29 @@ def unpack_corpus(packed: bytes, data: CorpusSpec) -> Corpus:
     if version != CORPUS_VERSION or corpus.size != data.corpus_bytes or len(corpus.train) != data.train_bytes:
         raise PayloadError("the corpus has the right hash, but its version or size differs from the contract")
     return corpus
+
+
+def _unpacked(canonical: bytes, size_max: int) -> Any:
+    """Read the canonical form. Raises ValueError if it has more lists than a corpus, whose objects would fill the
+    memory: an empty list is one byte here and 56 in memory."""
+    lists = 0
+
+    def count(found: list[Any]) -> list[Any]:
+        nonlocal lists
+        lists += 1
+        if lists > FILES_MAX:
+            raise ValueError(f"it has more than {FILES_MAX:,} files")
+        return found
+
+    return msgpack.unpackb(
+        canonical,
+        raw=False,
+        max_bin_len=size_max,
+        max_array_len=FILES_MAX,
+        max_map_len=0,
+        max_ext_len=0,
+        list_hook=count,
+    )
 
 
 def windows(text: npt.NDArray[Token], context: int) -> npt.NDArray[Token]:

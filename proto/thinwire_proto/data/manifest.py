@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from thinwire_proto.blobs import HASH_PATTERN, Blob
+from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract.sections import Section, canonical_json
 from thinwire_proto.errors import PayloadError
 
 MANIFEST_FILE = "manifest.json"
 BLOBS_FOLDER = "blobs"
+
+
+def _visible(name: str) -> str:
+    """A name that reaches pages, labels and terminals of others."""
+    if name != clean_name(name):
+        raise ValueError(f"the name {clean_name(name)!r} has signs that cannot be seen, or is too long")
+    return name
 
 
 class File(Section):
@@ -44,10 +52,15 @@ class Shard(File):
     text_bytes: int = Field(0, ge=0, le=1 << 50)
 
 
+FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
+"""A name inside of a folder: no separator, no hidden file, no way out of it."""
+FileName = Annotated[str, Field(max_length=128, pattern=FILE_NAME)]
+
+
 class Source(Section):
     """One source of a mixture. held_out: shards of the documents that no node trains on; may be empty."""
 
-    name: str = Field(min_length=1, max_length=64)
+    name: Annotated[str, AfterValidator(_visible)] = Field(min_length=1, max_length=64)
     train: tuple[Shard, ...] = Field(strict=False)
     held_out: tuple[Shard, ...] = Field((), strict=False)
 
@@ -65,7 +78,7 @@ class Manifest(Section):
     vocabulary: int = Field(ge=2, le=1 << 31)
     end: int | None = Field(None, ge=0)
     tokenizer: File | None = None
-    files: dict[str, File] = Field(default_factory=dict)
+    files: dict[FileName, File] = Field(default_factory=dict, max_length=64)
     sources: tuple[Source, ...] = Field(min_length=1, max_length=1024, strict=False)
 
     def blobs(self) -> Iterator[Blob]:

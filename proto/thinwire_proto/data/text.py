@@ -16,6 +16,8 @@ from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import DATA_KINDS, Batch, DataKind, DataSource, HeldOutSet, Made
 
+COPIES = 4
+"""Copies of a corpus in memory while it is opened: packed, unpacked, its files, and the text that they make."""
 HELD_OUT = "held_out"
 """The name of the only held-out set."""
 
@@ -70,6 +72,9 @@ class CorpusKind(DataKind):
 
     def file_bytes_max(self, spec: CorpusSpec) -> int:
         return packed_bytes_max(spec)
+
+    def memory_bytes(self, spec: CorpusSpec) -> int:
+        return COPIES * packed_bytes_max(spec)
 
     def open(self, file: bytes, contract: Contract, blobs: Blobs) -> CorpusText:
         return CorpusText(unpack_corpus(file, corpus_of(contract.data)), contract)

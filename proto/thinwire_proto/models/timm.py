@@ -17,6 +17,7 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Parameter
 from thinwire_proto.contract.models.timm import TimmSpec
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
 from thinwire_proto.models.trained import manifest, trained
 from thinwire_proto.models.weights_folder import read_tensors
@@ -94,7 +95,7 @@ def _build(spec: TimmSpec, device: torch.device | str) -> nn.Module:
         hint = f"; did you mean {' or '.join(close)}?" if close else "; `timm.list_models()` has all"
         raise ConfigError(f"model.name: timm {timm.__version__} has no model {spec.name!r}{hint}")
     try:
-        with torch.device(device):
+        with bounded_build(), torch.device(device):
             built: nn.Module = timm.create_model(
                 spec.name, pretrained=False, num_classes=spec.classes, **_arguments(spec)
             )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from thinwire_proto.contract.models.hugging_face_config import REFUSED, check_config_json
 from thinwire_proto.contract.sections import canonical_json
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.models.bounded_build import bounded_build
 from thinwire_proto.models.extras import import_extra
 from thinwire_proto.models.weights_folder import CONFIG, read_json
 from thinwire_proto.models.wrapped import Wrapped
@@ -67,7 +68,7 @@ def canonical_config(config: dict[str, Any], source: str) -> str:
     config: the contents of `config.json`. source: its name in errors. Raises ConfigError.
     """
     for key, why in REFUSED.items():
-        if config.get(key) is not None:
+        if config.get(key) not in (None, False):
             raise ConfigError(f"{source}: {key}: {why}")
     kept = {key: value for key, value in config.items() if not key.startswith("_") and key not in NOT_OF_THE_MODEL}
     try:
@@ -116,7 +117,7 @@ def build(config: str, device: torch.device | str, *, draw: bool = False) -> nn.
     read = _config(json.loads(config), CONFIG)
     read.use_cache = False
     try:
-        with torch.device(device), nullcontext() if draw else without_drawing():
+        with bounded_build(), torch.device(device), nullcontext() if draw else without_drawing():
             model: Any = transformers.AutoModelForCausalLM.from_config(
                 read, dtype=torch.float32, trust_remote_code=False
             )

@@ -16,8 +16,11 @@ from thinwire_proto.contract.sections import canonical_json
 
 CONFIG_BYTES_MAX = 1 << 16
 LAYERS_MAX = 1024
+INTEGER_MAX = 1 << 31
 REFUSED = {
     "auto_map": "this model needs code of its own, which thinwire never runs; take a model type of transformers itself",
+    "backbone": "a second model would be fetched; take a causal language model",
+    "use_pretrained_backbone": "a second model would be fetched; take a causal language model",
     "quantization_config": "quantized weights cannot be trained; take the model in float32, float16 or bfloat16",
 }
 """Keys of a config that are refused, and why."""
@@ -49,10 +52,12 @@ def check_config_json(text: str) -> None:
     if not isinstance(config.get("model_type"), str):
         raise ValueError("has no model_type, such as model_type = 'qwen3'")
     for key, value in _entries(config):
-        if key in REFUSED and value is not None:
+        if key in REFUSED and value not in (None, False):
             raise ValueError(f"{key}: {REFUSED[key]}")
         if key.startswith("_") or key.endswith("_implementation"):
             raise ValueError(f"{key}: is a setting of a machine, not of a model; remove it")
+        if isinstance(value, int) and abs(value) > INTEGER_MAX:
+            raise ValueError(f"{key}: is {value}; at most {INTEGER_MAX:,} is allowed")
         if "layer" in key and isinstance(value, int) and value > LAYERS_MAX:
             raise ValueError(f"{key}: is {value}; at most {LAYERS_MAX} are allowed")
 

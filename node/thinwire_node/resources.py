@@ -1,0 +1,214 @@
+"""What a contract may take of this machine: memory and disk, as the volunteer allows or as the machine has.
+
+A contract is from a stranger. So its needs are computed from it and compared with the room, before anything is
+allocated or fetched: first from the sizes that it declares, before a model is built, and then with the activations of
+a forward pass.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from thinwire_common.units import human_bytes
+from thinwire_proto.contract import Contract
+from thinwire_proto.errors import LocalError
+from thinwire_proto.models import check_manifest
+from thinwire_proto.needs import (
+    FROZEN_BYTES_A_PARAMETER,
+    PROGRAM_BYTES,
+    activation_bytes,
+    samples_at_once,
+    state_disk_bytes,
+    trained_bytes,
+)
+from thinwire_proto.task import data_kind_of, task_of
+
+SHARE_OF_MACHINE = 0.9
+"""The part of the machine's memory, or of the free disk, that a node uses by default. A need above it would end in swap
+or with a full disk."""
+GPU_PROGRAM_BYTES = 2_000_000_000
+"""The program with CUDA's or ROCm's libraries in memory."""
+CACHE_BYTES_MIN = 64 << 20
+"""Beside the state, a node needs room for one shard of the data."""
+CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """The volunteer's bounds, in bytes. None: SHARE_OF_MACHINE of what there is."""
+
+    memory_max: int | None = None
+    disk_max: int | None = None
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a node may use. Each bound comes with where it is from, in words. device: of a GPU's memory, or None."""
+
+    memory_bytes: int
+    memory_from: str
+    disk_bytes: int
+    disk_from: str
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a contract takes, in bytes. activations: of one sample; 0 if it is not known."""
+
+    trained: int
+    frozen: int
+    data: int
+    activations: int
+    state_disk: int
+    base_disk: int
+    data_disk: int
+
+    @property
+    def disk(self) -> int:
+        return self.state_disk + self.base_disk + self.data_disk
+
+
+def check_contract(contract: Contract, room: Room, micro_batch: int) -> Needs:
+    """Check that a contract fits into the room, and that it describes its model. Returns what it needs.
+
+    Takes seconds for a large model. Raises LocalError or ContractError."""
+    check_needs(contract, declared_needs(contract), room, micro_batch)
+    check_manifest(contract)
+    needs = measured_needs(contract)
+    check_needs(contract, needs, room, micro_batch)
+    return needs
+
+
+def room_of(limits: ResourceLimits, folder: Path, device: str) -> Room:
+    """The room on this machine for a node with this state directory and device."""
+    whole = machine_memory_bytes()
+    if limits.memory_max is not None:
+        memory, memory_from = limits.memory_max, "--memory-max"
+    else:
+        memory, memory_from = int(SHARE_OF_MACHINE * whole), f"nine tenths of the {human_bytes(whole)} here"
+    if limits.disk_max is not None:
+        disk, disk_from = limits.disk_max, "--disk-max"
+    else:
+        free, own = shutil.disk_usage(folder).free, _size_of(folder)
+        disk, disk_from = own + int(SHARE_OF_MACHINE * free), f"{human_bytes(free)} are free in {folder}"
+    on_card = None
+    if device.startswith("cuda"):
+        on_card = int(SHARE_OF_MACHINE * torch.cuda.get_device_properties(device).total_memory)
+    return Room(memory, memory_from, disk, disk_from, on_card)
+
+
+def machine_memory_bytes() -> int:
+    """The memory of this machine, or the bound of this process's container if that is smaller."""
+    found = []
+    try:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):  # Windows
+        found.append(_windows_memory_bytes())
+    for path in CGROUP_MEMORY:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            found.append(int(text))
+    return min(found)
+
+
+def _windows_memory_bytes() -> int:
+    return 1 << 40  # not known here: only --memory-max bounds it
+
+
+def declared_needs(contract: Contract) -> Needs:
+    """The needs as far as the contract declares them. Builds nothing."""
+    trained = sum(_elements(parameter.shape) for parameter in contract.parameters)
+    kind = data_kind_of(contract.data)
+    base = sum(blob.size for blob in task_of(contract.model).blobs())
+    return Needs(
+        trained=trained_bytes(contract, trained),
+        frozen=base,  # at least: a base in 16 bits may take twice that
+        data=kind.memory_bytes(contract.data),
+        activations=0,
+        state_disk=state_disk_bytes(trained),
+        base_disk=base,
+        data_disk=kind.file_bytes_max(contract.data),
+    )
+
+
+def measured_needs(contract: Contract) -> Needs:
+    """The needs with the frozen parameters, buffers and activations of the model. Builds it without its memory, which
+    may take seconds. Requires that the contract's manifest is that of the model."""
+    task, declared = task_of(contract.model), declared_needs(contract)
+    model = task.model("meta")
+    tensors = {id(tensor): tensor for _, tensor in model.named_parameters()}
+    frozen = sum(tensor.numel() for tensor in tensors.values() if not tensor.requires_grad)
+    buffers = sum(tensor.nbytes for module in model.modules() for tensor in module.buffers(recurse=False))
+    return Needs(
+        trained=declared.trained,
+        frozen=max(declared.frozen, FROZEN_BYTES_A_PARAMETER * frozen) + buffers,
+        data=declared.data,
+        activations=activation_bytes(task, contract.model),
+        state_disk=declared.state_disk,
+        base_disk=declared.base_disk,
+        data_disk=declared.data_disk,
+    )
+
+
+def check_needs(contract: Contract, needs: Needs, room: Room, micro_batch: int) -> None:
+    """Raise LocalError, with the figures and what to do, if a contract does not fit into the room."""
+    if needs.disk + CACHE_BYTES_MIN > room.disk_bytes:
+        raise LocalError(
+            f"this run needs {human_bytes(needs.disk + CACHE_BYTES_MIN)} of disk space (state "
+            f"{human_bytes(needs.state_disk)}, base {human_bytes(needs.base_disk)}, data "
+            f"{human_bytes(needs.data_disk + CACHE_BYTES_MIN)}); the node may use {human_bytes(room.disk_bytes)} "
+            f"({room.disk_from}): free some space, or give a larger --disk-max or another --state-dir"
+        )
+    program = PROGRAM_BYTES if room.device_bytes is None else GPU_PROGRAM_BYTES
+    samples = samples_at_once(contract, micro_batch)
+    working = needs.trained + needs.frozen + samples * needs.activations
+    if room.device_bytes is not None:
+        _check_memory(contract, needs, working, "the GPU's memory", room.device_bytes, "nine tenths of it", samples)
+        working = needs.trained // 2 + needs.frozen  # copies on the host while the state is saved and loaded
+        samples = 0
+    whole = program + needs.data + working
+    _check_memory(contract, needs, whole, "memory", room.memory_bytes, room.memory_from, samples)
+
+
+def _check_memory(
+    contract: Contract, needs: Needs, need: int, what: str, room_bytes: int, room_from: str, samples: int
+) -> None:
+    if need <= room_bytes:
+        return
+    without = need - samples * needs.activations
+    fits = (room_bytes - without) // needs.activations if needs.activations else 0
+    smaller = f"give --micro-batch {fits}, or " if 0 < fits < samples else ""
+    raise LocalError(
+        f"this run needs {human_bytes(need)} of {what} (parameters and momentum {human_bytes(needs.trained)}, frozen "
+        f"{human_bytes(needs.frozen)}, data {human_bytes(needs.data)}, {samples} samples at once "
+        f"{human_bytes(samples * needs.activations)}); the node may use {human_bytes(room_bytes)} ({room_from}): "
+        f"{smaller}take part with a larger machine, or raise --memory-max if you know better"
+    )
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of the files below a folder."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(place) / name).stat().st_size
+            except OSError:
+                continue
+    return total

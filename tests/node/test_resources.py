@@ -1,0 +1,205 @@
+"""What a contract may take of a volunteer's machine is checked before anything is allocated or fetched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.small import small_contract
+from thinwire_common.units import read_bytes_size
+from thinwire_node.resources import (
+    ResourceLimits,
+    Room,
+    check_contract,
+    check_needs,
+    declared_needs,
+    machine_memory_bytes,
+    measured_needs,
+    room_of,
+)
+from thinwire_proto.contract import Contract, Parameter
+from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.contract.models.hugging_face_config import check_config_json
+from thinwire_proto.contract.sections import canonical_json
+from thinwire_proto.data.corpus import CORPUS_VERSION, unpack_corpus
+from thinwire_proto.errors import ConfigError, ContractError, LocalError, PayloadError
+from thinwire_proto.models import manifest
+from thinwire_proto.models.decoder import Decoder
+
+GB = 10**9
+ROOM = Room(8 * GB, "--memory-max", 500 * GB, "--disk-max")
+MICRO_BATCH = 8
+
+
+def contract_of(**model: Any) -> Contract:
+    """A contract whose manifest is that of its model, however large: nothing is allocated."""
+    import torch  # noqa: PLC0415
+
+    base = small_contract()
+    spec = base.model.model_copy(update=model)
+    with torch.device("meta"):
+        parameters = manifest(Decoder(spec))
+    train = base.data.corpus_bytes * 100  # type: ignore[attr-defined]
+    data = base.data.model_copy(update={"train_bytes": max(train, spec.context + 1)})
+    return Contract.model_validate(
+        {"model": spec.model_dump(), "data": data.model_dump(), "parameters": [p.model_dump() for p in parameters]}
+    )
+
+
+def test_a_small_contract_fits() -> None:
+    needs = check_contract(small_contract(), ROOM, MICRO_BATCH)
+    assert 0 < needs.activations < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"width": 16_384, "hidden": 1 << 15, "heads": 64}, r"parameters and momentum \d+\.\d GB"),
+        ({"layers": 512, "width": 512, "heads": 8, "hidden": 1024}, r"parameters and momentum \d+\.\d GB"),
+        ({"context": 1 << 17, "layers": 8}, "samples at once"),
+        ({"vocabulary": 1 << 20, "context": 1 << 15}, "samples at once"),
+    ],
+)
+def test_giants_are_refused_with_figures(model: dict[str, int], says: str) -> None:
+    with pytest.raises(LocalError, match=says) as raised:
+        check_contract(contract_of(**model), ROOM, MICRO_BATCH)
+    assert "the node may use 8.0 GB (--memory-max)" in str(raised.value)
+
+
+def test_a_smaller_micro_batch_is_proposed_and_fits() -> None:
+    contract = contract_of(context=1024)
+    needs = measured_needs(contract)
+    room = Room(needs.trained + needs.data + 350_000_000 + 3 * needs.activations, "--memory-max", 20 * GB, "")
+    with pytest.raises(LocalError, match="give --micro-batch 3, or"):
+        check_needs(contract, needs, room, MICRO_BATCH)
+    check_needs(contract, needs, room, 3)
+
+
+def test_many_parameters_are_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = tuple(Parameter(name=f"p{number}", shape=((1 << 31) - 1,)) for number in range(2000))
+    liar = small_contract().model_copy(update={"parameters": parameters})
+    monkeypatch.setattr("thinwire_node.resources.check_manifest", lambda contract: pytest.fail("it was built"))
+    with pytest.raises(LocalError, match=r"this run needs 1\d\d\.\d TB of disk"):
+        check_contract(liar, ROOM, MICRO_BATCH)
+
+
+def test_a_manifest_that_declares_less_than_its_model_is_refused() -> None:
+    declared = small_contract().parameters
+    liar = contract_of(width=16_384, heads=64, hidden=1 << 15).model_copy(update={"parameters": declared})
+    with pytest.raises(ContractError, match="the two ends run different versions"):
+        check_contract(liar, ROOM, MICRO_BATCH)
+    spec = liar.model.model_copy(update={"width": 65_536})  # its tensors are larger than a contract can say
+    with pytest.raises(ConfigError, match="does not fit into a contract: .* must have 1 to"):
+        check_contract(liar.model_copy(update={"model": spec}), ROOM, MICRO_BATCH)
+
+
+def test_a_huge_manifest_of_data_and_a_huge_corpus_are_refused() -> None:
+    tokens = TokensSpec(manifest_hash="0" * 64, manifest_bytes=1 << 32, vocabulary=256)
+    for data in (tokens, small_contract().data.model_copy(update={"corpus_bytes": 1 << 38})):
+        contract = small_contract().model_copy(update={"data": data})
+        with pytest.raises(LocalError, match=r"data (68\.7 GB|1\.1 TB|276\.\d GB)"):
+            check_needs(contract, declared_needs(contract), ROOM, MICRO_BATCH)
+
+
+def test_the_disk_is_checked_with_figures() -> None:
+    contract = small_contract()
+    with pytest.raises(LocalError, match=r"of disk space .*the node may use 1\.0 MB \(--disk-max\): free some space"):
+        check_needs(contract, declared_needs(contract), Room(8 * GB, "", 1_000_000, "--disk-max"), MICRO_BATCH)
+
+
+def test_a_card_is_checked_by_its_own_memory() -> None:
+    contract = contract_of(context=1024)
+    needs = measured_needs(contract)
+    card = Room(8 * GB, "--memory-max", 20 * GB, "", device_bytes=needs.trained + 2 * needs.activations)
+    with pytest.raises(LocalError, match=r"of the GPU's memory .*give --micro-batch 2, or"):
+        check_needs(contract, needs, card, MICRO_BATCH)
+    check_needs(contract, needs, card, 2)
+
+
+def test_by_default_the_bounds_are_those_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1000)
+    room = room_of(ResourceLimits(), tmp_path, "cpu")
+    assert 0.89 * machine_memory_bytes() < room.memory_bytes < 0.91 * machine_memory_bytes()
+    assert room.disk_bytes > 1000
+    told = room_of(ResourceLimits(5, 6), tmp_path, "cpu")
+    assert (told.memory_bytes, told.disk_bytes) == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8G", 8 * GB), ("8GB", 8 * GB), ("8 GiB", 8 << 30), ("1.5g", 1_500_000_000), ("500M", 500_000_000), ("77", 77)],
+)
+def test_sizes_are_read_with_units(text: str, size: int) -> None:
+    assert read_bytes_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "8X", "-1G", "0", "G", "1e9", "8 G B", "nan"])
+def test_a_wrong_size_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size such as"):
+        read_bytes_size(text)
+
+
+def test_a_zip_bomb_unpacks_to_no_more_than_the_contract_says() -> None:
+    import zstandard  # noqa: PLC0415
+
+    data = small_contract().data
+    bomb = zstandard.ZstdCompressor().compress(b"\0" * (1 << 28))
+    assert len(bomb) < 100_000
+    with pytest.raises(PayloadError, match="must unpack to at most"):
+        unpack_corpus(bomb, data)  # type: ignore[arg-type]
+    stream = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    hidden = stream.compress(b"\0" * (1 << 28)) + stream.flush()
+    with pytest.raises(PayloadError, match="must unpack to at most"):
+        unpack_corpus(hidden, data)  # type: ignore[arg-type]
+
+
+def test_a_corpus_of_a_million_lists_is_refused() -> None:
+    import hashlib  # noqa: PLC0415
+
+    import msgpack  # noqa: PLC0415
+    import zstandard  # noqa: PLC0415
+
+    canonical = msgpack.packb([CORPUS_VERSION, [[[]] * 1000] * 1000])
+    named = small_contract().data.model_copy(update={"corpus_hash": hashlib.sha256(canonical).hexdigest()})
+    with pytest.raises(PayloadError, match="more than 262,144 files"):
+        unpack_corpus(zstandard.ZstdCompressor().compress(canonical), named)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"auto_map": {"AutoModel": "evil.py"}}, "code of its own"),
+        ({"text_config": {"auto_map": {"AutoModel": "evil.py"}}}, "code of its own"),
+        ({"backbone": "someone/model"}, "would be fetched"),
+        ({"attn_implementation": "someone/kernels"}, "a setting of a machine"),
+        ({"_name_or_path": "someone/model"}, "a setting of a machine"),
+        ({"num_hidden_layers": 100_000}, "at most 1024"),
+        ({"num_experts": 1 << 40}, "at most 2,147,483,648"),
+    ],
+)
+def test_a_config_that_would_fetch_or_run_something_is_refused(entry: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_config_json(canonical_json({"model_type": "llama"} | entry).decode())
+
+
+def test_a_model_of_a_million_modules_is_not_built() -> None:
+    from torch import nn  # noqa: PLC0415
+
+    from thinwire_proto.models.bounded_build import MODULES_MAX, bounded_build  # noqa: PLC0415
+
+    with bounded_build():
+        nn.Sequential(*(nn.Identity() for _ in range(100)))
+    with pytest.raises(ConfigError, match="more than 131,072 modules"), bounded_build():
+        nn.ModuleList(nn.Identity() for _ in range(MODULES_MAX + 1))
+
+
+def test_the_node_tells_libraries_to_fetch_nothing() -> None:
+    code = "import os, sys; sys.argv=['thinwire-node', 'status', '--state-dir', '/nowhere'];"
+    code += "from thinwire_node.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "print(os.environ['HF_HUB_OFFLINE'], os.environ['USE_HUB_KERNELS'])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["1", "NO"]
