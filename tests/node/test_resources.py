@@ -42,7 +42,7 @@ def contract_of(**model: Any) -> Contract:
     base = small_contract()
     spec = base.model.model_copy(update=model)
     with torch.device("meta"):
-        parameters = manifest(Decoder(spec))
+        parameters = manifest(Decoder(spec))  # type: ignore[arg-type] # small_contract has a decoder
     train = base.data.corpus_bytes * 100  # type: ignore[attr-defined]
     data = base.data.model_copy(update={"train_bytes": max(train, spec.context + 1)})
     return Contract.model_validate(
@@ -93,7 +93,7 @@ def test_a_manifest_that_declares_less_than_its_model_is_refused() -> None:
     with pytest.raises(ContractError, match="the two ends run different versions"):
         check_contract(liar, ROOM, MICRO_BATCH)
     spec = liar.model.model_copy(update={"width": 65_536})  # its tensors are larger than a contract can say
-    with pytest.raises(ConfigError, match="does not fit into a contract: .* must have 1 to"):
+    with pytest.raises(ConfigError, match=r"does not fit into a contract: .* must have 1 to"):
         check_contract(liar.model_copy(update={"model": spec}), ROOM, MICRO_BATCH)
 
 
