@@ -116,6 +116,20 @@ class _Connection(H11Protocol):
         super().data_received(data)
         self._await_request()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP. If it came in the middle of another answer, that answer ends too.
+
+        Otherwise uvicorn would send both, and log a traceback for each of which h11 refuses."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.transport.close()
+        elif self.conn.our_state is h11.IDLE:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def on_response_complete(self) -> None:
         if self.conn.their_state is h11.SEND_BODY:  # nobody will read the rest of the body
             self.transport.close()

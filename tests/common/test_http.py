@@ -176,3 +176,22 @@ heavy = {"uvicorn", "starlette", "h11", "prometheus_client"} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("body", [b"5\r\nhello\r\nnonsense\r\n\r\n", b"f" * 18 + b"\r\n", b"{}{}{}\r\n\r\n"])
+@pytest.mark.parametrize("path", ["/metrics", "/held", "/nothing"])
+async def test_nonsense_after_a_request_stays_out_of_the_log(
+    server: HttpServer, path: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fuzzer's find: uvicorn answered the nonsense in the middle of the other answer, and logged a traceback."""
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    with caplog.at_level("ERROR"):
+        for cut in (0, len(body) // 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(head + body[:cut])
+            await writer.drain()
+            writer.write(body[cut:])
+            await asyncio.wait_for(closed(reader), timeout=30)
+            writer.close()
+        assert (await ask(server, get("/metrics"))).startswith(b"HTTP/1.1 200 ")
+    assert not caplog.records

@@ -65,3 +65,16 @@ async def test_a_stream_of_the_health_service_is_served(port: int) -> None:
         watched = call(b"")
         assert await watched.read() == SERVING.SerializeToString()
         watched.cancel()
+
+
+async def test_metadata_that_are_no_text_stay_out_of_the_log(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A fuzzer's find: gRPC logged a traceback for each."""
+    connection = await Connection.open("127.0.0.1", port)
+    headers = [*headers_of(CHECK), (b"x-text", b"\xff\xee")]
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            _, answered = connection.call(block(headers), [prefixed(b"")])
+            await asyncio.wait_for(answered, 20)
+        assert (await answer(connection, CHECK)).status == 0
+    assert not caplog.records
+    connection.close()

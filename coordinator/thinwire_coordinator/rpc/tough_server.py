@@ -20,6 +20,8 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
+from thinwire_coordinator.rpc.quiet import log_no_peers
+
 UNREGISTERED: Final = "an unregistered method"
 
 
@@ -29,6 +31,7 @@ def tough_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
     """`grpc.aio.server`, without handlers for methods that are not registered."""
+    log_no_peers()
     return cast(grpc.aio.Server, _Server(options, maximum_concurrent_rpcs, interceptors))
 
 
