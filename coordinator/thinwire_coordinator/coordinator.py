@@ -18,6 +18,7 @@ from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.port import Everybody
+from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.retention import Retention
@@ -42,8 +43,10 @@ from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble, door_of
 from thinwire_coordinator.swarm.events import Event
+from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
+from thinwire_coordinator.trust.port import NothingKept
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_coordinator.web.page import Page
 from thinwire_coordinator.web.server import WebServer
@@ -70,6 +73,8 @@ class CoordinatorSettings:
     evaluate_every: int
     evaluate_samples: int = SAMPLES
     evaluate: EvaluatedBy = "coordinator"
+    audit_every: int = 0
+    """Rounds from one audit of contributions to the next; 0: no audits."""
     bodies: str | None = None
     """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
     keep: int | None = None
@@ -185,7 +190,10 @@ class Coordinator:
         await self._run_at_start(retention.sweep)
         needs = await self._run_at_start(_log_forecast, state, settings.keep)
         recorded = await self._run_at_start(state.ledger.recorded)
-        self._swarm = swarm = assemble(state, replica, self._workers, encode_update_parts, settings.wait_for)
+        trust = _trust(state, settings)
+        self._swarm = swarm = assemble(
+            state, replica, self._workers, encode_update_parts, settings.wait_for, trust=trust
+        )
         swarm.events.watchers += self._watchers
         self._upkeep = Upkeep(
             swarm,
@@ -319,6 +327,11 @@ def _nodes_evaluate(state: RunState, settings: CoordinatorSettings) -> bool:
     text = f"{who} the held-out loss: {reason}"
     tell(log, logging.INFO, "coordinator.evaluation_by", text, measured_by=by, reason=reason)
     return by_nodes
+
+
+def _trust(state: RunState, settings: CoordinatorSettings) -> TrustSettings:
+    auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
+    return TrustSettings(NothingKept(), auditor, max(1, settings.audit_every))
 
 
 def _log_forecast(state: RunState, keep: int | None) -> list[Need]:

@@ -27,6 +27,7 @@ FIELDS = {
     "blob": "the SHA-256 of a file that nodes fetch as they need it, in hex",
     "bodies": "number of bodies",
     "bytes": "size in bytes",
+    "cause": "what the node is suspected of; docs/trust.md has the list",
     "contract": "the contract's hash, in hex",
     "counted": "contributions that were counted",
     "device": "the device's name, as PyTorch writes it",
@@ -69,6 +70,7 @@ FIELDS = {
     "threads": "CPU threads",
     "tokens": "tokens in counted contributions",
     "total_bytes": "disk space that the whole run will need, in bytes",
+    "verdict": "suspected, lowered, cleared or banned",
     "waited_s": "how long it waited, in seconds",
 }
 """The meaning of each field, which is the same in every event."""
@@ -120,6 +122,10 @@ COORDINATOR = {
     "coordinator.evaluation_by": EventType("Who measures the held-out loss in this run.", ("measured_by", "reason")),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
     "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
+    "coordinator.trust_changed": EventType(
+        "The coordinator suspects a node, clears it, makes it a newcomer again, or bans it.",
+        ("node_id", "name", "verdict", "cause", "reason"),
+    ),
     "coordinator.not_counted": EventType("A contribution was refused.", ("node_id", "name", "reason")),
     "coordinator.samples_skipped": EventType(
         "A node has passed over samples whose data it cannot read.", ("node_id", "name", "samples")

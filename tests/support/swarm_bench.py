@@ -65,7 +65,8 @@ class Bench:
         assert current is not None
         return current
 
-    def claim(self, member: Member, payload: bytes) -> ContributionClaim:
+    def claim(self, member: Member, payload: bytes, fingerprint: int | None = None) -> ContributionClaim:
+        """fingerprint: of the replica at the open round's step; None if that is step 0."""
         current = self.current.round
         registry = self.swarm.registry
         (nonce,) = registry.fingerprints.nonces(current.step)
@@ -76,7 +77,7 @@ class Bench:
             round=current.number,
             step=current.step,
             base_step=current.step,
-            fingerprint=self.replica.fingerprint(nonce),
+            fingerprint=self.replica.fingerprint(nonce) if fingerprint is None else fingerprint,
             samples=8,
             trained_through=lease[-1].start + lease[-1].count - 1 if lease else None,
             payload_bytes=len(payload),

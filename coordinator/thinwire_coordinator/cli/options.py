@@ -13,6 +13,8 @@ from thinwire_common.options import Address, Options, RemoteAddress, host_and_po
 DEFAULT_ADDRESS = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"
 NO_HTTP = "off"
+AUDIT_EVERY = 4
+"""Rounds from one audit to the next, by default."""
 KEEP_MIN = 2
 """Minimum number of snapshots to keep: one to continue from, and one to fall back to."""
 
@@ -62,6 +64,12 @@ class ServeOptions(RunStateOptions):
     )
     evaluate_samples: int = option(
         "samples of each held-out set that are measured: always the same, evenly spread", 64, metavar="N", ge=1
+    )
+    audit_every: int = option(
+        "audit two contributions in one of N rounds, as far as 2% of the coordinator's time allows; 0: never",
+        AUDIT_EVERY,
+        metavar="N",
+        ge=0,
     )
     keep: int | None = option(
         "keep the newest N snapshots (2 or more) and every update since the oldest of them; without it, keep "

@@ -23,6 +23,7 @@ def serve(options: ServeOptions) -> None:
         evaluate_every=options.evaluate_every,
         evaluate=options.evaluate,
         evaluate_samples=options.evaluate_samples,
+        audit_every=options.audit_every,
         bodies=options.bodies,
         keep=options.keep,
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,

@@ -5,6 +5,7 @@ The rules are pure functions. They take facts and return the reason for a refusa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from thinwire_proto.identity import statements
@@ -111,9 +112,14 @@ def check_signature(claim: ContributionClaim, name: bytes, key: PublicKey) -> Re
     return None
 
 
-def weight(samples: int, samples_full: int, weight_max: int) -> int:
-    """The weight of a contribution: ⌈samples · weight_max / samples_full⌉, between 1 and weight_max for samples ≥ 1."""
-    return -(-min(samples, samples_full) * weight_max // samples_full)
+def weight(samples: int, samples_full: int, weight_max: int, trust: float = 1.0) -> int:
+    """The weight of a contribution: ⌈⌈samples · weight_max / samples_full⌉ · trust⌉, between 1 and weight_max for
+    samples ≥ 1 and a trust above 0; 0 without trust.
+
+    trust: of the coordinator in the node, 0 to 1.
+    """
+    full = -(-min(samples, samples_full) * weight_max // samples_full)
+    return math.ceil(full * trust - 1e-9)
 
 
 def why_drop_momentum(*, kept: bool, holds_lease: bool, counted_since: int, age_max: int) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from thinwire_coordinator.round.leases import SampleRange
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted
 
@@ -55,9 +56,10 @@ TRANSITIONS: dict[tuple[ContributionState, ContributionEvent], ContributionState
 class Contribution:
     """One node's votes in a round. `Round` moves it from state to state.
 
-    weight, samples, loss: what the node claims. began: when the transfer began, in seconds. signed: the node's
-    signature, which is right from CHECKING on. name: the contribution's hash. arrived_us: when the last byte arrived,
-    in microseconds. name and arrived_us are set from CHECKING on. Times are read from the coordinator's clock.
+    weight: by its samples and by the trust in the node; 0 if it will not be merged. samples, loss: what the node
+    claims. began: when the transfer began, in seconds. signed: the node's signature, which is right from CHECKING on.
+    name: the contribution's hash. arrived_us: when the last byte arrived, in microseconds. trained: the positions that
+    it reports. name, arrived_us and trained are set from CHECKING on. Times are read from the coordinator's clock.
     """
 
     node: str
@@ -70,6 +72,7 @@ class Contribution:
     state: ContributionState = ContributionState.ARRIVING
     name: bytes = b""
     arrived_us: int = 0
+    trained: tuple[SampleRange, ...] = ()
 
     @property
     def counted(self) -> Counted:

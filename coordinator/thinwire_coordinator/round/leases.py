@@ -121,6 +121,11 @@ class Leases:
         before, _ = _split(held.granted, trained_through) if held else ([], [])
         return count(before)
 
+    def reported(self, node: str, trained_through: int | None) -> tuple[SampleRange, ...]:
+        """The granted positions that this mark would report, in training order."""
+        held = self._held.get(node)
+        return tuple(_split(held.granted, trained_through)[0]) if held else ()
+
     def report(self, node: str, trained_through: int | None) -> None:
         """Record that a node has trained on its lease up to and including this position."""
         held = self._to_change(node)

@@ -36,6 +36,7 @@ from thinwire_coordinator.swarm.events import Fetched, JoinRefused, UpdateSent
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.trust.groups import group_of
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError
@@ -103,6 +104,7 @@ class Service(SwarmServicer):
             self._swarm.events.tell(JoinRefused(key.node_id, DoorReason.FULL))
             await deny(context, Denied(DoorReason.FULL, text))
         member, secret = joined
+        self._swarm.observer.joined(member.node_id, group_of(candidate.address))
         member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self._swarm.join(member, momentum, replica_step)

@@ -22,6 +22,7 @@ from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate, Enco
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprints
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.members import Members
+from thinwire_coordinator.swarm.observer import NO_AUDITS, Observer, TrustSettings
 from thinwire_coordinator.swarm.registry import Registry
 from thinwire_coordinator.swarm.rounds import Rounds
 from thinwire_coordinator.swarm.shared import Shared
@@ -47,6 +48,8 @@ def assemble(
     now: Callable[[], float] = time.monotonic,
     randomness: random.Random | None = None,
     read_update: ReadUpdate | None = None,
+    trust: TrustSettings = NO_AUDITS,
+    wall: Callable[[], float] = time.time,
     cache_bytes_max: int = CACHE_BYTES_MAX,
 ) -> Swarm:
     """Begin a new term on an open state directory. Needs a running event loop.
@@ -54,7 +57,8 @@ def assemble(
     replica: the coordinator's own replica, at the head of the ledger. encode: makes the messages that followers are
     sent. wait_for: nodes to wait for before the first round. now: the coordinator's clock, in seconds. randomness:
     source of nonces and session names. read_update: reads old updates for followers, on a worker; by default from
-    `state`. cache_bytes_max: see `Feed`. The state's key signs the rows.
+    `state`. trust: see `TrustSettings`. wall: seconds since 1970. cache_bytes_max: see `Feed`. The state's key signs
+    the rows.
     """
     contract, randomness = state.contract, randomness or random.SystemRandom()
     term = state.ledger.begin_term()
@@ -87,13 +91,14 @@ def assemble(
         tasks=Tasks(),
     )
     _know_older_bases(shared)
-    view, intake = SwarmView(shared), Intake(shared)
+    observer = Observer(shared, replica, trust, randomness, wall)
+    view, intake = SwarmView(shared), Intake(shared, observer)
     evaluations = Evaluations(shared, replica, randomness)
     announcer = Announcer(shared, view, intake, evaluations)
     evaluations.announce = announcer.announce_again
-    rounds = Rounds(shared, replica, intake, announcer, evaluations, randomness)
+    rounds = Rounds(shared, replica, intake, announcer, evaluations, observer, randomness)
     shared.driver.start(rounds.handle)
-    return Swarm(shared, replica, view, intake, announcer, rounds, evaluations)
+    return Swarm(shared, replica, view, intake, announcer, rounds, evaluations, observer)
 
 
 def door_of(swarm: Swarm, key: SecretKey, admits: Admits, randomness: random.Random | None = None) -> Door:

@@ -11,9 +11,11 @@ from thinwire_coordinator.round.contributions import Contribution
 from thinwire_coordinator.swarm.events import FingerprintCompared
 from thinwire_coordinator.swarm.fingerprints import KnownFingerprint
 from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.observer import Observer
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.trust.ballots import Ballot
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.wire.codec import decode_votes
@@ -32,7 +34,8 @@ payload.
 class Checker:
     """Checks contributions, with at most UNMERGED_MAX of them decoded at a time."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, observer: Observer) -> None:
+        self._observer = observer
         self._magnitude = shared.contract.demo.magnitude
         self._layout = shared.layout
         self._registry = shared.registry
@@ -63,9 +66,13 @@ class Checker:
         await self._room.acquire()
         merging: asyncio.Future[None] | None = None
         try:
-            votes = await self._workers.submit(
-                Job.DECODE_VOTES, decode_votes, payload, self._layout, current.k, self._magnitude
-            )
+            decode = self._decode, member.node_id, payload, current.k, contribution.weight > 0
+            votes, ballot = await self._workers.submit(Job.DECODE_VOTES, *decode)
+            if current.round is not self._driver.round:
+                return over
+            self._observer.voted(contribution, ballot)
+            if not contribution.weight:
+                return Refusal(Reason.SUSPECTED, self._observer.why_not_merged(member.node_id))
 
             def accepted() -> None:
                 nonlocal merging
@@ -80,6 +87,10 @@ class Checker:
         finally:
             if merging is None:
                 self._room.release()
+
+    def _decode(self, node: str, payload: bytes, k: int, merged: bool) -> tuple[Votes, Ballot]:
+        votes = decode_votes(payload, self._layout, k, self._magnitude)
+        return votes, self._observer.ballot(node, votes, merged)
 
     async def _replica_is_equal(self, member: Member, claim: ContributionClaim, base: KnownFingerprint) -> bool:
         equal = claim.fingerprint == await asyncio.shield(base.fingerprint)

@@ -15,6 +15,7 @@ from typing import Any
 
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.round.measurement import MeasuredBy
+from thinwire_coordinator.trust.evidence import Cause, Verdict
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.reasons import Reason
 from thinwire_proto.wire.rows import Counted
@@ -187,6 +188,18 @@ class NodeWent:
 
 
 @dataclass(frozen=True)
+class NodeJudged:
+    """The coordinator has changed its trust in a node. verdict, cause: see `thinwire_coordinator.trust.evidence`.
+    reason: in words. until: when a ban ends, in seconds since 1970; 0 otherwise."""
+
+    node_id: str
+    verdict: Verdict
+    cause: Cause
+    reason: str
+    until: float = 0.0
+
+
+@dataclass(frozen=True)
 class Fetched:
     """A node has begun to fetch a `snapshot`, the `corpus` or a `blob`, as `what` says."""
 
@@ -211,6 +224,7 @@ Event = (
     | Sampled
     | NodeCame
     | NodeWent
+    | NodeJudged
     | Fetched
 )
 

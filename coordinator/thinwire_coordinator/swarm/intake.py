@@ -18,6 +18,7 @@ from thinwire_coordinator.swarm.byte_budget import ByteBudget, Reservation
 from thinwire_coordinator.swarm.checking import Checker
 from thinwire_coordinator.swarm.events import ContributionOffered, ContributionRefused, ContributionTaken
 from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.observer import Observer
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_proto.errors import PayloadError
@@ -43,14 +44,15 @@ def arriving_bytes_max(nodes_max: int, payload_bytes_max: int) -> int:
 class Intake:
     """Receives the contributions to one round at a time. `current` is the round that is open or being sealed."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, observer: Observer) -> None:
+        self._observer = observer
         contract = shared.contract
         self._contract = contract
         self._term = shared.term
         self._registry = shared.registry
         self._driver = shared.driver
         self._tasks = shared.tasks
-        self._checker = Checker(shared)
+        self._checker = Checker(shared, observer)
         self._payload_bytes_max = contribution_bytes_max(shared.layout, contract.demo.k, contract.demo.magnitude)
         self._room = ByteBudget(arriving_bytes_max(contract.round.nodes_max, self._payload_bytes_max))
         self._current: OpenRound | None = None
@@ -78,6 +80,7 @@ class Intake:
             node, name, skipped = member.node_id, member.name, claim.skipped
             text = f"{name}: cannot read the data of {skipped} samples, and has passed over them"
             tell(log, logging.INFO, "coordinator.samples_skipped", text, node_id=node, name=name, samples=skipped)
+        self._observer.came(member.node_id)
         current = self._current
         refusal = self._check_header(member, claim, current)
         if refusal is not None or current is None:
@@ -150,7 +153,8 @@ class Intake:
 
     def _begin(self, member: Member, claim: ContributionClaim, current: Round) -> Contribution:
         spec = self._contract.round
-        weight = admission.weight(claim.samples, spec.samples, spec.weight_max)
+        trust = self._observer.trust_in(member.node_id)
+        weight = admission.weight(claim.samples, spec.samples, spec.weight_max, trust)
         began, signed = self._driver.now(), NodeSignature(member.public_key, claim.signature)
         contribution = Contribution(member.node_id, claim.session, weight, claim.samples, claim.loss, began, signed)
         current.begin(contribution)
@@ -211,6 +215,7 @@ class Intake:
             return receipt
         arrived = self._driver.now()
         current.arrived(contribution, name, round(arrived * 1e6))
+        contribution.trained = self._registry.leases.reported(member.node_id, claim.trained_through)
         # no other node may train on these samples from now on, because they may still be counted
         self._registry.leases.report(member.node_id, claim.trained_through)
 
@@ -241,6 +246,7 @@ class Intake:
 
     def _refuse(self, member: Member, claim: ContributionClaim, current: OpenRound | None, refusal: Refusal) -> Receipt:
         driver = self._driver
+        self._observer.refused(member.node_id, refusal.reason)
         if refusal.reason != Reason.DUPLICATE:  # the earlier contribution may still be counted
             # the node is alive, and its momentum includes these samples
             self._registry.leases.report(member.node_id, claim.trained_through)

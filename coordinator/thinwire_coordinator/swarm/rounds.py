@@ -17,6 +17,7 @@ from thinwire_coordinator.swarm.announcer import Announcer
 from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import ContributionRefused, RoundOpened, RoundSealed, RoundVoid, UpdateApplied
 from thinwire_coordinator.swarm.intake import Intake
+from thinwire_coordinator.swarm.observer import Observer
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.sealing import PublishedUpdate, SealedRound, Sealer
 from thinwire_coordinator.swarm.shared import Shared
@@ -40,6 +41,7 @@ class Rounds:
         intake: Intake,
         announcer: Announcer,
         evaluations: Evaluations,
+        observer: Observer,
         randomness: random.Random,
     ) -> None:
         self._contract = shared.contract
@@ -54,6 +56,7 @@ class Rounds:
         self._intake = intake
         self._announcer = announcer
         self._evaluations = evaluations
+        self._observer = observer
         self._random = randomness
         self._sealer = Sealer(shared.state, replica, shared.feed, shared.encode, shared.workers, shared.driver.now)
         self.sealed = asyncio.Event()
@@ -83,6 +86,7 @@ class Rounds:
             RoundOpened(opened.round, opened.step, len(opened.nodes), current.opened, self._contract.round.length_s)
         )
         self._evaluations.opened(opened.step, opened.nodes)
+        self._observer.opened(opened.round, opened.nodes, k)
         self._announcer.grant_and_announce(opened.nodes)
 
     async def _seal(self, current: OpenRound, gathered: Gathered) -> None:
@@ -101,6 +105,7 @@ class Rounds:
         self._registry.sealed_at = self._driver.now()
         self._intake.close(Receipt(Reason.COUNTED, step=gathered.step))
         self._tell_sealed(current.round, gathered, out, gathered_at)
+        self._observer.sealed()
         text = f"round {gathered.round} over ({gathered.why}): step {gathered.step}, {len(accepted)} counted"
         tell(log, logging.DEBUG, "coordinator.round_sealed", text, round=gathered.round, step=gathered.step)
         self.sealed.set()
@@ -117,6 +122,7 @@ class Rounds:
         tell(log, logging.WARNING, "coordinator.round_void", text, round=voided.round, reason=voided.why)
         written = self._workers.submit(Job.WRITE_VOID, self._ledger.record_void, self._term, voided.round, voided.why)
         self._tasks.must_succeed(written)
+        self._observer.voided()
         self._intake.close(Receipt(Reason.VOID, f"round {voided.round} is void: {voided.why}"))
         events = self._registry.events
         for contribution in current.round.accepted:

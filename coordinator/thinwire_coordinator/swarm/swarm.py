@@ -18,6 +18,7 @@ from thinwire_coordinator.swarm.events import NodeCame
 from thinwire_coordinator.swarm.intake import Intake
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.members import Member, NewestAnnouncement
+from thinwire_coordinator.swarm.observer import Observer
 from thinwire_coordinator.swarm.presence import Presence
 from thinwire_coordinator.swarm.rounds import Rounds
 from thinwire_coordinator.swarm.shared import Shared
@@ -43,6 +44,7 @@ class Swarm:
         announcer: Announcer,
         rounds: Rounds,
         evaluations: Evaluations,
+        observer: Observer,
     ) -> None:
         self.view = view
         self.intake = intake
@@ -58,6 +60,7 @@ class Swarm:
         self.now_us = shared.driver.now_us
         self.sealed = rounds.sealed
         self.evaluations = evaluations
+        self.observer = observer
         self._announcer = announcer
         self._presence = Presence(shared.registry.events)
         self._replica = replica
@@ -141,6 +144,7 @@ class Swarm:
         """Stop the timers, so that no round opens or ends any more."""
         self.driver.stop()
         self.evaluations.stop()
+        self.observer.stop()
 
     async def own_fingerprint(self) -> tuple[int, int]:
         """(step, fingerprint with nonce 0) of the coordinator's replica."""

@@ -46,6 +46,9 @@ class Job(Enum):
     ENCODE_UPDATE = "encode update"
     MEASURE_LOSS = "measure loss"
     WRITE_SAMPLE = "write sample"
+    COMPARE_VOTES = "compare votes"
+    AUDIT = "audit"
+    """Recompute the gradients of two leases, and compare two contributions with them."""
 
 
 JOBS: dict[str, tuple[Job, ...]] = {
@@ -63,6 +66,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.COPY_REPLICA),
     "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE),
     "evaluation": (Job.MEASURE_LOSS, Job.WRITE_SAMPLE),
+    "trust": (Job.COMPARE_VOTES, Job.AUDIT),
 }
 """The jobs of each worker.
 
@@ -74,11 +78,12 @@ snapshot: writes beside the run, and deletions.
 replica: all access to the parameters.
 merge: payloads.
 evaluation: held-out loss and samples.
+trust: evidence about nodes.
 seal, query, fetch, watch and snapshot each have their own connection to the ledger (`ledger.state_directory`).
 """
 
 WORKER_OF = {job: name for name, jobs in JOBS.items() for job in jobs}
-CLOSE_ORDER = ("watch", "fetch", "query", "replica", "merge", "evaluation", "snapshot", "seal")
+CLOSE_ORDER = ("watch", "fetch", "query", "replica", "merge", "evaluation", "trust", "snapshot", "seal")
 
 
 class Workers:

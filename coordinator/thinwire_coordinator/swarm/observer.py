@@ -1,0 +1,261 @@
+"""Observes the contributions of each round, and keeps the trust in each node.
+
+A round is never delayed: votes are noted as they are decoded, and compared on a worker after the round is over. If that
+worker is busy with earlier rounds, a round passes unobserved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
+
+from thinwire_common.logs import tell
+from thinwire_coordinator.round.contributions import Contribution
+from thinwire_coordinator.swarm.events import NodeJudged
+from thinwire_coordinator.swarm.shared import Shared
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_coordinator.trust.audit import REFERENCES_MAX, VOTES_MIN, Subject
+from thinwire_coordinator.trust.ballots import Ballot, Secret, digest_of
+from thinwire_coordinator.trust.comparison import Comparer
+from thinwire_coordinator.trust.evidence import Audited, Decision, RoundEvidence, Verdict
+from thinwire_coordinator.trust.port import NothingKept, TrustStore
+from thinwire_coordinator.trust.trust import Trust
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.votes import Votes
+from thinwire_proto.wire.reasons import Reason
+
+log = logging.getLogger("thinwire.coordinator")
+
+VOTES_MAX = 1 << 20
+"""Votes of a round that are compared: about 9 MiB. Of larger rounds, a secret sample of the components is."""
+ROUNDS_WAITING_MAX = 2
+"""Rounds whose votes may wait for the worker. Each keeps its votes in memory."""
+SILENT_AFTER = 16
+"""Rounds in a row without a contribution from which on a node that takes part is silent. A slow node contributes more
+often than that."""
+AUDIT_POSITIONS_MAX = 64
+"""Positions of a contribution that are noted for an audit."""
+
+
+class Audits(Protocol):
+    """Audits contributions; see `thinwire_coordinator.auditing.Auditor`."""
+
+    def due(self, now: float) -> bool: ...
+    def audit(
+        self,
+        replica: Replica,
+        own: Subject,
+        other: Subject,
+        references: Sequence[Ballot],
+    ) -> tuple[Audited, ...]: ...
+    def stop(self) -> None: ...
+
+
+@dataclass
+class _Notes:
+    """What was seen of one round."""
+
+    round: int
+    nodes: tuple[str, ...]
+    share: float  # of the components that are compared
+    subjects: dict[str, Subject] = field(default_factory=dict)  # by node, in the order of arrival
+    mismatched: list[str] = field(default_factory=list)
+    malformed: list[str] = field(default_factory=list)
+    came: set[str] = field(default_factory=set)
+    copy: asyncio.Future[Replica] | None = None  # the replica at the round's step, if the round will be audited
+
+
+@dataclass(frozen=True)
+class TrustSettings:
+    """store: keeps standings over restarts. audits: None for no audits. audit_every: rounds from one audit to the
+    next."""
+
+    store: TrustStore
+    audits: Audits | None = None
+    audit_every: int = 1
+
+
+NO_AUDITS = TrustSettings(NothingKept())
+
+
+class Observer:
+    """The trust in each node. replica: the coordinator's own. randomness: source of secrets and of who is audited.
+    wall: seconds since 1970."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        replica: Replica,
+        settings: TrustSettings,
+        randomness: random.Random,
+        wall: Callable[[], float],
+    ) -> None:
+        self._layout, self._replica = shared.layout, replica
+        self._members, self._events = shared.registry.members, shared.registry.events
+        self._workers, self._now = shared.workers, shared.driver.now
+        self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
+        self._random, self._wall = randomness, wall
+        self._secret = Secret(randomness.getrandbits(64))
+        self._comparer = Comparer(self._secret)
+        self.trust = Trust(shared.contract.round.weight_max, settings.store.load())
+        self._notes: _Notes | None = None
+        self._waiting = 0
+        self._silent: dict[str, int] = {}  # rounds in a row without a contribution, of nodes that take part
+        self._earlier: deque[Ballot] = deque(maxlen=REFERENCES_MAX)
+
+    # a node
+
+    def joined(self, node: str, group: str) -> None:
+        """A node joins. group: of its address; see `trust.groups`."""
+        self.trust.arrived(node, group, self._wall())
+
+    def pardon(self, node: str) -> None:
+        """The organizer overrules: everything against a node is forgotten."""
+        self.trust.pardon(node, self._wall())
+
+    def trust_in(self, node: str) -> float:
+        """The trust in a node, 0 to 1."""
+        return self.trust.weight(node)
+
+    def why_not_merged(self, node: str) -> str:
+        """Why the votes of a node are not merged, in words."""
+        why = self.trust.of(node).why
+        if why:
+            return f"your votes are not merged at present: {why}; they are still observed, so that this can end"
+        return "many newcomers share your network's address, so each counts in some rounds only"
+
+    # a round
+
+    def opened(self, number: int, nodes: tuple[str, ...], k: int) -> None:
+        """A round has opened for these nodes."""
+        votes_max = max(1, len(nodes) * self._layout.selected_max(k))
+        share = 1.0
+        while share * votes_max > VOTES_MAX:
+            share /= 2  # in powers of two, so that it seldom changes
+        self._notes = _Notes(number, nodes, share)
+        if self._audits is not None and self._audit_is_due(number, nodes, self._audits):
+            # the worker does its jobs in order, so this is the replica at exactly the round's step
+            self._notes.copy = self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
+
+    def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Audits) -> bool:
+        return number % self._audit_every == 0 and len(nodes) > 1 and not self._waiting and audits.due(self._now())
+
+    def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
+        """What will be compared of a contribution. Any thread may call this."""
+        notes = self._notes
+        found = self._secret.sampled(votes.components, votes.positive, notes.share if notes else 1.0)
+        return Ballot(node, *found, merged, digest_of(*found))
+
+    def came(self, node: str) -> None:
+        """A node has sent something in this round, in time or not."""
+        self._silent.pop(node, None)
+        if self._notes is not None:
+            self._notes.came.add(node)
+
+    def voted(self, contribution: Contribution, ballot: Ballot) -> None:
+        """A contribution to the open round was decoded."""
+        if self._notes is not None:
+            some = chain.from_iterable(range(run.start, run.start + run.count) for run in contribution.trained)
+            positions = tuple(position for _, position in zip(range(AUDIT_POSITIONS_MAX), some, strict=False))
+            self._notes.subjects[contribution.node] = Subject(ballot, positions)
+
+    def refused(self, node: str, reason: Reason) -> None:
+        """A contribution was not accepted."""
+        if self._notes is not None and reason is Reason.REPLICA_DIFFERS:
+            self._notes.mismatched.append(node)
+        elif self._notes is not None and reason is Reason.MALFORMED:
+            self._notes.malformed.append(node)
+
+    def voided(self) -> None:
+        """The round is void, so nothing is learned from it: whatever was the matter, it hit many."""
+        self._notes = None
+
+    def sealed(self) -> None:
+        """The round is sealed. Compares its votes on a worker."""
+        notes, self._notes = self._notes, None
+        if notes is None or self._waiting >= ROUNDS_WAITING_MAX:
+            return
+        self._waiting += 1
+        self._events.keep("trust", self._observe(notes))
+
+    async def _observe(self, notes: _Notes) -> None:
+        try:
+            ballots = [subject.ballot for subject in notes.subjects.values()]
+            weights = {ballot.node: self.trust.weight(ballot.node) for ballot in ballots}
+            shown = await self._workers.submit(Job.COMPARE_VOTES, self._comparer.compare, ballots, weights.__getitem__)
+            silent, mismatched = tuple(self._silent_of(notes)), tuple(notes.mismatched)
+            self._learn(RoundEvidence(notes.round, shown, silent, mismatched, tuple(notes.malformed)))
+            if notes.copy is not None:
+                copy, notes.copy = notes.copy, None
+                audits = await self._audit(await copy, notes)
+                self._learn(RoundEvidence(notes.round, audits=audits))
+            self._earlier.extend(ballots)
+        finally:
+            self._waiting -= 1
+
+    def _silent_of(self, notes: _Notes) -> Iterable[str]:
+        members = self._members.by_id
+        for node in list(self._silent):
+            if node not in members or not members[node].active:
+                del self._silent[node]
+        for node in notes.nodes:
+            if node not in notes.came and node in members and members[node].active:
+                self._silent[node] = self._silent.get(node, 0) + 1
+                if self._silent[node] > SILENT_AFTER:
+                    yield node
+
+    async def _audit(self, copy: Replica, notes: _Notes) -> tuple[Audited, ...]:
+        """Audit two contributions of a round."""
+        subjects = {
+            node: subject
+            for node, subject in notes.subjects.items()
+            if subject.positions and len(subject.ballot) >= VOTES_MIN
+        }
+        if len(subjects) < 2:
+            return ()
+        own = subjects.pop(self.trust.whom_to_audit(list(subjects), self._random.random()))
+        other = subjects.pop(self._random.choice(sorted(subjects)))
+        references = [subject.ballot for subject in subjects.values() if self.trust.weight(subject.ballot.node) > 0]
+        references = [*references, *reversed(self._earlier)][:REFERENCES_MAX]
+        assert self._audits is not None
+        return await self._workers.submit(Job.AUDIT, self._audits.audit, copy, own, other, references)
+
+    def _learn(self, evidence: RoundEvidence) -> None:
+        _, decisions = self.trust.observe(evidence, self._wall())
+        for decision in decisions:
+            self._tell(decision)
+        nodes = {one.node for one in evidence.shown} | {decision.node for decision in decisions}
+        self._store.save([self.trust.of(node) for node in sorted(nodes)], decisions)
+
+    def _tell(self, decision: Decision) -> None:
+        node = decision.node
+        name = self._members.by_id[node].name if node in self._members.by_id else node[:8]
+        verdict, cause, reason = decision.verdict, decision.cause, decision.reason
+        until = decision.until if verdict is Verdict.BANNED else 0.0
+        tell(
+            log,
+            logging.INFO if verdict is Verdict.CLEARED else logging.WARNING,
+            "coordinator.trust_changed",
+            f"{name}: {verdict.value}: {reason}",
+            node_id=node,
+            name=name,
+            verdict=verdict.value,
+            cause=cause.value,
+            reason=reason,
+        )
+        self._events.tell(NodeJudged(node, verdict, cause, reason, until))
+
+    @property
+    def busy(self) -> bool:
+        """Whether the votes of a round are still being compared or audited."""
+        return self._waiting > 0
+
+    def stop(self) -> None:
+        if self._audits is not None:
+            self._audits.stop()

@@ -1,0 +1,142 @@
+"""Trust in a running swarm: who votes against the rest is not merged, is told why, and can come back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from support.swarm_bench import PATIENCE_S, Bench, parts_of
+from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.swarm.events import Event, NodeJudged
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.trust.evidence import Cause, Verdict
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
+from thinwire_proto.exact.votes import Votes
+from thinwire_proto.wire.codec import encode_votes
+from thinwire_proto.wire.reasons import Reason
+
+HONEST = "abcde"  # one more than the rounds need, since the last one to attend may miss the first round
+K = 32
+
+
+class Rounds:
+    """Rounds of nodes that agree in part, and of one that flips the signs of its votes."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.members: dict[str, Member] = {}
+        self.judged: list[NodeJudged] = []
+        self._rng = np.random.default_rng(0)
+        bench.swarm.events.watchers.append(self._watch)
+
+    def _watch(self, event: Event) -> None:
+        if isinstance(event, NodeJudged):
+            self.judged.append(event)
+
+    async def join(self, letters: str) -> None:
+        for letter in letters:
+            self.members[letter] = self.bench.join(letter)
+            self.bench.swarm.observer.joined(self.members[letter].node_id, "")
+        for member in self.members.values():
+            await self.bench.attend(member)
+
+    async def play(self, flips: str) -> dict[str, Receipt]:
+        """A round in which everybody contributes."""
+        tiles, size = self.bench.replica.layout.matrix_tiles, MATRIX_COMPONENTS
+        popular = [tile * size + self._rng.choice(size, 2 * K, replace=False) for tile in range(tiles)]
+        signs = self._rng.random(tiles * size) < 0.5
+        payloads = {}
+        for letter in self.members:
+            components = np.sort(np.concatenate([self._rng.choice(some, K, replace=False) for some in popular]))
+            positive = np.where(self._rng.random(len(components)) < 0.75, signs[components], ~signs[components])
+            votes = Votes(components, ~positive if letter in flips else positive)
+            payloads[letter] = encode_votes(votes, self.bench.replica.layout)
+        nonce = self.bench.swarm.registry.fingerprints.at(self.bench.current.round.step)
+        assert nonce is not None
+        await asyncio.shield(nonce.fingerprint)
+        sent = {letter: self._contribute(letter, payload) for letter, payload in payloads.items()}
+        receipts = await asyncio.wait_for(asyncio.gather(*sent.values()), PATIENCE_S)
+        while self.bench.swarm.observer.busy:
+            await asyncio.sleep(0)
+        await self._next_round()
+        return dict(zip(sent, receipts, strict=True))
+
+    async def _contribute(self, letter: str, payload: bytes) -> Receipt:
+        member = self.members[letter]
+        base = self.bench.swarm.registry.fingerprints.at(self.bench.current.round.step)
+        assert base is not None
+        claim = self.bench.claim(member, payload, fingerprint=base.fingerprint.result())
+        return await self.bench.swarm.contribute(member, claim, parts_of(payload))
+
+    async def _next_round(self) -> None:
+        while self.bench.swarm.intake.current is None:
+            await asyncio.sleep(0)
+
+
+async def test_a_node_that_flips_its_votes_loses_its_weight_and_is_told_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
+    rounds = Rounds(bench)
+    await rounds.join("f" + HONEST)
+    hostile, observer = rounds.members["f"], bench.swarm.observer
+    count = 0
+    while (receipts := await rounds.play("f"))["f"].reason is Reason.COUNTED:
+        count += 1
+        assert count < 50
+    assert receipts["f"].reason is Reason.SUSPECTED
+    assert "contradict" in receipts["f"].text
+    assert all(receipts[letter].reason is Reason.COUNTED for letter in HONEST)
+    assert {(one.node_id, one.verdict, one.cause) for one in rounds.judged} == {
+        (hostile.node_id, Verdict.SUSPECTED, Cause.AGAINST)
+    }
+    # it goes on, and is banned; its votes are in no row
+    while rounds.judged[-1].verdict is not Verdict.BANNED:
+        step = bench.swarm.view.step
+        assert (await rounds.play("f"))["f"].reason is Reason.SUSPECTED
+        assert hostile.node_id not in [one.node for one in bench.state.ledger.row(step).counted]
+        count += 1
+        assert count < 100
+    assert rounds.judged[-1].node_id == hostile.node_id
+    # the organizer overrules
+    observer.pardon(hostile.node_id)
+    assert (await rounds.play(""))["f"].reason is Reason.COUNTED
+    assert {one.node_id for one in rounds.judged} == {hostile.node_id}
+    await bench.close()
+
+
+async def test_a_node_that_votes_with_the_rest_again_is_cleared(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
+    rounds = Rounds(bench)
+    await rounds.join("f" + HONEST)
+    while not rounds.judged:
+        await rounds.play("f")
+    for _ in range(100):
+        receipts = await rounds.play("")
+        if receipts["f"].reason is Reason.COUNTED:
+            break
+    assert receipts["f"].reason is Reason.COUNTED
+    assert [one.verdict for one in rounds.judged] == [Verdict.SUSPECTED, Verdict.CLEARED]
+    weights = {letter: bench.swarm.observer.trust_in(rounds.members[letter].node_id) for letter in [*HONEST, "f"]}
+    assert weights["f"] < weights["a"] == 1
+    await bench.close()
+
+
+async def test_a_newcomer_weighs_less_than_those_that_have_been_counted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, weight_max=8)
+    rounds = Rounds(bench)
+    await rounds.join(HONEST)
+    for _ in range(16):
+        await rounds.play("")
+    late = Rounds(bench)
+    await late.join("n")
+    rounds.members |= late.members
+    newcomer, weights = late.members["n"].node_id, dict[str, int]()
+    while newcomer not in weights:  # it may miss the round in which it comes
+        step = bench.swarm.view.step
+        await rounds.play("")
+        weights = {one.node: one.weight for one in bench.state.ledger.row(step).counted}
+    assert weights.pop(newcomer) <= 2  # of 8
+    assert set(weights.values()) == {8}
+    await bench.close()
