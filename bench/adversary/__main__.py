@@ -62,8 +62,11 @@ def played(scenes: Sequence[Scene], jobs: int) -> Iterator[SceneResult]:
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads can hang
     with ProcessPoolExecutor(jobs, context, initializer=os.nice, initargs=(5,)) as pool:
-        for done in as_completed([pool.submit(play, scene) for scene in scenes]):
-            yield done.result()
+        try:
+            for done in as_completed([pool.submit(play, scene) for scene in scenes]):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def read(path: Path, study: Study) -> dict[str, SceneResult]:
