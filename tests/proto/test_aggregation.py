@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.small import random_votes, shapes_contract, small_contract
+from support.small import random_sized_votes, random_votes, shapes_contract, small_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, Parameter, canonical_json, parse_contract, parse_run
 from thinwire_proto.errors import ConfigError, ContractError
-from thinwire_proto.exact.magnitudes import merger_of
+from thinwire_proto.exact.magnitudes import SCALE_MIN, TABLE, UNIT, gain, merger_of
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.votes import CHUNK, Merged, Votes
@@ -158,6 +159,77 @@ def test_chunks_do_not_change_the_result(rule: dict[str, Any], update_topk: int)
     assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == reference(rule, contributions)
 
 
+# with magnitudes
+
+
+def sized_reference(rule: dict[str, Any], contributions: Weighed) -> tuple[dict[int, int], dict[int, int]]:
+    """Returns V' by component, and by tile the median size times the largest |V|."""
+    votes_of = reference(rule, contributions)
+    units: dict[int, list[int]] = {}
+    for votes, weight in contributions:
+        assert votes.codes is not None
+        for tile, code in zip(
+            sorted(set(LAYOUT.tile_of(votes.components).tolist())), votes.codes.tolist(), strict=True
+        ):
+            units.setdefault(tile, []).extend([code] * weight)
+    largest: dict[int, int] = {}
+    tile_of = {component: int(LAYOUT.tile_of(np.array([component]))[0]) for component in votes_of}
+    for component, value in votes_of.items():
+        largest[tile_of[component]] = max(largest.get(tile_of[component], 0), abs(value))
+    scaled = {}
+    for component, value in votes_of.items():
+        most = largest[tile_of[component]]
+        if size := (254 * abs(value) + most) // (2 * most):
+            scaled[component] = size if value > 0 else -size
+    sizes = {
+        tile: most * int(TABLE[sorted(units[tile])[(len(units[tile]) - 1) // 2]]) for tile, most in largest.items()
+    }
+    return scaled, sizes
+
+
+@pytest.mark.parametrize("rule", RULES[1:], ids=str)
+@given(weights=st.lists(st.integers(1, 9), min_size=1, max_size=5), random=st.randoms(use_true_random=False))
+@settings(max_examples=8, deadline=None)
+def test_with_magnitudes_a_tile_has_the_median_size(rule: dict[str, Any], weights: list[int], random: Random) -> None:
+    contract = contract_of(rule, demo={"magnitude": "tile"})
+    contributions = [(random_sized_votes(LAYOUT, 16, seed), weight) for seed, weight in enumerate(weights)]
+    merged = merged_by(contract, contributions)
+    expected, sizes = sized_reference(rule, contributions)
+    assert dict(zip(merged.components.tolist(), merged.values.tolist(), strict=True)) == dict(sorted(expected.items()))
+    assert merged.scales is not None
+    for tile, scale in zip(sorted(sizes), merged.scales.tolist(), strict=True):
+        unit = UNIT / (127 * sum(weights)) / gain("dct", is_matrix=tile < LAYOUT.matrix_tiles)
+        assert scale == pytest.approx(max(SCALE_MIN, min(1.0, sizes[tile] * unit)), rel=2**-8)
+    random.shuffle(contributions)
+    again = merged_by(contract, contributions)
+    assert again.scales is not None
+    assert np.array_equal(again.values, merged.values)
+    assert again.scales.tobytes() == merged.scales.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["quorum", "trimmed"])
+def test_who_shouts_changes_no_scale_much(kind: str) -> None:
+    """One node of five sends the largest code in all tiles."""
+    quiet = Votes(np.array([0, 5]), np.array([True, False]), np.array([100], np.uint8))
+    loud = Votes(np.array([0, 5]), np.array([True, False]), np.array([255], np.uint8))
+    scales = {}
+    for name, last in (("quiet", quiet), ("loud", loud)):
+        for rule in (kind, "vote"):
+            contract = contract_of({"kind": rule}, demo={"magnitude": "tile"})
+            found = merged_by(contract, [(quiet, 8)] * 4 + [(last, 8)]).scales
+            assert found is not None
+            scales[rule, name] = float(found[0])
+    assert scales[kind, "loud"] == scales[kind, "quiet"]
+    assert scales["vote", "loud"] > 1000 * scales["vote", "quiet"]
+
+
+def test_votes_with_missing_codes_are_refused() -> None:
+    votes = random_sized_votes(LAYOUT, 8, 1)
+    merger = merger_of(contract_of({"kind": "quorum"}, demo={"magnitude": "tile"}), LAYOUT, 0)
+    with pytest.raises(ValueError, match="one code for each"):
+        merger.add(replace(votes, codes=None), 1)
+
+
 MERGE_MUCH = """
 import pathlib
 import numpy as np
@@ -237,14 +309,6 @@ def test_a_rule_that_this_thinwire_does_not_have_is_refused() -> None:
         ({"aggregation": {"kind": "quorum", "percent": 0}}, "aggregation.percent: input should be greater than or"),
         ({"aggregation": {"kind": "trimmed", "percent": 50}}, "aggregation.percent: input should be less than or"),
         ({"aggregation": {"kind": "quorum", "percent": 12.5}}, "aggregation.percent: input should be a valid integer"),
-        (
-            {"aggregation": {"kind": "trimmed"}, "rule": {"kind": "local_adamw"}},
-            'aggregation.kind must be "vote" with demo.magnitude = "tile"; it is "trimmed"',
-        ),
-        (
-            {"aggregation": {"kind": "quorum"}, "demo": {"magnitude": "tile"}},
-            'aggregation.kind must be "vote" with demo.magnitude = "tile"; it is "quorum"',
-        ),
     ],
 )
 def test_a_bad_run_file_says_what_to_change(document: dict[str, Any], said: str) -> None:

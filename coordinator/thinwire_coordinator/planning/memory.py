@@ -39,8 +39,10 @@ def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: 
 def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     """Peak memory of the coordinator."""
     each = COORDINATOR_BYTES_A_PARAMETER
-    each += COORDINATOR_TILE_BYTES_A_PARAMETER if run.demo.magnitude == "tile" else 0
-    each += COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER if run.aggregation.kind != "vote" else 0
+    if run.aggregation.kind != "vote":
+        each += COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER
+    elif run.demo.magnitude == "tile":
+        each += COORDINATOR_TILE_BYTES_A_PARAMETER
     return PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen
 
 

@@ -50,6 +50,5 @@ class RunSpec(Section):
     def _relations(self) -> RunSpec:
         self.rule.check(self.demo, self.schedule)
         self.data.check(self.model)
-        self.aggregation.check(self.demo)
         self.exchange.check(self.demo, self.round)
         return self

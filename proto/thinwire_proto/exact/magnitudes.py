@@ -8,18 +8,22 @@ table. So V = Σ w·s·a is a sum of integers, the same in any order and through
 scaled to ±127 in each tile) and one scale a tile, once, and sends both in the update. No other machine's division or
 rounding enters a replica. The node subtracts from its momentum what the code stands for, not the true magnitude, so the
 quantization error stays in the momentum.
+
+With a sum, one node can shout: a vote of the largest code weighs 2³² times one of the smallest. The other aggregation
+rules therefore count signs alone, and give the votes of a tile the median of the sizes that nodes sent for it.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, RunSpec
+from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, AggregationSpec, RunSpec
 from thinwire_proto.exact.decode import SHIFT, VOTE_MAX
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import topk_selection
@@ -34,7 +38,7 @@ from thinwire_proto.exact.votes import (
     add_at,
     nonzero_positions,
     tensor_of,
-    tiles_in_chunks,
+    tile_ranges,
 )
 
 OCTAVE = (128, 140, 152, 166, 181, 197, 215, 235)
@@ -79,8 +83,8 @@ def gain(transform: str, *, is_matrix: bool) -> float:
     return once * once / SHIFT if is_matrix else once
 
 
-class MagnitudeMerger:
-    """Adds up votes with magnitudes as they arrive; uses eight bytes of memory a component.
+class SizedMerger(ABC):
+    """Merges votes with magnitudes.
 
     The update is the mean over the round's total weight, times `outer_rate`. A node without votes in a tile counts as a
     vote for no change there.
@@ -90,23 +94,32 @@ class MagnitudeMerger:
         self._layout = layout
         self._transform = transform
         self._outer_rate = outer_rate
-        self._sum = np.zeros(layout.components, np.int64)
         self._weight = 0
+
+    @abstractmethod
+    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        """Add votes that are known to be complete. tiles, counts: see `tiles_with`."""
+
+    @abstractmethod
+    def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
+        """V of whole tiles of `size` components each, numbered from `first_tile`, in units of the table."""
 
     def add(self, votes: Votes, weight: int) -> None:
         """Add `votes` with `weight` (1 or more). Raises ValueError before V can overflow the int64."""
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
-        _, counts = tiles_with(votes.components, self._layout)
+        tiles, counts = tiles_with(votes.components, self._layout)
         if votes.codes is None or len(votes.codes) != len(counts):
             raise ValueError(f"there must be one code for each of the {len(counts)} tiles that have votes")
         self._weight += weight
-        size = tensor_of(np.repeat(weight * TABLE[votes.codes], counts))
-        add_at(self._sum, votes.components, size.mul_(tensor_of(votes.positive).to(torch.int8).mul_(2).sub_(1)))
+        self._add(votes, weight, tiles, counts)
 
     def merged(self) -> Merged:
         """The nonzero V', int16 within ±127, and the scale of each tile that has votes."""
-        parts = [self._scaled(first, tile, part) for first, tile, _, part in tiles_in_chunks(self._sum, self._layout)]
+        parts = [
+            self._scaled(part.start, tile, self._values(part, tile, size))
+            for part, tile, size in tile_ranges(self._layout)
+        ]
         components, values, scales = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Merged(components, values, rounded(scales))
 
@@ -128,6 +141,45 @@ class MagnitudeMerger:
         return components[nonzero], scaled[nonzero].astype(np.int16), scales
 
 
+class MagnitudeMerger(SizedMerger):
+    """Adds up votes with magnitudes as they arrive; uses eight bytes of memory a component."""
+
+    def __init__(self, layout: TileLayout, transform: str, outer_rate: float) -> None:
+        super().__init__(layout, transform, outer_rate)
+        self._sum = np.zeros(layout.components, np.int64)
+
+    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        size = tensor_of(np.repeat(weight * TABLE[votes.codes], counts))
+        add_at(self._sum, votes.components, size.mul_(tensor_of(votes.positive).to(torch.int8).mul_(2).sub_(1)))
+
+    def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
+        return self._sum[part]
+
+
+class MedianMagnitudeMerger(SizedMerger):
+    """Merges signs under an aggregation rule, and gives the votes of a tile the median of the codes sent for it.
+
+    The median is the lower one, by weight, over the nodes that have votes in the tile. Uses four bytes of memory a
+    component and 512 a tile.
+    """
+
+    def __init__(self, layout: TileLayout, transform: str, outer_rate: float, spec: AggregationSpec) -> None:
+        super().__init__(layout, transform, outer_rate)
+        self._signs = TwoSidedMerger(layout.components, spec)
+        self._codes = np.zeros((layout.tiles, len(TABLE)), np.int16)  # the weight of each code
+
+    def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        self._signs.add(votes, weight)
+        self._codes[tiles, votes.codes] += weight
+
+    def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
+        votes = self._signs.values(part).astype(np.int64)
+        up_to = np.cumsum(self._codes[first_tile : first_tile + len(votes) // size], axis=1, dtype=np.int64)
+        median = np.argmax(2 * up_to >= up_to[:, -1:], axis=1)
+        sized: npt.NDArray[np.int64] = votes * np.repeat(TABLE[median], size)
+        return sized
+
+
 def rounded(scales: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Round to float32 with eight significant bits, inside the bounds. Only the upper half of these bits travels."""
     bits = np.clip(scales, SCALE_MIN, SCALE_MAX).astype(np.float32).view(np.uint32)
@@ -140,9 +192,11 @@ def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
 
     Raises ContractError if this thinwire has no such rule.
     """
+    is_sum = run.aggregation.kind == "vote"
     if run.demo.magnitude == "tile":
-        return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate)
+        sized = (layout, run.demo.transform, run.rule.outer_rate)
+        return MagnitudeMerger(*sized) if is_sum else MedianMagnitudeMerger(*sized, run.aggregation)
     selection = topk_selection(run.demo, layout, step)
-    if run.aggregation.kind == "vote":
+    if is_sum:
         return Merger(layout.components, selection)
     return TwoSidedMerger(layout.components, run.aggregation, selection)

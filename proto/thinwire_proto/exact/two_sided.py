@@ -26,5 +26,5 @@ class TwoSidedMerger(Merger):
             components = votes.components[chosen]
             add_at(side, components, torch.full((len(components),), weight, dtype=torch.int16))
 
-    def _values(self, part: slice) -> npt.NDArray[np.int16]:
+    def values(self, part: slice) -> npt.NDArray[np.int16]:
         return self._rule(self._sum[part], self._negative[part], self._weight)

@@ -107,13 +107,13 @@ class Merger:
         signs = tensor_of(votes.positive).to(torch.int16).mul_(2).sub_(1)
         add_at(self._sum, votes.components, signs.mul_(weight))
 
-    def _values(self, part: slice) -> npt.NDArray[np.int16]:
+    def values(self, part: slice) -> npt.NDArray[np.int16]:
         """The merged votes of a range of components, int16."""
         return self._sum[part]
 
     def merged(self) -> Merged:
         """The merged votes. Beside the sum and the result, it needs memory for one chunk only."""
-        count_max = sum(int(np.count_nonzero(self._values(part))) for part in _ranges(len(self._sum)))
+        count_max = sum(int(np.count_nonzero(self.values(part))) for part in _ranges(len(self._sum)))
         if self._selection is not None:
             count_max = min(count_max, self._selection.layout.selected_max(self._selection.update_topk))
         components, values, count = np.empty(count_max, np.int64), np.empty(count_max, np.int16), 0
@@ -130,11 +130,11 @@ class Merger:
         """Yield the merged votes in chunks: (first component, merged votes, selected positions in them)."""
         if self._selection is None:
             for part in _ranges(len(self._sum)):
-                values = self._values(part)
+                values = self.values(part)
                 yield part.start, values, nonzero_positions(values)
             return
         for part, tile, size in tile_ranges(self._selection.layout):
-            values = self._values(part)
+            values = self.values(part)
             yield part.start, values, self._selection.positions(values, size, tile)
 
 
@@ -142,12 +142,6 @@ def _ranges(components: int) -> Iterator[slice]:
     """Split a flat buffer in tile space into chunks."""
     for first in range(0, components, CHUNK):
         yield slice(first, first + CHUNK)
-
-
-def tiles_in_chunks(flat: npt.NDArray[Kind], layout: TileLayout) -> Iterator[tuple[int, int, int, npt.NDArray[Kind]]]:
-    """Split a flat buffer in tile space between tiles: (first component, first tile, components of a tile, part)."""
-    for part, tile, size in tile_ranges(layout):
-        yield part.start, tile, size, flat[part]
 
 
 def tile_ranges(layout: TileLayout) -> Iterator[tuple[slice, int, int]]:

@@ -7,26 +7,11 @@ update.
 
 from __future__ import annotations
 
-from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class AggregationSpec(KindSpec):
     """The base of all aggregation specs."""
-
-    def check(self, demo: DemoSpec) -> None:
-        """Raise ValueError if the rule cannot work with this section."""
-
-
-class SignAggregationSpec(AggregationSpec):
-    """The base of the rules that compare the weight for + with the weight for −, component by component."""
-
-    def check(self, demo: DemoSpec) -> None:
-        if demo.magnitude == "tile":
-            raise ValueError(
-                f'aggregation.kind must be "vote" with demo.magnitude = "tile"; it is "{self.kind}", which counts '
-                "signs alone"
-            )
 
 
 AGGREGATIONS: TaggedUnion[AggregationSpec] = TaggedUnion("aggregation", AggregationSpec, default="vote", home=__name__)

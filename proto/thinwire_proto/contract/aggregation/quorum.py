@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from thinwire_proto.contract.aggregation import AGGREGATIONS, SignAggregationSpec
+from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
 from thinwire_proto.contract.sections import unit
 
 
 @AGGREGATIONS.register(since="0.3.0")
-class QuorumSpec(SignAggregationSpec):
+class QuorumSpec(AggregationSpec):
     """A component counts only if enough of the round's weight voted for its prevailing sign. It then counts as with
     `vote`."""
 

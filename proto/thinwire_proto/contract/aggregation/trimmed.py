@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from thinwire_proto.contract.aggregation import AGGREGATIONS, SignAggregationSpec
+from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
 from thinwire_proto.contract.sections import unit
 
 
 @AGGREGATIONS.register(since="0.3.0")
-class TrimmedSpec(SignAggregationSpec):
+class TrimmedSpec(AggregationSpec):
     """A trimmed sum: each component loses some weight on the side of + and as much on the side of −, down to none."""
 
     kind: Literal["trimmed"] = "trimmed"
