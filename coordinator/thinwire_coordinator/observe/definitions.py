@@ -67,7 +67,8 @@ PHASE_SECONDS = METRICS.histogram(
 CONTRIBUTIONS = METRICS.counter(
     "contributions_total",
     "Receipts sent to nodes. outcome: counted, or the reason for not counting it: late, future_round, "
-    "replica_differs, base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained.",
+    "replica_differs, base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained, signature, "
+    "suspected.",
     "outcome",
     values=OUTCOMES,
     unit="{contribution}",

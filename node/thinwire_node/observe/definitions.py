@@ -31,7 +31,7 @@ PARAMETERS = METRICS.gauge("parameters", "Parameters of the model.")
 CONTRIBUTIONS = METRICS.counter(
     "contributions_total",
     "Contributions with a receipt. outcome: counted, or the reason why not: late, future_round, replica_differs, "
-    "base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained, unknown.",
+    "base_age, malformed, over_lease, no_lease, duplicate, void, nothing_trained, unknown, signature, suspected.",
     "outcome",
 )
 TOKENS = METRICS.counter("tokens_total", "Tokens in counted contributions.")
