@@ -17,6 +17,9 @@ from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.access.logins import Logins
+from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
+from thinwire_coordinator.access.organizer_secret import open_organizer_secret
 from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
@@ -48,6 +51,7 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_coordinator.trust.port import NothingKept
 from thinwire_coordinator.upkeep import Upkeep
+from thinwire_coordinator.web.organizer import Organizer
 from thinwire_coordinator.web.page import Page
 from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
@@ -121,6 +125,7 @@ class Coordinator:
         self._exposition.metrics.registry.register(self._sinks)
         self._page = Page(self.readiness)
         self._web: WebServer | None = None
+        self._organizer: Organizer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises LocalError if the coordinator cannot start or cannot go on."""
@@ -167,8 +172,11 @@ class Coordinator:
         self._sinks.check()
         self._lock = lock_state(folder)
         prepare_ready(settings.ready)
+        secret = open_organizer_secret(folder)
         if settings.http is not None:
-            routes, may_move = (self._exposition.route, *self._page.routes), settings.http_may_move
+            self._organizer = Organizer(Logins(secret))
+            routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
+            may_move = settings.http_may_move
             self._web = WebServer(settings.http, self.readiness, routes, may_move=may_move)
             self._web.start()
         if not is_state(folder):
@@ -255,6 +263,8 @@ class Coordinator:
         self.readiness.swarm = swarm.view
         if self._web is not None:
             log.info("the page is at %s", self._web.address)
+            secret = self._settings.state_dir / SECRET_FILE
+            log.info("the organizer's panel is at %s/organizer; its secret is in %s", self._web.address, secret)
         self._tell_ready(f"{host}:{bound}", swarm.view.term.number)
 
     def _tell_ready(self, address: str, term: int) -> None:

@@ -105,6 +105,7 @@ COORDINATOR = {
     "coordinator.sink_behind": EventType("A sink does not keep up, so points are left out of it.", ("sink",)),
     "coordinator.sink_failed": EventType("A sink cannot be written; the run goes on.", ("sink", "reason")),
     "coordinator.sink_abandoned": EventType("A sink has not ended in time; the coordinator did.", ("sink",)),
+    "coordinator.login_refused": EventType("Somebody said a wrong secret to the organizer's panel."),
     "coordinator.loss_measured": EventType(
         "The loss on a held-out set was measured.", ("step", "set", "loss", "bits_per_byte", "measured_by")
     ),

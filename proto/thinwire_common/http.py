@@ -1,4 +1,4 @@
-"""A read-only HTTP server (Starlette on uvicorn) that runs in the event loop of its program.
+"""An HTTP server (Starlette on uvicorn) that runs in the event loop of its program. Bodies of requests are small.
 
 An answer therefore proves that the event loop is alive. A client can neither fill the memory nor hold an idle
 connection, because the head of a request has a size limit, a request has a time limit, and the number of connections is
@@ -21,6 +21,7 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -30,7 +31,21 @@ from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
 REQUEST_BYTES_MAX = 16 << 10
+BODY_BYTES_MAX = 4 << 10
 SAFETY = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+async def read_body(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body of a request. Raises HTTPException 413 once more than `bytes_max` bytes are announced or come."""
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdecimal() or int(announced) > bytes_max:
+        raise HTTPException(413, f"a body has at most {bytes_max} bytes", SAFETY)
+    found = b""
+    async for part in request.stream():
+        found += part
+        if len(found) > bytes_max:
+            raise HTTPException(413, f"a body has at most {bytes_max} bytes", SAFETY)
+    return found
 
 
 class HttpServer:

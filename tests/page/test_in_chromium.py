@@ -260,4 +260,4 @@ def test_the_page_names_exactly_the_files_of_its_folder() -> None:
     folder = Path(__file__).parents[2] / "coordinator/thinwire_coordinator/web/static"
     text = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
     named = set(re.findall(r"[\"'](?:static|\.)/([\w.]+)[\"']", text))
-    assert named | {"index.html", "waiting.html"} == {path.name for path in folder.iterdir()}
+    assert named | {"index.html", "waiting.html", "organizer.html"} == {path.name for path in folder.iterdir()}

@@ -29,6 +29,7 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.curves_csv import MEDIA_TYPE, curves_csv
 from thinwire_coordinator.web.live import Live
+from thinwire_coordinator.web.safety import SAFETY
 from thinwire_proto.errors import LedgerError
 
 log = logging.getLogger("thinwire.coordinator")
@@ -49,13 +50,6 @@ KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-SAFETY = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
-"""Headers of every answer. The page loads nothing from other servers and runs no scripts except its own files."""
 
 
 class Page:
@@ -75,6 +69,7 @@ class Page:
         self._remembering: asyncio.Task[None] | None = None
         self.routes: list[BaseRoute] = [
             Route("/", self._index),
+            Route("/organizer", self._organizer),
             Route("/static/{name}", self._static),
             Route("/api/status", self._status),
             Route("/api/history", self._series),
@@ -149,6 +144,9 @@ class Page:
             return self._files["index.html"].answer(request)
         waiting = self._files["waiting.html"].data.replace(b"{state}", escape(self._readiness.state).encode())
         return Response(waiting, 503, {**SAFETY, "retry-after": "2", "cache-control": "no-store"}, KINDS[".html"])
+
+    async def _organizer(self, request: Request) -> Response:
+        return self._files["organizer.html"].answer(request)
 
     async def _static(self, request: Request) -> Response:
         found = self._files.get(request.path_params["name"])

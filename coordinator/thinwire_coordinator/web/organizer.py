@@ -1,0 +1,186 @@
+"""The organizer's login and panel: invites, nodes and bans, which the commands list and change too.
+
+Only whoever says the organizer's secret sees addresses of nodes, or changes anything. Another site's page can neither
+read an answer nor have one changed on behalf of a browser that is logged in (cross-site request forgery): the cookie is
+SameSite=Strict, a change must be JSON, and a request that says another origin is refused.
+
+The access store is a file, so every call of it runs on a thread of its own, beside the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from http.cookies import SimpleCookie
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from thinwire_common.http import read_body
+from thinwire_common.logs import tell
+from thinwire_coordinator.access.logins import LOGIN_S, Logins
+from thinwire_coordinator.web.safety import SAFETY
+from thinwire_proto.errors import ThinwireError
+
+log = logging.getLogger("thinwire.coordinator")
+
+COOKIE = "thinwire-organizer"
+HEADERS = {**SAFETY, "cache-control": "no-store"}
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+class Wish(BaseModel):
+    """The body of a request: strict, and without other keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class SecretSaid(Wish):
+    secret: str = Field(max_length=256)
+
+
+class InviteWish(Wish):
+    """hours: until it expires; None: never. uses: None for any number."""
+
+    name: str = Field("", max_length=256)
+    uses: int | None = Field(1, ge=1, le=1 << 20)
+    hours: float | None = Field(24.0, gt=0, le=1 << 20)
+
+
+class RevokeWish(Wish):
+    number: int = Field(ge=1, lt=1 << 62)
+
+
+class NodeWish(Wish):
+    node: str = Field(pattern="^[0-9a-f]{32}$")
+    reason: str = Field("", max_length=1000)
+
+
+class Panel(Protocol):
+    """What the organizer may list and change. Every method may run on any thread, and raises ThinwireError."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def invite(self, name: str, uses: int | None, hours: float | None) -> dict[str, Any]: ...
+
+    def revoke(self, number: int) -> dict[str, Any]: ...
+
+    def ban(self, node: str, reason: str) -> dict[str, Any]: ...
+
+    def unban(self, node: str, reason: str) -> dict[str, Any]: ...
+
+
+class Organizer:
+    """The routes of the login and the panel. panel: lists and changes; None until the run is open."""
+
+    def __init__(self, logins: Logins, now: Callable[[], float] = time.monotonic) -> None:
+        self._logins = logins
+        self._now = now
+        self.panel: Panel | None = None
+        self.routes: list[BaseRoute] = [
+            Route("/organizer/login", self._login, methods=["POST"]),
+            Route("/organizer/logout", self._logout, methods=["POST"]),
+            Route("/organizer/state", self._state, methods=["GET"]),
+            *(
+                Route(f"/organizer/{name}", self._change(wish, change), methods=["POST"])
+                for name, wish, change in (
+                    ("invite", InviteWish, lambda panel, said: panel.invite(said.name, said.uses, said.hours)),
+                    ("revoke", RevokeWish, lambda panel, said: panel.revoke(said.number)),
+                    ("ban", NodeWish, lambda panel, said: panel.ban(said.node, said.reason)),
+                    ("unban", NodeWish, lambda panel, said: panel.unban(said.node, said.reason)),
+                )
+            ),
+        ]
+
+    async def _login(self, request: Request) -> Response:
+        if refused := _refuse_origin(request):
+            return refused
+        said = await _said(request, SecretSaid)
+        if isinstance(said, Response):
+            return said
+        address, now = request.client.host if request.client else "", self._now()
+        token = self._logins.begin(said.secret, address, now)
+        if token is None:
+            wait_s = self._logins.wait_s(address, now)
+            text = "the secret is wrong; it is in organizer.secret in the coordinator's state directory"
+            tell(log, logging.WARNING, "coordinator.login_refused", "a login to the organizer's panel was refused")
+            if wait_s > 0:
+                return _error(429, f"too many attempts; wait {wait_s:.0f} s", {"retry-after": str(int(wait_s) + 1)})
+            return _error(403, text)
+        answer = JSONResponse({"ok": True}, headers=HEADERS)
+        secure = request.url.scheme == "https"
+        answer.set_cookie(COOKIE, token, int(LOGIN_S), path="/", secure=secure, httponly=True, samesite="strict")
+        return answer
+
+    async def _logout(self, request: Request) -> Response:
+        if refused := _refuse_origin(request):
+            return refused
+        self._logins.end(_token(request))
+        answer = JSONResponse({"ok": True}, headers=HEADERS)
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return answer
+
+    async def _state(self, request: Request) -> Response:
+        return await self._answer(request, lambda panel: panel.state())
+
+    def _change(self, wish: type[Wish], change: Callable[[Panel, Any], Any]) -> Handle:
+        async def answer(request: Request) -> Response:
+            if refused := _refuse_origin(request) or self._refuse_stranger(request):
+                return refused
+            said = await _said(request, wish)
+            if isinstance(said, Response):
+                return said
+            return await self._answer(request, lambda panel: change(panel, said))
+
+        return answer
+
+    async def _answer(self, request: Request, ask: Callable[[Panel], Any]) -> Response:
+        if refused := self._refuse_stranger(request):
+            return refused
+        panel = self.panel
+        if panel is None:
+            return _error(503, "the coordinator is starting", {"retry-after": "2"})
+        try:
+            found = await asyncio.to_thread(ask, panel)
+        except ThinwireError as error:
+            return _error(409, str(error))
+        return JSONResponse(found, headers=HEADERS)
+
+    def _refuse_stranger(self, request: Request) -> Response | None:
+        is_known = self._logins.holds(_token(request), self._now())
+        return None if is_known else _error(401, "log in with the organizer's secret")
+
+
+def _token(request: Request) -> str:
+    cookie = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
+    return cookie.value if cookie is not None else ""
+
+
+def _refuse_origin(request: Request) -> Response | None:
+    """Refuse a request that a page of another site made. Programs that are no browsers send neither header."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+    is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    return None if is_ours and site in ("same-origin", "none") else _error(403, "another site asked for this")
+
+
+async def _said(request: Request, wish: type[Any]) -> Any:
+    """The body as a wish, or the answer that refuses it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _error(415, "the body must be application/json")
+    body = await read_body(request)
+    try:
+        return wish.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return _error(400, f"{where or 'body'}: {first['msg']}")
+
+
+def _error(code: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": text}, code, HEADERS | (headers or {}))

@@ -1,0 +1,117 @@
+// The organizer's panel. Everything that others wrote is set as text, never as markup.
+
+const EVERY_MS = 5000;
+const of = (id) => document.getElementById(id);
+
+async function ask(name, said) {
+  const options = said === undefined ? {} : {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(said),
+  };
+  const answer = await fetch(`organizer/${name}`, { credentials: "same-origin", cache: "no-store", ...options });
+  const found = await answer.json().catch(() => ({ error: `HTTP ${answer.status}` }));
+  return { ok: answer.ok, stranger: answer.status === 401, ...found };
+}
+
+function say(text) { of("said").textContent = text; }
+
+function show(isIn) {
+  of("login").hidden = isIn;
+  of("panel").hidden = !isIn;
+  of("logout").hidden = !isIn;
+}
+
+function row(cells) {
+  const line = document.createElement("tr");
+  cells.forEach((cell, number) => {
+    const place = document.createElement(number ? "td" : "th");
+    if (!number) place.scope = "row";
+    if (cell instanceof Node) place.append(cell);
+    else place.textContent = cell ?? "–";
+    if (typeof cell === "number") place.className = "number";
+    line.append(place);
+  });
+  return line;
+}
+
+function button(text, label, act) {
+  const found = document.createElement("button");
+  found.type = "button";
+  found.textContent = text;
+  found.setAttribute("aria-label", label);
+  found.addEventListener("click", act);
+  return found;
+}
+
+async function change(name, said, done) {
+  const answer = await ask(name, said);
+  say(answer.ok ? done : answer.error);
+  await refresh();
+  return answer;
+}
+
+const when = (time) => (time === null ? "never" : new Date(1000 * time).toLocaleString());
+
+function inviteRow(one) {
+  const revoke = () => change("revoke", { number: one.number }, `Invite ${one.number} is revoked.`);
+  const act = one.state === "valid" ? button("Revoke", `Revoke invite ${one.number}`, revoke) : "";
+  const used = one.uses_max === null ? `${one.uses}` : `${one.uses} of ${one.uses_max}`;
+  return row([`${one.number}`, one.name, one.state.replace("_", " "), used, when(one.expires), act]);
+}
+
+function nodeRow(one) {
+  const unban = () => change("unban", { node: one.node, reason: "" }, `${one.name} may join again.`);
+  const ban = () => {
+    const reason = window.prompt(`Why is ${one.name} banned? The node is told.`, "");
+    if (reason !== null) change("ban", { node: one.node, reason }, `${one.name} is banned.`);
+  };
+  const act = one.banned ? button("Unban", `Unban ${one.name}`, unban) : button("Ban", `Ban ${one.name}`, ban);
+  const state = one.banned ? "banned" : one.active ? "active" : "away";
+  const trust = one.trust === null ? null : Math.round(100 * one.trust) / 100;
+  return row([one.name, one.node.slice(0, 8), one.address, one.invite, state, one.weight, trust, one.reason, act]);
+}
+
+function fill(table, rows) {
+  const body = of(table).querySelector("tbody");
+  const focused = document.activeElement?.getAttribute("aria-label");
+  body.replaceChildren(...rows);
+  const again = focused && [...body.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused);
+  if (again) again.focus();
+}
+
+async function refresh() {
+  const found = await ask("state");
+  if (found.stranger) return show(false);
+  if (!found.ok) return say(found.error);
+  show(true);
+  fill("invites", found.invites.map(inviteRow));
+  fill("nodes", found.nodes.map(nodeRow));
+  const shown = found.nodes.length;
+  of("known").textContent = shown < found.nodes_known ? `the newest ${shown} of ${found.nodes_known}` : `${shown}`;
+}
+
+of("login-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const answer = await ask("login", { secret: of("secret").value.trim() });
+  of("secret").value = "";
+  say(answer.ok ? "" : answer.error);
+  if (answer.ok) await refresh();
+});
+
+of("logout").addEventListener("click", async () => {
+  await ask("logout", {});
+  of("invite").hidden = true;
+  for (const table of ["invites", "nodes"]) fill(table, []);
+  show(false);
+});
+
+of("invite-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const number = (id) => (of(id).value === "" ? null : Number(of(id).value));
+  const wish = { name: of("invite-name").value, uses: number("invite-uses"), hours: number("invite-hours") };
+  const answer = await change("invite", wish, "The invite is shown once; copy it.");
+  of("invite").hidden = !answer.ok;
+  of("invite").textContent = answer.ok ? `thinwire-node start ${answer.invite}` : "";
+});
+
+refresh();
+setInterval(() => { if (!of("panel").hidden && !document.hidden) refresh(); }, EVERY_MS);
