@@ -1,0 +1,29 @@
+"""A node that flips its votes, among real processes: it loses its weight and is told why; the others are unharmed."""
+
+from __future__ import annotations
+
+from support.real import RealSwarm, run_text, until
+
+HONEST = [f"honest-{number}" for number in range(4)]
+
+
+def test_a_node_that_flips_its_votes_is_suspected_and_then_banned(swarm: RealSwarm) -> None:
+    coordinator = swarm.coordinator(run_text(100_000), "--wait-for", "5", "--audit-every", "2")
+    nodes = [swarm.node(name) for name in HONEST]
+    hostile = swarm.node("hostile", through=("flipping_node.py",))
+    until(lambda: coordinator.events("coordinator.trust_changed"), "suspected", coordinator, hostile)
+    until(lambda: hostile.events("node.not_counted"), "told", coordinator, hostile)
+    refused = [event["reason"] for event in hostile.events("node.not_counted")]
+    assert any("contradict" in reason or "lease" in reason for reason in refused)
+    until(
+        lambda: [event for event in coordinator.events("coordinator.trust_changed") if event["verdict"] == "banned"],
+        "banned",
+        coordinator,
+        hostile,
+    )
+    judged = {event["name"] for event in coordinator.events("coordinator.trust_changed")}
+    assert judged == {"hostile"}
+    assert all(node.running for node in nodes)
+    step = swarm.status().step
+    swarm.reached(step + 5)
+    assert all(swarm.counted(name) > step - 5 for name in HONEST)
