@@ -126,6 +126,7 @@ class Chaos:
         run_file.write_text(RUN_TOML)
         command = ["thinwire-coordinator", "serve", "--state-dir", str(self.folder / "coordinator")]
         command += ["--listen", self.address, "--evaluate-every", "1000000000", "--run", str(run_file), *JSON_LOG]
+        command += ["--invite-file", str(self.invite_file)]
         self.coordinator = Process(
             "coordinator", command, self.folder / f"coordinator.{self.lives}.log", self.start_program
         )
@@ -134,10 +135,14 @@ class Chaos:
         except SwarmError as error:
             raise Failed(str(error)) from None
 
+    @property
+    def invite_file(self) -> Path:
+        return self.folder / "invite"
+
     def start(self, victim: Victim) -> None:
         if victim.process is not None:
             self.ended.append(victim.process)
-        command = ["thinwire-node", "start", self.address, "--name", victim.name, "--threads", "1"]
+        command = ["thinwire-node", "start", f"@{self.invite_file}", "--name", victim.name, "--threads", "1"]
         command += ["--state-dir", str(self.folder / victim.name), *JSON_LOG]
         log = self.folder / f"{victim.name}.{len(self.ended)}.log"
         victim.process = Process(victim.name, command, log, self.start_program)

@@ -36,9 +36,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder), len(NAMES)) as processes:
         run_file = Path(folder) / "run.toml"
         run_file.write_text(f'[model]\npreset = "byte-1m"\n[schedule]\nsteps = {STEPS}\n[round]\nsamples = 4\n')
-        address = processes.start_coordinator(run_file)
+        processes.start_coordinator(run_file)
         for name in NAMES:
-            command = ["thinwire-node", "start", address, "--name", name, "--threads", "1"]
+            command = ["thinwire-node", "start", f"@{processes.invite_file}", "--name", name, "--threads", "1"]
             processes.all.append(
                 Process(name, [*command, "--state-dir", f"{folder}/{name}"], Path(folder) / f"{name}.log")
             )

@@ -1,6 +1,6 @@
 """Simulates many light members of one real coordinator.
 
-    python -m bench.costs.light_members HOST:PORT --members 200
+    python -m bench.costs.light_members INVITE --members 200
 
 Each member joins, follows updates and contributes over its own gRPC connection, but trains nothing. Votes are
 synthetic, and all members share one replica. Use it to observe a coordinator with many nodes: the page, or the fan-out
@@ -24,11 +24,13 @@ import numpy as np
 import torch
 
 from bench.joining import Metadata, join
+from thinwire_node.storage.enrolment import read_destination
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
 from thinwire_proto.identity import statements
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_BYTES, SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, encode_votes
@@ -117,8 +119,8 @@ class LightMember:
     """One member with its own connection. `keeps`: it applies updates to the shared replica; other members only read
     them."""
 
-    def __init__(self, address: str, name: str, common: Common, randomness: random.Random, *, keeps: bool) -> None:
-        self._address = address
+    def __init__(self, invite: Invite, name: str, common: Common, randomness: random.Random, *, keeps: bool) -> None:
+        self._invite = invite
         self._name = name
         self._common = common
         self._randomness = randomness
@@ -128,7 +130,7 @@ class LightMember:
     async def run(self) -> None:
         """Take part until cancelled. Reconnects whenever the connection is lost."""
         while True:
-            async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            async with grpc.aio.insecure_channel(self._invite.address, options=CHANNEL_OPTIONS) as channel:
                 try:
                     await self._session(SwarmStub(channel))
                 except grpc.aio.AioRpcError as error:
@@ -138,7 +140,7 @@ class LightMember:
 
     async def _session(self, stub: Any) -> None:
         async with self._common.joining:
-            reply, session = await join(stub, self._key, None, self._name)
+            reply, session = await join(stub, self._key, self._invite, self._name)
         if self._keeps:
             following = self._common.follow(self._name, stub, session, reply)
         else:
@@ -204,14 +206,14 @@ def _replica_of(contract: Contract, data: bytes) -> Replica:
         return load_replica(contract, path)
 
 
-async def _crowd(address: str, members: int, name: str, seed: int) -> None:
+async def _crowd(invite: Invite, members: int, name: str, seed: int) -> None:
     """Run all members until SIGINT or SIGTERM."""
     randomness = random.Random(seed)
     common = Common(randomness)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    all_of_them = [LightMember(address, f"{name}-{n}", common, randomness, keeps=n == 1) for n in range(1, members + 1)]
+    all_of_them = [LightMember(invite, f"{name}-{n}", common, randomness, keeps=n == 1) for n in range(1, members + 1)]
     tasks = [asyncio.ensure_future(member.run()) for member in all_of_them]
     stopped = asyncio.ensure_future(stop.wait())
     done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -224,13 +226,16 @@ async def _crowd(address: str, members: int, name: str, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.costs.light_members", description=__doc__)
-    parser.add_argument("address", metavar="HOST:PORT", help="address of the coordinator")
+    parser.add_argument("invite", metavar="INVITE", help="for as many nodes; or @FILE with it")
     parser.add_argument("--members", type=int, default=200)
     parser.add_argument("--name", default="member", help="members are named NAME-1, NAME-2, …")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    asyncio.run(_crowd(arguments.address, arguments.members, arguments.name, arguments.seed))
+    invite = read_destination(arguments.invite).invite
+    if invite is None:
+        parser.error("give an invite, or @FILE with one")
+    asyncio.run(_crowd(invite, arguments.members, arguments.name, arguments.seed))
 
 
 if __name__ == "__main__":

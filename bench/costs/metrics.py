@@ -55,7 +55,7 @@ class Measured:
         run_file.write_text(RUN.format(preset=preset))
         with Processes(folder, nodes, metrics=True) as processes:
             address = processes.start_coordinator(run_file)
-            processes.start_nodes(address)
+            processes.start_nodes()
             assert processes.coordinator is not None
             pid, url = processes.coordinator.popen.pid, processes.metrics_urls[0]
             with grpc.insecure_channel(address) as channel:

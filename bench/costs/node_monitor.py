@@ -35,10 +35,11 @@ WATCHING, ALL = "thinwire_node_watching_cpu_seconds_total", "process_cpu_seconds
 class NodeOnATerminal:
     """`thinwire-node start` on a pty. A thread reads and keeps all terminal output."""
 
-    def __init__(self, address: str, state_dir: Path) -> None:
+    def __init__(self, invite_file: Path, state_dir: Path) -> None:
         self._state_dir = state_dir
         self._ours, theirs = pty.openpty()
-        command = [str(BIN / "thinwire-node"), "start", address, "--state-dir", str(state_dir), "--metrics", "0"]
+        command = [str(BIN / "thinwire-node"), "start", f"@{invite_file}", "--metrics", "0"]
+        command += ["--state-dir", str(state_dir)]
         self.popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -86,11 +87,12 @@ def _measure(folder: Path, seconds: float) -> tuple[float, float, int]:
     (folder / "run.toml").write_text(RUN)
     command = ["thinwire-coordinator", "serve", "--run", str(folder / "run.toml"), "--listen", "127.0.0.1:0"]
     command += ["--state-dir", str(folder / "coordinator"), "--http", "off"]
+    command += ["--invite-file", str(folder / "invite")]
     coordinator = Process("coordinator", command, folder / "coordinator.log")
     node = None
     try:
-        address = coordinator.wait_until_ready(folder / "coordinator")["address"]
-        node = NodeOnATerminal(address, folder / "node")
+        coordinator.wait_until_ready(folder / "coordinator")
+        node = NodeOnATerminal(folder / "invite", folder / "node")
         url = node.metrics_url()
         while not _scrape(url)["thinwire_node_tokens_total"]:
             time.sleep(0.5)

@@ -23,6 +23,7 @@ from typing import Any
 from playwright.async_api import async_playwright
 
 from deploy.local_swarm.processes import Process
+from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator import evaluation
 from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
 from thinwire_coordinator.observe.history import History
@@ -88,19 +89,27 @@ async def _measure(seconds: float, folder: Path) -> None:
     cost.time(evaluation.HeldOut, "sample", "samples")
     cost.time_handles()
     run = RunSpec(model=PRESETS["byte-1m"], schedule=ScheduleSpec(steps=1_000_000))
-    settings = CoordinatorSettings(folder / "state", "127.0.0.1:7790", run, NODES, 20, http="127.0.0.1:7791")
+    settings = CoordinatorSettings(
+        folder / "state",
+        "127.0.0.1:7790",
+        run,
+        wait_for=NODES,
+        evaluate_every=20,
+        http="127.0.0.1:7791",
+        invite_file=folder / "invite",
+    )
     stop = asyncio.Event()
     coordinator = asyncio.ensure_future(Coordinator(settings).run(stop))
     nodes = []
+    await _until_ready(coordinator, folder / "state" / READY_FILE)
     for number in range(1, NODES + 1):
-        command = ["thinwire-node", "start", "127.0.0.1:7790", "--name", f"node-{number}", "--threads", "1"]
+        command = ["thinwire-node", "start", f"@{folder}/invite", "--name", f"node-{number}", "--threads", "1"]
         nodes.append(Process("node", [*command, "--state-dir", f"{folder}/{number}"], folder / f"{number}.log"))
     try:
         async with async_playwright() as playwright:
             path = shutil.which("chromium") or shutil.which("chromium-browser")
             browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
             page = await browser.new_page()
-            await _until_ready(coordinator)
             await page.goto("http://127.0.0.1:7791/")
             await page.locator("#step", has_text=re.compile("Step [1-9]")).wait_for(timeout=120_000)
             await page.close()
@@ -117,17 +126,11 @@ async def _measure(seconds: float, folder: Path) -> None:
         await coordinator
 
 
-async def _until_ready(coordinator: asyncio.Future[None]) -> None:
-    while True:
+async def _until_ready(coordinator: asyncio.Future[None], ready: Path) -> None:
+    while not ready.exists():  # noqa: ASYNC240 - it takes microseconds
         if coordinator.done():
             coordinator.result()
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", 7790)
-        except OSError:
-            await asyncio.sleep(0.2)
-        else:
-            writer.close()
-            return
+        await asyncio.sleep(0.2)
 
 
 async def _report(title: str, seconds: float, cost: Cost) -> None:

@@ -55,7 +55,8 @@ def swarm_peaks(folder: Path, run: Path, steps: int = STEPS) -> tuple[int, int]:
     """Peaks (node, coordinator) in bytes, from the initial state to the last snapshot."""
     folder.mkdir()
     with Processes(folder, 1) as processes:
-        processes.start_nodes(processes.start_coordinator(run))
+        processes.start_coordinator(run)
+        processes.start_nodes()
         coordinator, node = processes.coordinator, processes.nodes[0]
         assert coordinator is not None
         peak, give_up_s = 0, time.monotonic() + TIME_MAX_S

@@ -30,6 +30,7 @@ from bench.speed.synthetic import uniform_votes
 from bench.speed.timing import interleaved, threads
 from bench.wide_area.programs import POLL_S, Programs
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.wire.codec import encode_votes
 
 TOPIC = "a round"
@@ -118,13 +119,12 @@ async def _swarm(
     run = folder / "run.toml"
     run.write_text(RUN.format(model=model, k=K, length_ms=round(1000 * length_s)))
     coordinator = programs.start(
-        "watched", [*program("bench.speed.watched"), str(run), f"{folder}/state", str(members)]
+        "watched", [*program("bench.speed.watched"), str(run), f"{folder}/state", str(members), f"{folder}/invite"]
     )
     programs.wait_for(coordinator, '{"port"')
-    lines = [json.loads(line) for line in coordinator.text().splitlines() if line.startswith("{")]
-    address = f"127.0.0.1:{lines[0]['port']}"
+    invite = parse_invite((folder / "invite").read_text())
     common, randomness = TimedCrowd(members), random.Random(2)
-    crowd = [LightMember(address, f"{n}", common, randomness, keeps=n == 0) for n in range(members)]
+    crowd = [LightMember(invite, f"{n}", common, randomness, keeps=n == 0) for n in range(members)]
     tasks = [asyncio.ensure_future(member.run()) for member in crowd]
     while len(common.last) < WARM_UP + rounds:
         programs.check()

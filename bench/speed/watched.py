@@ -1,6 +1,6 @@
 """A real coordinator that also prints when rounds open and are sealed, as one JSON object per line.
 
-    python -m bench.speed.watched RUN.toml STATE_DIR NODES
+    python -m bench.speed.watched RUN.toml STATE_DIR NODES INVITE_FILE
 
 Times are in seconds of the machine's monotonic clock, which all processes share.
 """
@@ -47,13 +47,15 @@ def _print_event(event: Event) -> None:
 
 
 def main() -> None:
-    run, state_dir, nodes = sys.argv[1:]
+    run, state_dir, nodes, invite_file = sys.argv[1:]
 
     async def serve() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        settings = CoordinatorSettings(Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER)
+        settings = CoordinatorSettings(
+            Path(state_dir), "127.0.0.1:0", read_run(Path(run)), int(nodes), NEVER, invite_file=Path(invite_file)
+        )
         await Coordinator(settings, [_print_event], lambda port: _print_line({"port": port})).run(stop)
 
     uvloop.run(serve())

@@ -64,12 +64,12 @@ def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> P
     address = f"{hosts.coordinator.address}:{PORT}"
     command = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(folder / "RUN.toml"), "--listen", address]
     command += ["--state-dir", str(folder / "coordinator"), "--wait-for", str(len(hosts.nodes))]
-    command += ["--evaluate-every", str(NEVER)]
+    command += ["--evaluate-every", str(NEVER), "--invite-file", str(folder / "invite")]
     coordinator = programs.start("coordinator", hosts.coordinator.inside(*command))
     coordinator.wait_until_ready(folder / "coordinator", PROGRAM_START_S)
     for host in hosts.nodes:
-        command = [str(BIN / "thinwire-node"), "start", address, "--name", host.name, "--device", "cpu"]
-        command += ["--state-dir", str(folder / host.name), "--threads", str(THREADS)]
+        command = [str(BIN / "thinwire-node"), "start", f"@{folder / 'invite'}", "--name", host.name]
+        command += ["--device", "cpu", "--state-dir", str(folder / host.name), "--threads", str(THREADS)]
         command += ["--micro-batch", str(MICRO_BATCH)]
         programs.start(host.name, host.inside(*command))
     return programs.start("watch", hosts.coordinator.inside(*module("bench.wide_area.watch"), address))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,14 @@ from filelock import FileLock
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
 from thinwire_common.units import human_bytes
+from thinwire_coordinator.access.addresses import address_for_invites
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.access.invite_strings import keep_invite_file
 from thinwire_coordinator.access.logins import Logins
 from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
 from thinwire_coordinator.access.organizer_secret import open_organizer_secret
-from thinwire_coordinator.access.port import Everybody
+from thinwire_coordinator.access.settings_table import ADDRESS
+from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
@@ -45,6 +49,7 @@ from thinwire_coordinator.rpc.open_files import open_files_for
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble, door_of
+from thinwire_coordinator.swarm.ban_watch import watch_bans
 from thinwire_coordinator.swarm.events import Event
 from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -57,6 +62,7 @@ from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -83,6 +89,10 @@ class CoordinatorSettings:
     """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
     keep: int | None = None
     """How many snapshots to keep; see `retention`."""
+    address: str | None = None
+    """HOST:PORT in invites; None: derived from `listen`."""
+    invite_file: Path | None = None
+    """Keep an invite for any number of nodes in this file."""
     http: str | None = None
     """Address of the page and the metrics; None: do not serve them."""
     http_may_move: bool = False
@@ -115,6 +125,7 @@ class Coordinator:
         self._workers = Workers()
         self._told_to_stop = threading.Event()
         self._lock: FileLock | None = None
+        self._access: AccessStore | None = None
         self._state: RunState | None = None
         self._swarm: Swarm | None = None
         self._upkeep: Upkeep | None = None
@@ -173,6 +184,8 @@ class Coordinator:
         self._lock = lock_state(folder)
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
+        open_key(folder / KEY_FILE)  # now, so that invites can be made while a large run is created
+        self._access = AccessStore(folder)
         if settings.http is not None:
             self._organizer = Organizer(Logins(secret))
             routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
@@ -247,8 +260,10 @@ class Coordinator:
         listen = self._settings.listen
         host, _, _ = listen.rpartition(":")
         bounds = _bounds(swarm.view.contract)
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, Everybody()), bounds)
+        assert self._access is not None
+        self._server = Server(swarm, door_of(swarm, swarm.state.key, self._access), bounds)
         bound = await self._server.start(listen)
+        self._tell_address(bound)
         self._exposition.listening(bound)
         if self._on_listening is not None:
             self._on_listening(bound)
@@ -267,6 +282,17 @@ class Coordinator:
             log.info("the organizer's panel is at %s/organizer; its secret is in %s", self._web.address, secret)
         self._tell_ready(f"{host}:{bound}", swarm.view.term.number)
 
+    def _tell_address(self, port: int) -> None:
+        """Store the address for invites, write the file with one, and log the address."""
+        settings = self._settings
+        assert self._access is not None
+        address = settings.address or address_for_invites(settings.listen, port)
+        self._access.settings.put(ADDRESS, address)
+        if settings.invite_file is not None:
+            keep_invite_file(settings.invite_file, self._access, settings.state_dir, time.time())
+        text = f"invites lead to {address}; make one: thinwire-coordinator invite --state-dir {settings.state_dir}"
+        tell(log, logging.INFO, "coordinator.invites", text, address=address)
+
     def _tell_ready(self, address: str, term: int) -> None:
         """Write the ready file and log that nodes can join."""
         page = self._web.address if self._web is not None else None
@@ -277,19 +303,22 @@ class Coordinator:
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run the upkeep until told to stop or until a failure."""
         assert self._swarm is not None
+        assert self._access is not None
         assert self._upkeep is not None
         loop = asyncio.get_running_loop()
         stopped = loop.create_task(stop.wait())
         upkeep = loop.create_task(self._upkeep.run())
+        bans = loop.create_task(watch_bans(self._swarm, self._access.bans))
         try:
-            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, self._swarm.failed)
+            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, self._swarm.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._swarm.failed, upkeep):
+            for end in (self._swarm.failed, upkeep, bans):
                 if end.done() and (error := end.exception()) is not None:
                     raise error
         finally:
             stopped.cancel()
             upkeep.cancel()
+            bans.cancel()
 
     async def _shutdown(self) -> None:
         self.readiness.ending = True
@@ -309,6 +338,8 @@ class Coordinator:
         await asyncio.get_running_loop().run_in_executor(None, self._workers.close)
         if self._state is not None:
             self._state.close()
+        if self._access is not None:
+            self._access.close()
         if self._lock is not None:
             self._lock.release()
 

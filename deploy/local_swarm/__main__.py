@@ -62,7 +62,7 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
         console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}")
         address = processes.start_coordinator(run_file)
         console.print(f"the page: {processes.page_url}")
-        processes.start_nodes(address)
+        processes.start_nodes()
         for line in processes.start_prometheus() if metrics else ():
             console.print(line)
         with grpc.insecure_channel(address) as channel:

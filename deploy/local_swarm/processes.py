@@ -167,6 +167,7 @@ class Processes:
         """Start the coordinator, wait until it is ready, and return its address."""
         command = ["thinwire-coordinator", "serve", "--run", str(run_file), "--state-dir", str(self.state_dir)]
         command += ["--listen", "127.0.0.1:0", "--wait-for", str(self._wanted), *JSON_LOG]
+        command += ["--invite-file", str(self.invite_file)]
         if self._metrics:
             command += ["--http", self._metrics[0]]
         self.coordinator = self._start("coordinator", command)
@@ -178,11 +179,16 @@ class Processes:
     def state_dir(self) -> Path:
         return self.folder / "coordinator"
 
-    def start_nodes(self, address: str) -> None:
+    @property
+    def invite_file(self) -> Path:
+        return self.folder / "invite"
+
+    def start_nodes(self) -> None:
         threads = max(1, (os.cpu_count() or 1) // self._wanted)
         for number in range(1, self._wanted + 1):
             name = f"node-{number}"
-            command = ["thinwire-node", "start", address, "--name", name, "--state-dir", str(self.folder / name)]
+            command = ["thinwire-node", "start", f"@{self.invite_file}", "--name", name]
+            command += ["--state-dir", str(self.folder / name)]
             command += ["--threads", str(threads), "--give-up-after", "30", *JSON_LOG]
             if self._metrics:
                 command += ["--metrics", self._metrics[number]]

@@ -102,14 +102,15 @@ class Swarm:
 
     def _start_coordinator(self, *more: str) -> None:
         command = ["thinwire-coordinator", "serve", "--state-dir", str(self.state), "--listen", self._address]
-        command += ["--wait-for", str(NODES), *JSON_LOG]
+        command += ["--wait-for", str(NODES), "--invite-file", str(self.folder / "invite"), *JSON_LOG]
         self._coordinator = self._start("coordinator", *command, *more)
         ready = self._coordinator.wait_until_ready(self.state)
         self._address = str(ready["address"])
         self._say(f"the coordinator listens on {self._address}; its page: {ready['page']}")
 
     def _start_node(self, name: str) -> None:
-        command = ["thinwire-node", "start", self._address, "--name", name, "--threads", "1", *JSON_LOG]
+        invite = f"@{self.folder / 'invite'}"
+        command = ["thinwire-node", "start", invite, "--name", name, "--threads", "1", *JSON_LOG]
         self._nodes[name] = self._start(name, *command, "--state-dir", str(self.folder / name))
 
     def _kill(self, process: Process) -> None:

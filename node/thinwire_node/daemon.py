@@ -29,6 +29,7 @@ from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.limits import RECEIPT_WAIT_S
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, task_of
@@ -42,7 +43,7 @@ RESYNCS_IN_VAIN_MAX = 5
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The settings of one node process."""
+    """The settings of one node process. invite: of the coordinator at `address`; None for one on this machine."""
 
     address: str
     state_dir: Path
@@ -51,6 +52,7 @@ class NodeSettings:
     give_up_after_s: float | None
     limits: ResourceLimits | None = None
     """What a contract may take of this machine. None: it is not checked."""
+    invite: Invite | None = None
 
 
 class GaveUp(LocalError):
@@ -118,7 +120,11 @@ class Node:
         settings = self.settings
         if self.machine is None:
             self.machine = RealMachine(
-                settings.address, settings.state_dir, settings.device, settings.options.cache_bytes
+                settings.address,
+                settings.state_dir,
+                settings.device,
+                settings.options.cache_bytes,
+                settings.invite,
             )
         self._now = self.machine.clocks.now
         self._state = self.machine.open_state()
@@ -246,6 +252,8 @@ class Node:
         addresses = self.settings.options.addresses
         self._fetcher = BlobFetcher(self._state.blobs, urls, exchange.blob, self._random, self.record, addresses)
         self._joined = True
+        if self.settings.invite is not None:
+            self._state.keep_invite(self.settings.invite)
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)

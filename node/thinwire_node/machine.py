@@ -26,6 +26,7 @@ from thinwire_node.training.trainer import Trainer
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
@@ -55,10 +56,19 @@ class Machine(Protocol):
 class RealMachine:
     """The machine that this process runs on.
 
-    device: as the volunteer named it. cache_bytes: see `NodeState`. Raises ConfigError if the device cannot be used."""
+    device: as the volunteer named it. cache_bytes: see `NodeState`. invite: see `Surroundings`. Raises ConfigError if
+    the device cannot be used."""
 
-    def __init__(self, address: str, state_dir: Path, device: str, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        address: str,
+        state_dir: Path,
+        device: str,
+        cache_bytes: int = CACHE_BYTES,
+        invite: Invite | None = None,
+    ) -> None:
         self._address = address
+        self._invite = invite
         self._state_dir = state_dir
         self._cache_bytes = cache_bytes
         self._cards = card_locks()  # held until this process ends
@@ -74,7 +84,7 @@ class RealMachine:
         return NodeState(self._state_dir, self._cache_bytes)
 
     def connect(self, kind: str, traffic: Traffic) -> Exchange:
-        return open_exchange(kind, Surroundings(self._address, self.clocks, traffic))
+        return open_exchange(kind, Surroundings(self._address, self.clocks, traffic, self._invite))
 
     async def make_work(
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None

@@ -54,6 +54,7 @@ FIELDS = {
     "place": "folder or address of the files",
     "reason": "the reason, for people",
     "received_bytes": "payload received, in bytes",
+    "refusal": "the reason in one word, as in operating.md",
     "replica_differs": "whether the reason is that the node's parameters differ from the coordinator's",
     "resyncs": "how often the node fetched its parameters again",
     "round": "the round's number, within the term",
@@ -68,6 +69,7 @@ FIELDS = {
     "steps": "number of steps of the whole run",
     "term": "the number of the coordinator's term (one life of its process)",
     "threads": "CPU threads",
+    "times": "how often it happened since the last line",
     "tokens": "tokens in counted contributions",
     "total_bytes": "disk space that the whole run will need, in bytes",
     "verdict": "suspected, lowered, cleared or banned",
@@ -83,6 +85,7 @@ COORDINATOR = {
     "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
     "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
     "coordinator.open_to_network": EventType("Other machines can reach the port, without encryption.", ("address",)),
+    "coordinator.invites": EventType("The address that invites hold.", ("address",)),
     "coordinator.listening": EventType("Nodes can join.", ("address", "page", "term")),
     "coordinator.certificate_renewed": EventType("The TLS certificate was replaced.", ("ends", "reason")),
     "coordinator.certificate_not_renewed": EventType(
@@ -126,6 +129,13 @@ COORDINATOR = {
     "coordinator.trust_changed": EventType(
         "The coordinator suspects a node, clears it, makes it a newcomer again, or bans it.",
         ("node_id", "name", "verdict", "cause", "reason"),
+    ),
+    "coordinator.join_refused": EventType(
+        "The coordinator refused a node that wanted to join; at most one line for each `refusal` every 10 seconds.",
+        ("node_id", "refusal", "reason", "times"),
+    ),
+    "coordinator.session_ended": EventType(
+        "The coordinator has ended a node's session, because the node is banned.", ("node_id", "name", "reason")
     ),
     "coordinator.not_counted": EventType("A contribution was refused.", ("node_id", "name", "reason")),
     "coordinator.samples_skipped": EventType(

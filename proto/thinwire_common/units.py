@@ -48,3 +48,19 @@ def human_count(count: float) -> str:
         if count >= 0.9995 * size:
             return f"{count / size:.3g}{unit}"
     return f"{count:.0f}"
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+"""Seconds in each unit of a duration."""
+DURATION_MAX_DAYS = 3650
+
+
+def parse_seconds(text: str) -> float:
+    """Read a duration such as 90s, 30m, 24h, 7d or 2w. Raises ValueError."""
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and unit in UNITS):
+        raise ValueError(f"{text!r} is not a duration, as in 30m, 24h or 7d")
+    seconds = int(number) * UNITS[unit]
+    if not 0 < seconds <= DURATION_MAX_DAYS * UNITS["d"]:
+        raise ValueError(f"{text!r} must be more than nothing, and at most ten years")
+    return float(seconds)

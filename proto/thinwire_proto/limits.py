@@ -29,6 +29,8 @@ DIAL_NEXT_S = ROUND_TRIP_MAX_S / 8
 """An address that has not answered after this time is joined by the next one (RFC 8305 recommends 250 ms)."""
 CHALLENGE_S = CALL_S
 """A node may take so long to answer the coordinator's challenge."""
+BANS_READ_S = ROUND_TRIP_MAX_S / 2
+"""Time between two looks at the bans that the organizer's commands have written."""
 READ_GRACE_S = ROUND_TRIP_MAX_S / 2
 """The coordinator still reads data that arrives so soon after the end of its round, to reply that it is late."""
 BACKOFF_FIRST_S = ROUND_TRIP_MAX_S / 4

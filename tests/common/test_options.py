@@ -32,6 +32,10 @@ def start(*given: str) -> StartOptions:
     return read_options(StartOptions, node.parser().parse_args(["start", *given]))
 
 
+def status(*given: str) -> StatusOptions:
+    return read_options(StatusOptions, coordinator.parser().parse_args(["status", *given]))
+
+
 def serve(*given: str) -> ServeOptions:
     return read_options(ServeOptions, coordinator.parser().parse_args(["serve", *given]))
 
@@ -41,10 +45,10 @@ def test_an_option_overrides_its_variable_which_overrides_the_default(
 ) -> None:
     assert start("a:1").micro_batch == 8
     monkeypatch.setenv("THINWIRE_MICRO_BATCH", "3")
-    monkeypatch.setenv("THINWIRE_COORDINATOR", "b:2")
+    monkeypatch.setenv("THINWIRE_INVITE", "b:2")
     monkeypatch.setenv("THINWIRE_NAME", "")  # counts as not set
-    assert (start().micro_batch, start().coordinator, start().name) == (3, "b:2", None)
-    assert (start("a:1", "--micro-batch", "5").micro_batch, start("a:1").coordinator) == (5, "a:1")
+    assert (start().micro_batch, start().invite, start().name) == (3, "b:2", None)
+    assert (start("a:1", "--micro-batch", "5").micro_batch, start("a:1").invite) == (5, "a:1")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
@@ -59,17 +63,17 @@ def test_the_error_for_a_bad_value_names_its_source(value: str, monkeypatch: pyt
 @pytest.mark.parametrize("address", ["localhost", "localhost:0", ":7700", "a:70000"])
 def test_a_bad_address_is_an_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"^HOST:PORT: '{address}' is not HOST:PORT, as in"):
-        start(address)
+        status(address)
     monkeypatch.setenv("THINWIRE_COORDINATOR", address)
     with pytest.raises(ConfigError, match=f"^THINWIRE_COORDINATOR: '{address}' is not HOST:PORT"):
-        start()
+        status()
+    with pytest.raises(ConfigError, match=f"^--address: '{address}' is not HOST:PORT"):
+        serve("--state-dir", "x", "--address", address)
 
 
 def test_a_missing_required_option_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^--state-dir is missing; or set THINWIRE_STATE_DIR$"):
         serve()
-    with pytest.raises(ConfigError, match=r"^HOST:PORT is missing; or set THINWIRE_COORDINATOR$"):
-        start()
 
 
 def test_a_log_format_that_does_not_exist_is_an_error_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

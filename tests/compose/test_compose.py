@@ -75,7 +75,7 @@ def clears(swarm: Swarm, *alerts: str) -> None:
 def faulty(swarm: Swarm, fault: str) -> str:
     """Start one more node, with a fault. Returns the name of its container."""
     script = f"{HERE}/faulty_node.py:/faulty_node.py:ro"
-    command = ("python", "/faulty_node.py", fault, "start", "coordinator:7700")
+    command = ("python", "/faulty_node.py", fault, "start", "@/invite/nodes")
     options = ("--no-deps", "--use-aliases", "--volume", script, "-d")
     settings = ("--state-slots=/state", "--metrics=0.0.0.0:7702")
     return swarm.compose("run", *options, "node", *command, *settings).split()[-1]

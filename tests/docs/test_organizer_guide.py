@@ -24,7 +24,7 @@ BLOCK = re.compile(
 )
 STEPS = 6
 SMALLER = {"--train-tokenizer 4096": "--train-tokenizer 320", "init ": f"init --steps {STEPS} "}
-LISTEN, REACHED, HERE = "0.0.0.0:7700", "HOST:7700", "127.0.0.1:7700"
+LISTEN, INVITE = "0.0.0.0:7700", "INVITE"
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -81,7 +81,7 @@ class Reader:
             write_texts(Path("my-texts"))
         elif words[0] == "thinwire-node":
             self._nodes += 1
-            self._start_node([word.replace(REACHED, HERE) for word in words], f"volunteer-{self._nodes}")
+            self._start_node(words, f"volunteer-{self._nodes}")
         elif role == "sh organizer background":
             at = words.index("--state-dir") + 1
             process = self._swarm.start("coordinator", *[word.replace(LISTEN, "127.0.0.1:0") for word in words])
@@ -91,7 +91,8 @@ class Reader:
 
     def _start_node(self, words: list[str], name: str) -> None:
         own = ("--state-dir", str(self._swarm.folder / name), "--name", name, "--threads", "1")
-        self._swarm.start(name, *[word.replace(HERE, self._swarm.address) for word in words], *own)
+        invite = self.said["invite"].splitlines()[-1]
+        self._swarm.start(name, *[word.replace(INVITE, invite) for word in words], *own)
 
     def _run(self, line: str) -> None:
         for long, short in SMALLER.items():
@@ -120,7 +121,7 @@ def test_the_guide_leads_to_a_model_that_transformers_opens(swarm: RealSwarm, mo
         else:
             for line in text.splitlines():
                 reader.type(role, line)
-    assert list(reader.said) == ["prepare", "init", "check", "status", "sample", "export", "verify"]
+    assert list(reader.said) == ["prepare", "init", "check", "invite", "status", "sample", "export", "verify"]
     assert "no errors" in reader.said["check"]
     assert reader.said["sample"].startswith("Once upon a time")
     assert "Once upon a time" in printed.getvalue()

@@ -46,7 +46,16 @@ class CrowdedCoordinator:
         run = run_text(100_000, rounds="min_contributions = 1")
         self.coordinator = swarm.coordinator(run, "--http", "127.0.0.1:0")
         self.address = swarm.ready["page"]
-        crowd = ["python", "-m", "bench.costs.light_members", swarm.address, "--members", str(MEMBERS), "--name", NAME]
+        crowd = [
+            "python",
+            "-m",
+            "bench.costs.light_members",
+            swarm.invitation,
+            "--members",
+            str(MEMBERS),
+            "--name",
+            NAME,
+        ]
         self.crowd = swarm.start("crowd", *crowd)
         until(lambda: self.status()["nodes"]["active"] == MEMBERS, "all members are active", self.crowd)
         until(lambda: self.status()["step"] >= 2, "some steps", self.crowd)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import grpc
-
 from support.raw_calls import in_session, join
 from support.real import RealSwarm
+from support.small import random_votes
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.codec import encode_votes
 from thinwire_proto.wire.rows import contribution_hash
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -21,19 +21,21 @@ ROUND = pb.Announcement.STATE_ROUND
 
 
 class RawNode:
-    """A node made of bare gRPC calls, so that a test can send any message."""
+    """Joins on construction, with the swarm's invite, and fetches the replica."""
 
     def __init__(self, swarm: RealSwarm, key: SecretKey | None = None) -> None:
-        self.channel = grpc.insecure_channel(swarm.address)
+        self._swarm = swarm
+        self.channel = swarm.channel()
         self.key = key or SecretKey()
         joined = self.join()
+        self.secret = joined.session
         self.stub = in_session(self.channel, joined.session)
         self.contract: Contract = parse_contract(joined.contract)
         (swarm.folder / "raw").write_bytes(b"".join(part.data for part in self.stub.Snapshot(pb.SnapshotRequest())))
         self.replica: Replica = load_replica(self.contract, swarm.folder / "raw")
 
     def join(self, **fields: Any) -> pb.JoinReply:
-        return join(SwarmStub(self.channel), self.key, **fields)
+        return join(SwarmStub(self.channel), self.key, self._swarm.token, **fields)
 
     def attend(self) -> Iterator[pb.Announcement]:
         return iter(self.stub.Attend(pb.AttendRequest()))
@@ -69,6 +71,11 @@ class RawNode:
         receipt: pb.Receipt = self.stub.Contribute(iter([pb.ContributionPart(header=header, data=payload)]), timeout=30)
         return receipt
 
+    def good_payload(self) -> bytes:
+        """A contribution that the coordinator counts."""
+        return encode_votes(random_votes(self.replica.layout, 32, 1), self.replica.layout)
+
 
 def opened(announcements: Iterator[pb.Announcement]) -> pb.Announcement:
+    """The next announcement of an open round."""
     return next(announcement for announcement in announcements if announcement.state == ROUND)

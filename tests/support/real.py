@@ -14,6 +14,7 @@ import grpc
 
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, left_with, start_installed
 from support.fork_server import can_fork, fork_server, run
+from thinwire_proto.identity.invite import Invite, parse_invite
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -68,15 +69,38 @@ class RealSwarm:
             more = ("--run", str(self.folder / "RUN.toml"), *more)
         command = [*_program("thinwire-coordinator", through), "serve"]
         command += ["--state-dir", str(self.state), "--listen", self.address, *JSON_LOG]
+        command += ["--invite-file", str(self.invite_file)]
         process = self.start("coordinator", *command, *more)
         self.ready = process.wait_until_ready(self.state, PATIENCE_S)
         self.address = self.ready["address"]
         return process
 
     def node(self, name: str, *more: str, through: tuple[str, ...] = ()) -> Process:
-        command = [*_program("thinwire-node", through), "start", self.address, "--name", name]
+        command = [*_program("thinwire-node", through), "start", self.invitation, "--name", name]
         command += ["--state-dir", str(self.folder / name), "--threads", "1", *JSON_LOG]
         return self.start(name, *command, *more)
+
+    @property
+    def invite_file(self) -> Path:
+        """An invite for any number of nodes, which the coordinator writes."""
+        return self.folder / "invite"
+
+    @property
+    def invitation(self) -> str:
+        """What a node is started with: the invite, or the address if no coordinator has written one."""
+        return f"@{self.invite_file}" if self.invite_file.exists() else self.address
+
+    @property
+    def invite(self) -> Invite:
+        return parse_invite(self.invite_file.read_text())
+
+    @property
+    def token(self) -> bytes:
+        return self.invite.token
+
+    def channel(self) -> grpc.Channel:
+        """A connection to the coordinator, for bare gRPC calls."""
+        return grpc.insecure_channel(self.address)
 
     def counted(self, name: str) -> int:
         """How often a node was counted since the coordinator started."""
@@ -86,7 +110,7 @@ class RealSwarm:
         return sorted(node.name for node in self.status().nodes if node.active)
 
     def status(self, *, fingerprint: bool = False) -> StatusReply:
-        with grpc.insecure_channel(self.address) as channel:
+        with self.channel() as channel:
             return SwarmStub(channel).Status(StatusRequest(fingerprint=fingerprint), timeout=10)
 
     def reached(self, step: int) -> None:

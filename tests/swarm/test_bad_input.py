@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.raw_node import RawNode, opened
 from support.real import END_S, RealSwarm, ended, ends_in_s, last_fingerprint, run_text, until
 from support.small import random_sized_votes, random_votes
 from thinwire_common.ready_file import READY_FILE
+from thinwire_proto.identity.keys import KEY_FILE
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import contribution_bytes_max, encode_votes
 from thinwire_proto.wire.negotiation import OLDEST_SERVED, PROTOCOL
@@ -164,7 +166,10 @@ def test_a_state_directory_of_another_run_is_refused_with_the_differences(swarm:
     assert ended(refused) == 1
     assert "schedule.learning_rate: 0.002 here, 0.003 there" in refused.text()
 
-    swarm.state = swarm.folder / "other"
+    other = swarm.folder / "other"  # a new run of the same organizer, who keeps the key
+    other.mkdir()
+    shutil.copy(swarm.state / KEY_FILE, other)
+    swarm.state = other
     swarm.coordinator(other_run(swarm).read_text())
     node = swarm.node("a")
     assert ended(node) == 1
@@ -210,7 +215,7 @@ def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealS
     assert "for 2 s (--give-up-after)" in node.text()
     nonsense = swarm.start("nonsense", "thinwire-node", "start", "localhost")
     assert ended(nonsense) == 1
-    assert "'localhost' is not HOST:PORT" in nonsense.text()
+    assert "'localhost' is neither an invite (twi1_…), nor @FILE with one, nor HOST:PORT" in nonsense.text()
 
 
 def test_a_waiting_node_joins_as_soon_as_its_coordinator_starts(swarm: RealSwarm) -> None:

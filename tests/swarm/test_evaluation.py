@@ -39,8 +39,8 @@ def prepared(swarm: RealSwarm) -> Path:
 
 def refused(swarm: RealSwarm, part: EvaluationPart, loss: float) -> grpc.Call:
     """The answer to a report of a node that was given no part."""
-    with grpc.insecure_channel(swarm.address) as channel:
-        stub = in_session(channel, join(SwarmStub(channel), SecretKey(), name="foreign").session)
+    with swarm.channel() as channel:
+        stub = in_session(channel, join(SwarmStub(channel), SecretKey(), swarm.token, name="foreign").session)
         with pytest.raises(grpc.RpcError) as error:
             stub.Evaluated(EvaluatedRequest(part=part, loss=loss), timeout=10)
         answer: grpc.Call = error.value  # type: ignore[assignment]

@@ -173,9 +173,11 @@ def test_wire_bytes_equal_the_kernels_count_on_the_link(tmp_path: Path) -> None:
         address = f"{hosts.coordinator.address}:7700"
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
         serve += ["--state-dir", str(tmp_path / "coordinator"), "--http", http, "--evaluate-every", "1000"]
+        serve += ["--invite-file", str(tmp_path / "invite")]
         coordinator = programs.start("coordinator", hosts.coordinator.inside(*serve))
         coordinator.wait_until_ready(tmp_path / "coordinator", START_S)
-        start = [str(BIN / "thinwire-node"), "start", address, "--state-dir", str(tmp_path / "node"), "--threads", "1"]
+        start = [str(BIN / "thinwire-node"), "start", f"@{tmp_path / 'invite'}", "--threads", "1"]
+        start += ["--state-dir", str(tmp_path / "node")]
         node = programs.start("node", hosts.nodes[0].inside(*start))
 
         def told(name: str, **labels: str) -> float:

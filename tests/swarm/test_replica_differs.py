@@ -18,8 +18,8 @@ async def test_one_flipped_bit_is_detected_and_the_node_resyncs(
     swarm: RealSwarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
-    settings = NodeSettings(swarm.address, swarm.folder / "node", "cpu", NodeOptions("flipped", 4, None), None)
-    node = Node(settings)
+    options = NodeOptions("flipped", 4, None)
+    node = Node(NodeSettings(swarm.address, swarm.folder / "node", "cpu", options, None, invite=swarm.invite))
     micro_batch = Trainer.micro_batch
     flipped_at: list[int] = []
 

@@ -49,13 +49,14 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
     with hosts_behind(LinkSpec(10, 100, 0.01), 2, False, 1, tmp_path) as hosts, Programs(tmp_path) as programs:
         address = f"{hosts.coordinator.address}:7700"
         serve = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(tmp_path / "RUN.toml"), "--listen", address]
-        serve += ["--state-dir", str(tmp_path / "coordinator")]
+        serve += ["--state-dir", str(tmp_path / "coordinator"), "--invite-file", str(tmp_path / "invite")]
         coordinator = programs.start("coordinator", hosts.coordinator.inside(*serve))
         coordinator.wait_until_ready(tmp_path / "coordinator", START_S)
 
         def start(name: str, host: Host) -> Process:
-            command = [str(BIN / "thinwire-node"), "start", address, "--name", name, "--threads", "1", *JSON_LOG]
-            return programs.start(name, host.inside(*command, "--state-dir", str(tmp_path / name)))
+            command = [str(BIN / "thinwire-node"), "start", f"@{tmp_path / 'invite'}", "--name", name, *JSON_LOG]
+            command += ["--threads", "1", "--state-dir", str(tmp_path / name)]
+            return programs.start(name, host.inside(*command))
 
         start("old", hosts.nodes[0])
         begun = when(programs, hosts.coordinator, address, "old", counted=6, step=BEHIND)

@@ -66,7 +66,7 @@ def test_log_metrics_terminal_and_status_agree_with_the_coordinator(swarm: RealS
     """Node `logged` is observed by HTTP and by its log, node `shown` on its terminal, and both by `status`."""
     coordinator = swarm.coordinator(RUN, "--wait-for", "2", "--http", "off")
     logged = swarm.node("logged", "--metrics", "0")
-    command = [str(BIN / "thinwire-node"), "start", swarm.address, "--name", "shown", "--threads", "1"]
+    command = [str(BIN / "thinwire-node"), "start", swarm.invitation, "--name", "shown", "--threads", "1"]
     shown = screen.start(*command, "--state-dir", str(swarm.folder / "shown"))
     try:
         screen.shows(lambda lines: re.search(r"^counted +[1-9]", "\n".join(lines), re.MULTILINE))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from thinwire_coordinator.access.bans import Ban
 from thinwire_coordinator.access.refusals import Denied
 from thinwire_proto.identity.keys import PublicKey
 
@@ -28,6 +30,11 @@ class Admits(Protocol):
 
         now: Unix time in seconds.
         """
+
+
+class Bans(Protocol):
+    def holding(self, now: float) -> Mapping[str, Ban]:
+        """The bans that hold, by node id. A worker calls this. now: Unix time in seconds."""
 
 
 class Everybody:

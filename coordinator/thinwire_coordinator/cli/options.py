@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator
 
 from thinwire_common.options import Address, Options, RemoteAddress, host_and_port, option
+from thinwire_coordinator.access.addresses import checked_address
 
 DEFAULT_ADDRESS = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"
@@ -54,6 +55,17 @@ class ServeOptions(RunStateOptions):
     run: Path | None = option("the run file; without it, the byte model is trained", None, metavar="RUN.toml")
     listen: Address = option(
         "address on which nodes join; port 0 picks a free port", DEFAULT_ADDRESS, metavar="HOST:PORT"
+    )
+    address: Annotated[str, AfterValidator(checked_address)] | None = option(
+        "where nodes find the coordinator, for its invites: the router's or the tunnel's address, if there is one",
+        None,
+        metavar="HOST:PORT",
+        shown="as --listen; for 0.0.0.0 and [::], this machine's address",
+    )
+    invite_file: Path | None = option(
+        "keep an invite for any number of nodes in this file, for programs that start nodes",
+        None,
+        metavar="FILE",
     )
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)

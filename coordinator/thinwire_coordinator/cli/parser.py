@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 from thinwire_common.options import add_options, add_version, read_options
+from thinwire_coordinator.cli.access_options import add_access_commands
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
 from thinwire_coordinator.cli.prepare import add_prepare
@@ -24,6 +25,8 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the swarm")
     add_options(serve, ServeOptions, *(name for name in ServeOptions.model_fields if name != "log_level"))
     serve.set_defaults(command=_serve)
+
+    add_access_commands(commands)
 
     ask = commands.add_parser("status", help="show the status of a running swarm")
     add_options(ask, StatusOptions, "coordinator")

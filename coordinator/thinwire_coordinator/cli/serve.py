@@ -26,6 +26,8 @@ def serve(options: ServeOptions) -> None:
         audit_every=options.audit_every,
         bodies=options.bodies,
         keep=options.keep,
+        address=options.address,
+        invite_file=options.invite_file,
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,
         ready_file=options.ready_file,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinwire_common.metrics import Definitions
+from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_proto.wire.reasons import Reason
 
 OUTCOMES = tuple(reason.value for reason in Reason if reason is not Reason.UNKNOWN)  # UNKNOWN answers only questions
@@ -179,6 +180,13 @@ COMPRESSION_RATIO = METRICS.gauge(
 # nodes
 NODES = METRICS.gauge("nodes", "Nodes known to this process. state: active, away.", "state", unit="{node}")
 NODES_CAME = METRICS.counter("nodes_came_total", "Number of times that a node became active.", unit="{node}")
+JOINS_REFUSED = METRICS.counter(
+    "joins_refused_total",
+    "Joins that the door refused, and sessions that it ended. reason: as docs/operating.md explains.",
+    "reason",
+    values=tuple(reason.value for reason in DoorReason),
+    unit="{join}",
+)
 NODES_WENT = METRICS.counter(
     "nodes_went_total",
     "Number of times that a node stopped being active. reason: left (it announced this), lost (it did not).",

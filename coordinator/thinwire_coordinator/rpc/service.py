@@ -33,7 +33,9 @@ from thinwire_coordinator.rpc.request_bounds import join_too_large
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.events import Fetched, JoinRefused, UpdateSent
+from thinwire_coordinator.swarm.feed import NotWanted
 from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.refusal_log import RefusalLog
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.trust.groups import group_of
@@ -71,6 +73,7 @@ class Service(SwarmServicer):
         self._door = door
         self._rules = rules or AdmissionRules(Bounds(swarm.view.contract.round.nodes_max))
         self._file_parts = asyncio.Semaphore(FILE_PARTS_MAX)
+        self._refusals = RefusalLog(swarm.driver.now)
 
     async def Hello(self, request: pb.HelloRequest, context: Context[Any, Any]) -> pb.HelloReply:
         if len(request.nonce) != NONCE_BYTES:
@@ -94,21 +97,26 @@ class Service(SwarmServicer):
         denied = await self._door.check(candidate, request.challenge, request.signature)
         if denied is not None:
             self._rules.join_failed(caller, self._swarm.view.now)
-            self._swarm.events.tell(JoinRefused(key.node_id, denied.reason))
+            self._note_refusal(key.node_id, denied)
             raise CallRefused(denied)
         await self._compare_contracts(request, context)
         await self._compare_heads(request, context)
         joined = self._swarm.members.join(key, name)
         if joined is None:
             text = f"the swarm is full, with {self._swarm.members.nodes_max} nodes"
-            self._swarm.events.tell(JoinRefused(key.node_id, DoorReason.FULL))
-            await deny(context, Denied(DoorReason.FULL, text))
+            full = Denied(DoorReason.FULL, text)
+            self._note_refusal(key.node_id, full)
+            await deny(context, full)
         member, secret = joined
         self._swarm.observer.joined(member.node_id, group_of(candidate.address))
         member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
         decision = await self._swarm.join(member, momentum, replica_step)
         return messages.join_reply(decision, self._swarm.view.contract.written, secret, protocol)
+
+    def _note_refusal(self, node_id: str, denied: Denied) -> None:
+        self._swarm.events.tell(JoinRefused(node_id, denied.reason))
+        self._refusals.note(node_id, denied)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self._member(context)
@@ -126,6 +134,7 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Attend", context), aclosing(self._swarm.attend(member)) as announcements:
             async for announcement in announcements:
                 yield messages.announcement(announcement)
+        _check_expelled(member)
 
     async def Contribute(
         self, request_iterator: AsyncIterator[pb.ContributionPart], context: Context[Any, Any]
@@ -156,7 +165,7 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Updates", context):
             while True:
                 try:
-                    async with self._swarm.feed.lend(step) as loan:
+                    async with self._swarm.feed.lend(step, lambda: member.expelled) as loan:
                         for part in loan.update.parts(self._swarm.feed.step):
                             self._counts(member).bytes_down += len(part)
                             yield part
@@ -165,6 +174,8 @@ class Service(SwarmServicer):
                                 raise CallRefused(Denied(DoorReason.SLOW, text))
                 except NotKept as error:
                     await context.abort(grpc.StatusCode.NOT_FOUND, str(error))  # it joins again for a snapshot
+                except NotWanted:
+                    break
                 del loan, part  # otherwise they stay in memory while this waits for the next update
                 step += 1
                 if step == self._swarm.feed.step:
@@ -172,6 +183,7 @@ class Service(SwarmServicer):
                         after_s = self._swarm.view.now - self._swarm.view.sealed_at
                         self._swarm.events.tell(UpdateSent(member.node_id, step - 1, after_s))
                     follows = True
+        _check_expelled(member)
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(context)
@@ -185,6 +197,7 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Snapshot", context):
             async for part in self._file(member, path, step, offset):
                 yield part
+        _check_expelled(member)
 
     async def Corpus(self, request: pb.CorpusRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(context)
@@ -192,6 +205,7 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Corpus", context):
             async for part in self._file(member, self._swarm.state.folder / "corpus.zst"):
                 yield part
+        _check_expelled(member)
 
     async def Blob(self, request: pb.BlobRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(context)
@@ -203,6 +217,7 @@ class Service(SwarmServicer):
         async with _one_at_a_time(member, "Blob", context):
             async for part in self._file(member, path, offset=request.offset):
                 yield part
+        _check_expelled(member)
 
     async def _file(self, member: Member, path: Path, step: int = 0, offset: int = 0) -> AsyncIterator[pb.FilePart]:
         """The parts of a file from `offset` on: at least one, even if no bytes are left."""
@@ -210,7 +225,7 @@ class Service(SwarmServicer):
             size = (await asyncio.to_thread(path.stat)).st_size
             file.seek(offset)
             part = pb.FilePart(size=size, step=step, offset=offset)
-            while True:
+            while member.expelled is None:
                 async with self._file_parts:
                     part.data = await asyncio.to_thread(file.read, FILE_PART_BYTES)
                     if not part.data and not part.size:
@@ -290,6 +305,12 @@ async def _payload(
     async for part in parts:
         counts.bytes_up += part.ByteSize()
         yield part.data
+
+
+def _check_expelled(member: Member) -> None:
+    """Say why, if a stream ends because the coordinator has ended the session."""
+    if member.expelled is not None:
+        raise CallRefused(member.expelled)
 
 
 @asynccontextmanager

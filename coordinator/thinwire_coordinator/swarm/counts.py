@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
+from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.round.machine import TIME_IS_UP
 from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.events import (
@@ -20,6 +21,7 @@ from thinwire_coordinator.swarm.events import (
     Event,
     Fetched,
     FingerprintCompared,
+    JoinRefused,
     NodeCame,
     NodeWent,
     PartJudged,
@@ -84,6 +86,8 @@ class Counts:
         """By the form that the codec chose."""
         self.dense_bytes = 0
         """Bytes that all-reducing whole gradients would have sent; it would have received as many."""
+        self.refused: Counter[DoorReason] = Counter()
+        """Calls of nodes that the door refused."""
         self.came = 0
         self.left = 0
         self.lost = 0
@@ -147,6 +151,8 @@ class Counts:
                 self.rounds_void[_end_of(event.why)] += 1
             case NodeCame():
                 self.came += 1
+            case JoinRefused():
+                self.refused[event.reason] += 1
             case NodeWent():
                 self.of(event.node_id).lost += event.lost
                 self.lost += event.lost

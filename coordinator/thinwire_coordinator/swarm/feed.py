@@ -40,6 +40,10 @@ EncodeUpdate = Callable[[int, bytes, bytes, bytes], EncodedUpdate]
 """Makes the messages of an update from its step, its canonical row, its body, and the signature of the row."""
 
 
+class NotWanted(Exception):
+    """The follower takes no more updates."""
+
+
 @dataclass
 class Loan:
     """An update that a follower holds. room: for it in the budget, unless the cache holds it anyway."""
@@ -86,6 +90,11 @@ class Feed:
             self.step += 1
             self._sealed.notify_all()
 
+    async def wake(self) -> None:
+        """Let each call that waits look at its `unwanted`."""
+        async with self._sealed:
+            self._sealed.notify_all()
+
     async def get(self, step: int) -> EncodedUpdate:
         """Return the update of a step; waits until it is sealed."""
         async with self._sealed:
@@ -93,10 +102,13 @@ class Feed:
         return self._recent.get(step) or await self._read(step)
 
     @asynccontextmanager
-    async def lend(self, step: int) -> AsyncIterator[Loan]:
-        """Lend the update of a step to a follower; waits until it is sealed, and until there is room for it."""
+    async def lend(self, step: int, unwanted: Callable[[], object] = lambda: None) -> AsyncIterator[Loan]:
+        """Lend the update of a step to a follower; waits until it is sealed, and until there is room for it. Raises
+        NotWanted as soon as `unwanted` is true at a `wake`."""
         async with self._sealed:
-            await self._sealed.wait_for(lambda: self.step > step)
+            await self._sealed.wait_for(lambda: self.step > step or unwanted())
+        if unwanted():
+            raise NotWanted
         update = self._recent.get(step)
         if update is not None:
             loan = Loan(update, lambda: step in self._recent, self._room.reservation(update.size))

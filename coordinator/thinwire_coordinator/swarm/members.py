@@ -11,6 +11,7 @@ import hashlib
 import random
 from dataclasses import dataclass, field
 
+from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity.keys import PublicKey
@@ -23,14 +24,23 @@ class NewestAnnouncement:
     def __init__(self) -> None:
         self._value: Announcement | None = None
         self._changed = asyncio.Event()
+        self._ended = False
 
     def put(self, announcement: Announcement) -> None:
         self._value = announcement
         self._changed.set()
 
-    async def get(self) -> Announcement:
+    def end(self) -> None:
+        """Let the reader stop."""
+        self._ended = True
+        self._changed.set()
+
+    async def get(self) -> Announcement | None:
+        """Wait for the next announcement; None at the end."""
         await self._changed.wait()
         self._changed.clear()
+        if self._ended:
+            return None
         assert self._value is not None
         return self._value
 
@@ -50,6 +60,7 @@ class Member:
     announcements: NewestAnnouncement | None = None  # set while the node attends
     calls: set[str] = field(default_factory=set)  # open calls of this session; at most one of each kind
     leaving: bool = False  # whether it has called Leave
+    expelled: Denied | None = None  # why the coordinator has ended this session
     heard: int = 0  # sequence number of its last call
     abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
 
@@ -82,9 +93,18 @@ class Members:
         member.session = _hashed(secret)
         member.calls = set()
         member.leaving = False
+        member.expelled = None
         self.by_session[member.session] = member
         self._hear(member)
         return member, secret
+
+    def expel(self, node_id: str, denied: Denied) -> Member | None:
+        """End a node's session. Returns the member, or None if the node has no session."""
+        member = self.by_id.get(node_id)
+        if member is None or self.by_session.pop(member.session, None) is None:
+            return None
+        member.expelled = denied
+        return member
 
     def of_secret(self, secret: str) -> Member | None:
         """The member whose newest session has this secret; records that the member made a call."""

@@ -7,8 +7,11 @@ round, and `assembly` puts all parts together.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 
+from thinwire_common.logs import tell
+from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.round.admission import ContributionClaim, why_drop_momentum
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt
@@ -26,6 +29,8 @@ from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.reasons import Reason
+
+log = logging.getLogger("thinwire.coordinator")
 
 
 class Swarm:
@@ -105,8 +110,8 @@ class Swarm:
             if before is not None and self.intake.current is before:
                 # the node came in the middle of a round and may still contribute in time
                 self._announcer.grant_and_announce([member.node_id])
-            while True:
-                yield await mine.get()
+            while (announcement := await mine.get()) is not None:
+                yield announcement
         finally:
             if member.announcements is mine:  # otherwise the node has opened a newer stream
                 member.announcements = None
@@ -121,6 +126,18 @@ class Swarm:
         self._presence.left(member)
         self.registry.leases.resume(member.node_id, trained_through)
         self.registry.leases.give_back(member.node_id)
+
+    async def expel(self, node_id: str, denied: Denied) -> None:
+        """End the session of a node, if it has one. Its open streams end, and its next call must be Join."""
+        member = self.members.expel(node_id, denied)
+        if member is None:
+            return
+        name, reason = member.name, denied.text
+        text = f"{name}: its session was ended: {reason}"
+        tell(log, logging.WARNING, "coordinator.session_ended", text, node_id=node_id, name=name, reason=reason)
+        if member.announcements is not None:
+            member.announcements.end()
+        await self.feed.wake()
 
     async def contribute(self, member: Member, claim: ContributionClaim, parts: AsyncIterator[bytes]) -> Receipt:
         """Receive a contribution and return its receipt, which may take until its round is over."""

@@ -27,6 +27,7 @@ class Job(Enum):
     FIND_RECEIPT = "find receipt"
     ADMIT_NODE = "admit node"
     """Decide whether an identity may join, and enrol it."""
+    READ_BANS = "read bans"
     READ_ROW = "read row"
     READ_UPDATE = "read update"
     READ_STATUS = "read status"
@@ -55,6 +56,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "seal": (Job.START, Job.WRITE_UPDATE, Job.WRITE_LEASES, Job.WRITE_VOID),
     "query": (
         Job.ADMIT_NODE,
+        Job.READ_BANS,
         Job.COUNT_SENT,
         Job.COMPARE_CATCH_UP,
         Job.FIND_RECEIPT,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from thinwire_common.options import Options, RemoteAddress, host_and_port, option
+from thinwire_common.options import Options, host_and_port, option
 from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
 from thinwire_node.storage.blob_cache import CACHE_BYTES
@@ -52,7 +52,13 @@ class StatusOptions(NodeStateOptions):
 
 
 class StartOptions(NodeStateOptions):
-    coordinator: RemoteAddress = option("where the coordinator listens", metavar="HOST:PORT", positional=True)
+    invite: str | None = option(
+        "the invite from the organizer, @FILE with it, or HOST:PORT of a coordinator on this machine",
+        None,
+        metavar="INVITE",
+        positional=True,
+        shown="the one that this state directory has joined with",
+    )
     device: str = option("auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE")
     name: str | None = option(
         "the node's name, shown to people",

@@ -21,6 +21,7 @@ from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
 from thinwire_node.resources import ResourceLimits
+from thinwire_node.storage.enrolment import choose, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 
 
@@ -29,9 +30,12 @@ def start(options: StartOptions) -> None:
     metrics = None if options.metrics is None else host_and_port(options.metrics, METRICS_HOST)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
+    given = read_destination(options.invite) if options.invite is not None else None
     with _logging(options) as terminal, _home(options) as (state_dir, name):
+        destination = choose(state_dir, given)
         settings = NodeSettings(
-            address=options.coordinator,
+            address=destination.address,
+            invite=destination.invite,
             state_dir=state_dir,
             device=options.device,
             options=NodeOptions(

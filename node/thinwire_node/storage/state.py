@@ -3,6 +3,7 @@
 Any file may be lost; the node then fetches or creates it again. It drops a momentum that has no `sent.json` beside it.
 
 identity.key              the node's secret key, created once; its id is the hash of the public key
+enrolment.json            the invite that the node joined with: see `enrolment`
 contract.json, corpus.zst the contract and the data file of the node's run
 head.json                 the newest sealed row that the node has seen
 replica.safetensors       the parameters, saved periodically
@@ -31,12 +32,14 @@ from torch import Tensor
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
+from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.parameters import save_tensors
 from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.task import DataSource, data_kind_of
 
@@ -120,6 +123,10 @@ class NodeState:
     def rename(self, passing: Path, name: str) -> None:
         """Move a temporary file to its name. It is synced to disk when this returns."""
         rename_synced(passing, self.path(name))
+
+    def keep_invite(self, invite: Invite) -> None:
+        """Keep an invite that the coordinator has accepted; see `enrolment`."""
+        enrolment.keep(self._folder, invite)
 
     def contract(self) -> Contract | None:
         """The contract of the run that this directory belongs to, or None. Raises ConfigError."""

@@ -1,0 +1,77 @@
+"""The file access.sqlite: who may take part in the run, apart from the ledger, so that it can be kept from others.
+
+The coordinator and the organizer's commands use the file at the same time, each by short transactions (WAL).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from thinwire_coordinator.access import schema
+from thinwire_proto.errors import MEND_DISK, LocalError
+from thinwire_proto.limits import LEDGER_BUSY_S
+
+FILE = "access.sqlite"
+
+
+class Database:
+    """A connection to the file. Raises LocalError if it cannot be opened; it is created if need be.
+
+    Any thread may use it, one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._turn = threading.RLock()
+        try:
+            path.touch(mode=0o600)  # addresses of volunteers are in it
+            self._db = sqlite3.connect(path, timeout=LEDGER_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            schema.prepare(self._db, str(path))
+        except (sqlite3.Error, OSError) as error:
+            raise LocalError(f"{path}: cannot be opened: {error}; {MEND_DISK}, or restore it from a copy") from None
+
+    def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement and return all its rows."""
+        return self._run(sql, values).fetchall()
+
+    def write(self, sql: str, *values: object) -> int:
+        """Run one statement that changes rows. Returns the number of changed rows."""
+        return self._run(sql, values).rowcount
+
+    def insert(self, sql: str, *values: object) -> int:
+        """Run an INSERT. Returns the number of the new row."""
+        return int(self._run(sql, values).lastrowid or 0)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run a block as one transaction. A block within another one belongs to that one."""
+        with self._turn:
+            if self._db.in_transaction:
+                yield
+                return
+            self._run("BEGIN IMMEDIATE", ())
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:  # SQLite may have rolled back by itself, as on a full disk
+                    self._run("ROLLBACK", ())
+                raise
+            self._run("COMMIT", ())
+
+    def close(self) -> None:
+        with self._turn:
+            self._db.close()
+
+    def _run(self, sql: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        with self._turn:
+            try:
+                return self._db.execute(sql, values)
+            except sqlite3.Error as error:
+                raise LocalError(f"{self.path}: cannot be read or written: {error}; {MEND_DISK}") from None

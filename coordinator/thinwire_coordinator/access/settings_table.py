@@ -1,0 +1,22 @@
+"""What a coordinator that runs tells the organizer's commands, which may run while it does not."""
+
+from __future__ import annotations
+
+from thinwire_coordinator.access.database import Database
+
+ADDRESS = "address"
+"""HOST:PORT in invites."""
+
+
+class SettingsTable:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def get(self, key: str) -> str | None:
+        for (value,) in self._db.execute("SELECT value FROM settings WHERE key = ?", key):
+            return str(value)
+        return None
+
+    def put(self, key: str, value: str) -> None:
+        if self.get(key) != value:
+            self._db.write("INSERT OR REPLACE INTO settings (key, value) VALUES (?, ?)", key, value)

@@ -1,0 +1,128 @@
+"""The commands that say who may join. They work on access.sqlite, whether or not the coordinator runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from thinwire_common.units import human_seconds, parse_seconds
+from thinwire_coordinator.access.invite_strings import make_invite, open_existing
+from thinwire_coordinator.access.invites import EXPIRES, OPEN_PER_ADDRESS
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.cli.access_tables import ban_facts, invite_facts, invites_table, node_facts, nodes_table
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.keys import NODE_ID_DIGITS
+
+ORGANIZER = "organizer"
+
+
+def run(name: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """Run one of the commands on a state directory. Raises ThinwireError."""
+    with closing(open_existing(folder)) as store:
+        COMMANDS[name](store, folder, arguments)
+
+
+def _invite(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    now = time.time()
+    uses_max = arguments.uses or (None if arguments.open else 1)
+    length_s = arguments.expires if "expires" in arguments else None if arguments.open else parse_seconds(EXPIRES)
+    record, invite = make_invite(
+        store,
+        folder,
+        now,
+        name=arguments.name,
+        address=arguments.address,
+        uses_max=uses_max,
+        per_address_max=arguments.per_address or (OPEN_PER_ADDRESS if arguments.open else None),
+        expires=None if length_s is None else now + length_s,
+    )
+    if arguments.json:
+        _print_json(invite_facts(record, now) | {"address": invite.address, "invite": str(invite)})
+        return
+    nodes = "any number of nodes" if uses_max is None else "one node" if uses_max == 1 else f"{uses_max} nodes"
+    end = "does not expire" if length_s is None else f"expires in {human_seconds(length_s)}"
+    print(f"invite {record.number}: for {nodes}, {end}, leads to {invite.address}")
+    if record.per_address_max is not None:
+        print(f"at most {record.per_address_max} nodes a day from one address")
+    print("a volunteer types: thinwire-node start INVITE, with this text as INVITE:")
+    print(invite)
+
+
+def _invites(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    now, found = time.time(), store.invites.all()
+    if arguments.json:
+        _print_json([invite_facts(record, now) for record in found])
+    else:
+        invites_table(found, now)
+
+
+def _revoke(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    now, number = time.time(), arguments.number
+    if store.invites.of(number) is None:
+        raise ConfigError(f"there is no invite {number}; `thinwire-coordinator invites` lists them")
+    banned = store.revoke(number, now, nodes=arguments.nodes, by=ORGANIZER)
+    if arguments.json:
+        _print_json({"number": number, "banned": banned})
+        return
+    stay = f"; {len(banned)} nodes banned" if arguments.nodes else "; nodes that enrolled with it stay (--nodes bans)"
+    print(f"invite {number} is revoked{stay}")
+
+
+def _nodes(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    now, found = time.time(), store.nodes.all()
+    bans = store.bans.holding(now)
+    if arguments.json:
+        _print_json([node_facts(record, bans.get(record.node)) for record in found])
+    else:
+        nodes_table(found, bans, now)
+
+
+def _ban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    now, node, length_s = time.time(), _node(store, arguments.node), arguments.length_s
+    ban = store.bans.ban(node, None if length_s is None else now + length_s, arguments.reason, ORGANIZER, now)
+    if arguments.json:
+        _print_json(ban_facts(ban))
+    else:
+        print(f"{node} is banned {'until you unban it' if length_s is None else f'for {human_seconds(length_s)}'}")
+
+
+def _unban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
+    node = _node(store, arguments.node)
+    if not store.bans.unban(node, arguments.reason, ORGANIZER, time.time()):
+        raise ConfigError(f"{node} is not banned")
+    if arguments.json:
+        _print_json({"node": node})
+    else:
+        print(f"{node} may join again")
+
+
+def _node(store: AccessStore, given: str) -> str:
+    """The id of an enrolled node from its first digits. Raises ConfigError."""
+    digits = given.lower()
+    found = store.nodes.beginning_with(digits) if digits else []
+    if len(found) > 1:
+        raise ConfigError(f"{len(found)} nodes have an id that begins with {given}; give more digits")
+    if not found and len(digits) == NODE_ID_DIGITS and store.bans.of(digits) is not None:
+        return digits  # the coordinator may have forgotten a node that was away for long, but not its ban
+    if not found:
+        raise ConfigError(f"no node has an id that begins with {given!r}; `thinwire-coordinator nodes` lists them")
+    return found[0]
+
+
+def _print_json(found: Any) -> None:
+    print(json.dumps(found, indent=2))
+
+
+COMMANDS: dict[str, Callable[[AccessStore, Path, argparse.Namespace], None]] = {
+    "invite": _invite,
+    "invites": _invites,
+    "revoke": _revoke,
+    "nodes": _nodes,
+    "ban": _ban,
+    "unban": _unban,
+}

@@ -1,0 +1,98 @@
+"""What a node keeps of its invite, in `enrolment.json` of its state directory, so that a later start needs none."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from thinwire_common.files import rename_synced
+from thinwire_common.options import host_and_port
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.invite import INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
+
+FILE = "enrolment.json"
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+FILE_MARK = "@"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The coordinator that a node connects to. invite: None: the one on this machine at `address`, in plain text."""
+
+    address: str
+    invite: Invite | None = None
+
+
+def read_destination(given: str) -> Destination:
+    """Read what the volunteer typed: an invite, @FILE with one, or HOST:PORT on this machine. Raises ConfigError."""
+    text = given.strip()
+    if text.startswith(FILE_MARK):
+        text = _text_of(Path(text.removeprefix(FILE_MARK)))
+    if text.startswith(PREFIX):
+        invite = parse_invite(text)
+        return Destination(invite.address, invite)
+    try:
+        host, port = host_and_port(text, port_min=1)
+    except ValueError:
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        raise ConfigError(
+            f"{shown!r} is neither an invite ({PREFIX}…), nor @FILE with one, nor HOST:PORT on this machine"
+        ) from None
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"{text}: an address alone works on this machine only ({LOOPBACK[0]}:{port}), because it does not say whom "
+            "to trust; ask the organizer for an invite, and run: thinwire-node start INVITE"
+        )
+    return Destination(text)
+
+
+def choose(folder: Path, given: Destination | None) -> Destination:
+    """The coordinator of a state directory: the given one, or the one that it belongs to. Raises ConfigError."""
+    kept = _read(folder)
+    if given is None:
+        if kept is None:
+            raise ConfigError(f"{folder}: this node has not enrolled yet; run: thinwire-node start INVITE")
+        return Destination(kept.address, kept)
+    if kept is None:
+        return given
+    if given.invite is None or given.invite.fingerprint != kept.fingerprint:
+        raise ConfigError(
+            f"{folder} belongs to the coordinator at {kept.address}; to take part in another run, give another "
+            "--state-dir"
+        )
+    return given
+
+
+def keep(folder: Path, invite: Invite) -> None:
+    """Keep an invite that the coordinator has accepted. Only the file's owner can read it."""
+    if _read(folder) == invite:
+        return
+    temporary = folder / f"{FILE}.part"
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"address": invite.address, "invite": str(invite)}, file)
+    rename_synced(temporary, folder / FILE)
+
+
+def _read(folder: Path) -> Invite | None:
+    path = folder / FILE
+    try:
+        return parse_invite(json.loads(path.read_text(encoding="utf-8"))["invite"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError):
+        raise ConfigError(f"{path}: cannot be read; remove it, and run: thinwire-node start INVITE") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(INVITE_LENGTH_MAX + 2).strip()
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"{FILE_MARK}{path}: cannot read the invite: {reason}") from None
+    if not text.startswith(PREFIX):
+        raise ConfigError(f"{FILE_MARK}{path}: there is no invite in this file; it begins with {PREFIX}")
+    return text

@@ -1,0 +1,180 @@
+"""Tests of the organizer's commands about invites, nodes and bans, on a state directory without a coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thinwire_coordinator.access.addresses import address_for_invites, checked_address, outgoing_host
+from thinwire_coordinator.access.invite_strings import keep_invite_file
+from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.settings_table import ADDRESS
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.cli.parser import parser
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.invite import parse_invite
+from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
+
+HERE = "127.0.0.1:7700"
+NOW = 1_790_000_000.0
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command on a state directory, and returns what it prints."""
+    open_key(tmp_path / KEY_FILE)
+
+    def command(name: str, *more: str) -> str:
+        arguments = parser().parse_args([name, "--state-dir", str(tmp_path), *more])
+        arguments.command(arguments)
+        return capsys.readouterr().out
+
+    return command
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AccessStore]:
+    with closing(AccessStore(tmp_path)) as opened:
+        opened.settings.put(ADDRESS, HERE)
+        yield opened
+
+
+def enrol(store: AccessStore, token: bytes, name: str = "ada", now: float = NOW) -> PublicKey:
+    key = SecretKey().public
+    assert store.admit(Candidate(key, token, name, "192.0.2.1"), now) is None
+    return key
+
+
+def test_the_invite_stands_alone_on_the_last_line(run: Run, store: AccessStore, tmp_path: Path) -> None:
+    shown = run("invite", "--name", "for ada", "--expires", "24h")
+    found = parse_invite(shown.splitlines()[-1])
+    assert (found.address, found.public_tls) == (HERE, False)
+    assert found.fingerprint == open_key(tmp_path / KEY_FILE).public.fingerprint
+    assert "for one node, expires in 24 hours" in shown
+    enrol(store, found.token, now=store.invites.all()[0].made)
+    listed: list[dict[str, Any]] = json.loads(run("invites", "--json"))
+    (facts,) = listed
+    assert (facts["number"], facts["name"], facts["uses"], facts["uses_max"]) == (1, "for ada", 1, 1)
+    assert (facts["state"], facts["expires"] - facts["made"]) == ("used_up", 24 * 3600)
+    assert found.token.hex() not in run("invites", "--json") + run("invites")
+
+
+def test_an_open_invite_has_other_limits(run: Run, store: AccessStore) -> None:
+    facts = json.loads(run("invite", "--open", "--address", "[2001:db8::1]:7700", "--json"))
+    assert parse_invite(facts["invite"]).address == facts["address"] == "[2001:db8::1]:7700"
+    assert (facts["uses_max"], facts["expires"], facts["per_address_max"]) == (None, None, 4)
+    facts = json.loads(run("invite", "--open", "--uses", "100", "--per-address", "9", "--expires", "2w", "--json"))
+    assert (facts["uses_max"], facts["expires"] - facts["made"], facts["per_address_max"]) == (100, 14 * 86400, 9)
+
+
+def test_nodes_are_listed_banned_and_unbanned(run: Run, store: AccessStore) -> None:
+    token = parse_invite(json.loads(run("invite", "--uses", "3", "--json"))["invite"]).token
+    keys = [enrol(store, token, name) for name in ("ada", "[red]bob")]
+    ada = keys[0].node_id
+    assert "[red]bob" in run("nodes")
+    listed = json.loads(run("nodes", "--json"))
+    assert {facts["node"]: facts["name"] for facts in listed} == {ada: "ada", keys[1].node_id: "[red]bob"}
+    assert (listed[0]["address"], listed[0]["invite"], listed[0]["ban"]) == ("192.0.2.1", 1, None)
+    ban = json.loads(run("ban", ada[:20], "--for", "30m", "--reason", "noise", "--json"))
+    assert (ban["node"], ban["until"] - ban["since"], ban["reason"], ban["count"]) == (ada, 1800, "noise", 1)
+    assert json.loads(run("nodes", "--json"))[0]["ban"] == ban
+    assert "30 minutes" in run("nodes")
+    assert "may join again" in run("unban", ada)
+    assert json.loads(run("revoke", "1", "--nodes", "--json"))["banned"] == [key.node_id for key in keys]
+    assert json.loads(run("invites", "--json"))[0]["state"] == "revoked"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("revoke", "7"), "there is no invite 7"),
+        (("ban", "abc"), "no node has an id that begins with 'abc'"),
+        (("ban", ""), "no node has an id"),
+        (("ban", "f" * 32), "no node has an id"),
+        (("unban", "f" * 32), "no node has an id"),
+    ],
+)
+def test_what_does_not_exist_is_named(run: Run, command: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run(*command)
+
+
+def test_too_few_digits_and_a_node_that_is_not_banned_are_errors(run: Run, store: AccessStore) -> None:
+    token = parse_invite(run("invite", "--uses", "17").splitlines()[-1]).token
+    nodes = sorted(enrol(store, token).node_id for _ in range(17))
+    twice = next(one[0] for one, other in pairwise(nodes) if one[0] == other[0])
+    with pytest.raises(ConfigError, match="give more digits"):
+        run("ban", twice)
+    with pytest.raises(ConfigError, match="is not banned"):
+        run("unban", nodes[0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--uses", "0"),
+        ("--uses", "x"),
+        ("--expires", "24"),
+        ("--expires", "0h"),
+        ("--expires", "99999999w"),
+        ("--address", "here"),
+        ("--address", "2001:db8::1:7700"),
+        ("--address", "a:0"),
+    ],
+)
+def test_a_bad_option_is_refused(run: Run, wrong: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        run("invite", *wrong)
+
+
+def test_without_a_coordinator_or_its_address_no_invite_is_made(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--address HOST:PORT"):
+        run("invite")
+    (tmp_path / KEY_FILE).unlink()
+    with pytest.raises(ConfigError, match="no coordinator has started here yet"):
+        run("invites")
+
+
+def test_the_invite_file_keeps_its_token_and_follows_the_address(store: AccessStore, tmp_path: Path) -> None:
+    file = tmp_path / "sub" / "invite"
+    assert keep_invite_file(file, store, tmp_path, NOW)
+    assert file.stat().st_mode & 0o077 == 0
+    first = parse_invite(file.read_text())
+    enrol(store, first.token)
+    assert not keep_invite_file(file, store, tmp_path, NOW)
+    assert parse_invite(file.read_text()) == first
+    store.settings.put(ADDRESS, "127.0.0.1:7711")
+    assert not keep_invite_file(file, store, tmp_path, NOW)
+    moved = parse_invite(file.read_text())
+    assert (moved.address, moved.token) == ("127.0.0.1:7711", first.token)
+    store.invites.revoke(1, NOW)
+    assert keep_invite_file(file, store, tmp_path, NOW)
+    assert parse_invite(file.read_text()).token != first.token
+
+
+def test_the_invite_file_replaces_no_other_file(store: AccessStore, tmp_path: Path) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("chapter one")
+    with pytest.raises(ConfigError, match="something else than an invite"):
+        keep_invite_file(file, store, tmp_path, NOW)
+    assert file.read_text() == "chapter one"
+    file.write_text("")
+    assert keep_invite_file(file, store, tmp_path, NOW)
+
+
+def test_the_address_in_invites_is_one_that_others_can_reach() -> None:
+    assert address_for_invites("127.0.0.1:0", 7700) == "127.0.0.1:7700"
+    assert address_for_invites("[::1]:0", 7) == "[::1]:7"
+    assert address_for_invites("localhost:7700", 7700) == "localhost:7700"
+    here = outgoing_host()
+    assert here not in ("0.0.0.0", "::")
+    for listen in ("0.0.0.0:7700", "[::]:7700"):
+        assert address_for_invites(listen, 7700) in (f"{here}:7700", f"[{here}]:7700")
+    assert checked_address("swarm.example.org:443") == "swarm.example.org:443"

@@ -1,0 +1,72 @@
+"""Tests of what a volunteer types, and of what a state directory keeps of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from thinwire_node.storage import enrolment
+from thinwire_node.storage.enrolment import Destination, choose, keep, read_destination
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.invite import Invite
+
+INVITE = Invite("swarm.example.org:7700", b"f" * 32, b"t" * 16)
+
+
+def test_an_invite_a_file_with_one_and_a_local_address_lead_to_a_coordinator(tmp_path: Path) -> None:
+    file = tmp_path / "invite"
+    file.write_text(f"{INVITE}\n")
+    for typed in (str(INVITE), f" {INVITE}\n", f"@{file}"):
+        assert read_destination(typed) == Destination(INVITE.address, INVITE)
+    for address in ("127.0.0.1:7700", "localhost:1", "[::1]:7700"):
+        assert read_destination(address) == Destination(address)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("localhost", "neither an invite"),
+        ("", "neither an invite"),
+        ("127.0.0.1:0", "neither an invite"),
+        ("swarm.example.org:7700", "ask the organizer for an invite"),
+        ("0.0.0.0:7700", "ask the organizer for an invite"),
+        (str(INVITE)[:-1], "incomplete or mistyped"),
+        ("@/nowhere/invite", "cannot read the invite: No such file"),
+        (f"@{__file__}", "there is no invite in this file"),
+    ],
+)
+def test_anything_else_is_refused_with_advice(typed: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_destination(typed)
+
+
+def test_a_state_directory_keeps_its_coordinator(tmp_path: Path) -> None:
+    given = Destination(INVITE.address, INVITE)
+    with pytest.raises(ConfigError, match="thinwire-node start INVITE"):
+        choose(tmp_path, None)
+    assert choose(tmp_path, given) == given
+    keep(tmp_path, INVITE)
+    assert choose(tmp_path, None) == given
+    assert (tmp_path / enrolment.FILE).stat().st_mode & 0o077 == 0
+
+    moved = dataclasses.replace(INVITE, address="swarm.example.org:7711", token=b"u" * 16)
+    assert choose(tmp_path, Destination(moved.address, moved)).invite == moved
+    keep(tmp_path, moved)
+    assert choose(tmp_path, None).invite == moved
+
+
+def test_another_coordinator_needs_another_state_directory(tmp_path: Path) -> None:
+    keep(tmp_path, INVITE)
+    other = dataclasses.replace(INVITE, fingerprint=b"g" * 32)
+    for given in (Destination(other.address, other), Destination("127.0.0.1:7700")):
+        with pytest.raises(ConfigError, match=r"belongs to the coordinator at swarm.example.org:7700.*--state-dir"):
+            choose(tmp_path, given)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"invite": 3}', '{"invite": "twi1_"}'])
+def test_a_damaged_enrolment_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / enrolment.FILE).write_text(text)
+    with pytest.raises(ConfigError, match=enrolment.FILE):
+        choose(tmp_path, None)

@@ -1,0 +1,194 @@
+"""Tests that the door refuses strangers, each for its own reason, and that the run goes on as if nobody had come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from support.raw_calls import hello, in_session, join
+from support.raw_node import RawNode, opened
+from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_proto.identity.invite import parse_invite
+from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.metadata import REASON
+from thinwire_proto.wire.negotiation import PROTOCOL
+from thinwire_proto.wire.service_pb2_grpc import SwarmStub
+
+DENIED, WAIT = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
+Answer = tuple[grpc.StatusCode, str, str]
+
+
+def answer(call: Callable[[], object]) -> Answer:
+    """(code, reason in one word, text) of a call that is refused."""
+    with pytest.raises(grpc.RpcError) as error:
+        call()
+    metadata: Any = error.value.trailing_metadata()
+    return error.value.code(), dict(metadata or ()).get(REASON, ""), error.value.details() or ""
+
+
+@pytest.fixture
+def stub(swarm: RealSwarm) -> Iterator[SwarmStub]:
+    swarm.coordinator(run_text(50))
+    with swarm.channel() as channel:
+        yield SwarmStub(channel)
+
+
+@pytest.fixture
+def store(swarm: RealSwarm, stub: SwarmStub) -> Iterator[AccessStore]:
+    """The access store of the coordinator that runs."""
+    with closing(AccessStore(swarm.state)) as opened_store:
+        yield opened_store
+
+
+def first_update(swarm: RealSwarm) -> int:
+    """The fingerprint of the parameters after one contribution, which is always the same."""
+    node = RawNode(swarm)
+    assert node.contribute(opened(node.attend()), node.good_payload()).outcome == pb.Receipt.OUTCOME_COUNTED
+    node.channel.close()
+    status = swarm.status(fingerprint=True)
+    assert status.step == 1
+    return status.fingerprint
+
+
+def refused_reasons(swarm: RealSwarm) -> list[str]:
+    """The reasons that the coordinator has logged."""
+    return [told["refusal"] for told in swarm.processes[0].events("coordinator.join_refused")]
+
+
+def test_tokens_that_admit_nobody_are_refused_and_the_run_goes_on(
+    swarm: RealSwarm, stub: SwarmStub, store: AccessStore, tmp_path: Path
+) -> None:
+    shutil.copytree(swarm.state, tmp_path / "quiet")  # the same run, to which no stranger comes
+    now = time.time()
+    store.invites.make(b"e" * 16, name="", now=now, expires=now)
+    used, revoked = (store.invites.make(token * 16, name="", now=now, uses_max=1) for token in (b"u", b"r"))
+    join(stub, SecretKey(), b"u" * 16)
+    assert json.loads(swarm.command("invites", "--json").stdout)[used.number - 1]["state"] == "used_up"
+    assert swarm.command("revoke", str(revoked.number)).returncode == 0
+    strangers = {b"": "no_invite", b"?": "unknown_token", b"x" * 16: "unknown_token", b"x" * 10_000: "unknown_token"}
+    strangers |= {b"e" * 16: "expired", b"u" * 16: "used_up", b"r" * 16: "revoked"}
+    key = SecretKey()
+    for token, reason in strangers.items():
+        code, found, text = answer(lambda: join(stub, key, token))  # noqa: B023 - called at once
+        assert (code, found) == (DENIED, reason)
+        assert text
+    assert refused_reasons(swarm) == ["no_invite", "unknown_token", "expired", "used_up", "revoked"]
+    assert store.nodes.of(key.public.node_id) is None
+
+    with real_swarm(tmp_path) as quiet:
+        quiet.state = tmp_path / "quiet"
+        quiet.coordinator()
+        assert first_update(swarm) == first_update(quiet)
+
+
+def test_a_proof_must_be_of_this_key_for_this_coordinator_and_fresh(swarm: RealSwarm, stub: SwarmStub) -> None:
+    key, other = SecretKey(), SecretKey()
+
+    def refused(fields: Any) -> tuple[grpc.StatusCode, str]:
+        request = pb.JoinRequest(**({"protocol": PROTOCOL, "name": "raw"} | fields))
+        return answer(lambda: stub.Join(request, timeout=10))[:2]
+
+    greeting = hello(stub)
+    right = prove(key, swarm.token, greeting)
+    wrong_key = right | {"public_key": other.public.data}
+    no_key = right | {"public_key": b""}
+    wrong_token = right | {"token": b"x" * 16}
+    elsewhere = prove(key, swarm.token, pb.HelloReply(public_key=other.public.data, challenge=greeting.challenge))
+    damaged = right | {"signature": bytes(64)}
+    for fields in (wrong_key, no_key, wrong_token, elsewhere, damaged):
+        assert refused(fields) == (DENIED, "bad_signature")
+    # the challenge is still good, because nobody has proved anything with it
+    assert stub.Join(pb.JoinRequest(protocol=PROTOCOL, name="raw", **right), timeout=10).session
+    assert refused(right) == (WAIT, "stale_challenge")  # a replay
+    made_up = prove(key, swarm.token, pb.HelloReply(public_key=greeting.public_key, challenge=b"c" * 40))
+    assert refused(made_up) == (WAIT, "stale_challenge")
+    assert refused_reasons(swarm) == ["bad_signature", "stale_challenge"]
+
+
+def test_a_challenge_of_an_earlier_life_of_the_coordinator_is_stale(swarm: RealSwarm, stub: SwarmStub) -> None:
+    key = SecretKey()
+    proof = prove(key, swarm.token, hello(stub))
+    swarm.processes[0].end(END_S)
+    swarm.coordinator()
+    with swarm.channel() as channel:
+        request = pb.JoinRequest(protocol=PROTOCOL, name="raw", **proof)
+        assert answer(lambda: SwarmStub(channel).Join(request, timeout=10))[:2] == (WAIT, "stale_challenge")
+
+
+def test_only_the_newest_session_counts(swarm: RealSwarm, stub: SwarmStub) -> None:
+    node = RawNode(swarm)
+    older = node.secret
+    node.join()
+    with swarm.channel() as channel:
+        for secret in (older, "", "?", "0" * 32):
+            calls = in_session(channel, secret)
+            code, _, text = answer(lambda: calls.Probe(pb.ProbeRequest(), timeout=10))  # noqa: B023 - called at once
+            assert (code, text) == (grpc.StatusCode.NOT_FOUND, "no such session: join again")
+
+
+def test_a_ban_ends_the_session_and_the_node_is_told_why_until_it_ends(swarm: RealSwarm, stub: SwarmStub) -> None:
+    node = RawNode(swarm)
+    rounds, updates = node.attend(), node.stub.Updates(pb.UpdatesRequest(from_step=0))
+    opened(rounds)
+    node_id = node.key.public.node_id
+    banned = swarm.command("ban", node_id[:16], "--for", "5h", "--reason", "it shouts", "--json")
+    assert json.loads(banned.stdout)["node"] == node_id
+    for stream in (rounds, updates):
+        code, reason, text = answer(lambda: list(stream))  # noqa: B023 - called at once
+        assert (code, reason) == (WAIT, "banned")
+        assert text == "this node is banned for 5 hours more: it shouts"
+    assert answer(lambda: node.stub.Probe(pb.ProbeRequest(), timeout=10))[0] == grpc.StatusCode.NOT_FOUND
+    assert answer(node.join)[:2] == (WAIT, "banned")
+    assert [told["node_id"] for told in swarm.processes[0].events("coordinator.session_ended")] == [node_id]
+    assert swarm.active() == []
+    assert swarm.command("unban", node_id).returncode == 0
+    assert node.join().session
+
+
+def test_a_node_keeps_its_place_without_its_invite(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(100_000))
+    made = json.loads(swarm.command("invite", "--expires", "1h", "--name", "for ada", "--json").stdout)
+    invite = parse_invite(made["invite"])
+    assert invite.address == swarm.address
+    folder = str(swarm.folder / "ada")
+    first = swarm.start("ada", "thinwire-node", "start", made["invite"], "--rounds", "1", "--state-dir", folder)
+    assert ended(first) == 0, first.text()
+    assert swarm.command("revoke", str(made["number"])).returncode == 0
+    again = swarm.start("ada", "thinwire-node", "start", "--rounds", "1", "--state-dir", folder)
+    assert ended(again) == 0, again.text()
+    (listed,) = json.loads(swarm.command("nodes", "--json").stdout)
+    assert (listed["invite"], listed["address"]) == (made["number"], "127.0.0.1")
+    assert "127.0.0.1" not in again.text().replace(swarm.address, "")
+
+    stranger = swarm.start("bob", "thinwire-node", "start", made["invite"], "--state-dir", str(swarm.folder / "bob"))
+    assert ended(stranger) == 1
+    assert "this invite was revoked; ask the organizer for a new one" in stranger.text()
+    assert "Traceback" not in stranger.text()
+    elsewhere = swarm.start("ada", "thinwire-node", "start", swarm.address, "--state-dir", folder)
+    assert ended(elsewhere) == 1
+    assert "belongs to the coordinator at" in elsewhere.text()
+
+
+def test_a_banned_node_waits_and_comes_back_by_itself(swarm: RealSwarm) -> None:
+    swarm.coordinator(run_text(100_000))
+    node = swarm.node("ada")
+    until(lambda: swarm.counted("ada") > 0, "it is counted", node)
+    (listed,) = json.loads(swarm.command("nodes", "--json").stdout)
+    assert swarm.command("ban", listed["node"], "--reason", "a test").returncode == 0
+    until(lambda: "a test" in node.text(), "it is told why", node)
+    assert node.running
+    before = swarm.counted("ada")
+    assert swarm.active() == []
+    assert swarm.command("unban", listed["node"]).returncode == 0
+    until(lambda: swarm.counted("ada") > before, "it is counted again", node)
