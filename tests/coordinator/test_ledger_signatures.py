@@ -160,7 +160,7 @@ def test_a_run_does_not_open_with_another_key_or_without_its_key(folder: Path) -
     path = folder / KEY_FILE
     right = path.read_bytes()
     path.write_bytes(SecretKey().data)
-    with pytest.raises(ConfigError, match=r"the rows of this run are signed by the key .* restore the one that signed"):
+    with pytest.raises(ConfigError, match=r"the rows of this run are signed by .*; restore the key that signed them"):
         open_state(folder)
     path.unlink()
     with pytest.raises(ConfigError, match=f"{KEY_FILE} is missing: .*restore it from a copy"):

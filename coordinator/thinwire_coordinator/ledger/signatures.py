@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from thinwire_coordinator.round.contributions import NodeSignature
-from thinwire_proto.errors import ConfigError, Damaged
+from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted
 
@@ -53,17 +53,13 @@ class Signatures:
         return int(self._execute("SELECT count(*) FROM rows").fetchone()[0]) if found is None else int(found)
 
     def adopt(self, key: PublicKey) -> None:
-        """Record the coordinator's key at its first start with one. Raises ConfigError if the ledger has another."""
-        known = self.coordinator
-        if known is None:
+        """Record the coordinator's key at its first start with one. Raises LedgerError if another is recorded."""
+        if (known := self.coordinator) is None:
             with self._transaction():
                 self._tell("signed_from", str(self.signed_from))
                 self._tell("coordinator_key", key.data.hex())
         elif known != key:
-            raise ConfigError(
-                f"the rows of this run are signed by the key {known.fingerprint.hex()[:16]}…, but this is the key "
-                f"{key.fingerprint.hex()[:16]}…; restore the one that signed them"
-            )
+            raise LedgerError("the ledger names another key of the coordinator")
 
     def record(self, step: int, counted: Sequence[Counted], signatures: RowSignatures) -> None:
         """Record the signatures of a row that is being appended. To be called inside the transaction."""

@@ -27,6 +27,7 @@ from torch import Tensor
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_common.logs import tell
 from thinwire_coordinator.ledger.bodies import Bodies, location_of
+from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
@@ -35,7 +36,7 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
-from thinwire_proto.identity.keys import KEY_FILE, SecretKey, open_key
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import DataSource, HeldOutSet, Task, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.codec import decode_update
@@ -271,22 +272,10 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
     if (sets := data.held_out_sets()) and (not read_only or ledger.is_copy):
         ledger.name_losses(sets[0].name)
-    key = None if read_only else _open_key(folder / KEY_FILE, ledger)
-    return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)
-
-
-def _open_key(path: Path, ledger: Ledger) -> SecretKey:
-    """Open or create the coordinator's key. Raises ConfigError if it is not the one that signed the run's rows."""
-    if ledger.signatures.coordinator is not None and not path.exists():
-        raise ConfigError(
-            f"{path} is missing: it signs the rows, and nodes know this run by it; restore it from a copy"
-        )
-    key = open_key(path)
-    try:
+    key = None if read_only else open_identity(folder)
+    if key is not None:
         ledger.signatures.adopt(key.public)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return key
+    return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)
 
 
 def _read_contract(path: Path) -> Contract:

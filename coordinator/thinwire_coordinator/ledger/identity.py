@@ -1,0 +1,42 @@
+"""The coordinator's key of a run: nodes know the run by it, and it signs the rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
+
+
+def open_identity(folder: Path) -> SecretKey:
+    """Open the key of the run in a state directory, or create one if no key has signed its rows yet.
+
+    Raises ConfigError if the key is missing or another than the one that signed them: nodes would refuse all rows.
+    """
+    path, known = folder / KEY_FILE, _key_that_signed(folder / "ledger.sqlite")
+    if known is None:
+        return open_key(path)
+    if not path.exists():
+        text = "is missing: it signs the rows, and nodes know this run by it; restore it from a copy"
+        raise ConfigError(f"{path} {text}")
+    key = open_key(path)
+    if key.public != known:
+        raise ConfigError(
+            f"{path} is the key {key.public.fingerprint.hex()[:16]}…, but the rows of this run are signed by "
+            f"{known.fingerprint.hex()[:16]}…; restore the key that signed them"
+        )
+    return key
+
+
+def _key_that_signed(ledger: Path) -> PublicKey | None:
+    """The key that a ledger names. None if there is none; whoever opens the ledger next says what is wrong with it."""
+    if not ledger.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT value FROM about WHERE key = 'coordinator_key'").fetchone()
+    except sqlite3.Error:
+        return None
+    return None if found is None else PublicKey(bytes.fromhex(found[0]))
