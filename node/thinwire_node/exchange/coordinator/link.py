@@ -251,7 +251,7 @@ def _size_of(path: Path) -> int:
 def _checked(
     coordinator: PublicKey, signature: bytes, row: Row, body: bytes, layout: TileLayout, demo: DemoSpec
 ) -> Update:
-    if not _is_genuine(coordinator, signature, row):
+    if not _is_genuine(coordinator, signature, row.hash):
         what = "is not signed by this coordinator's key" if signature else "is not signed"
         raise NotGenuine(f"the row of step {row.step} {what}")
     if hashlib.sha256(body).digest() != row.body_hash:
@@ -260,8 +260,8 @@ def _checked(
 
 
 @lru_cache(maxsize=8)  # a thousand simulated nodes in one process check the same rows
-def _is_genuine(coordinator: PublicKey, signature: bytes, row: Row) -> bool:
-    return coordinator.verifies(signature, statements.row(row.hash))
+def _is_genuine(coordinator: PublicKey, signature: bytes, row_hash: bytes) -> bool:
+    return coordinator.verifies(signature, statements.row(row_hash))
 
 
 @lru_cache(maxsize=2)  # and decode the same bytes
