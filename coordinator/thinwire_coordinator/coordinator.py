@@ -28,6 +28,7 @@ from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
+from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.signing import sign_older_rows
 from thinwire_coordinator.ledger.state_directory import (
@@ -62,7 +63,6 @@ from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.errors import MEND_DISK, ConfigError, Damaged, LedgerError, LocalError, ThinwireError
-from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -184,7 +184,7 @@ class Coordinator:
         self._lock = lock_state(folder)
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
-        open_key(folder / KEY_FILE)  # now, so that invites can be made while a large run is created
+        open_identity(folder)  # now, so that invites can be made while a large run is created
         self._access = AccessStore(folder)
         if settings.http is not None:
             self._organizer = Organizer(Logins(secret))
