@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from pathlib import Path
 
@@ -10,26 +11,47 @@ from fuzz.corpus import CORPUS
 from fuzz.parsers import fuzz
 from fuzz.target import FuzzFailure
 from fuzz.targets import all_targets
+from fuzz.wire.run import attack_coordinator
+
+PARTS = {"parsers": 0.45, "coordinator": 0.45, "node": 0.1}
+"""What is fuzzed, and its share of the time and of the inputs."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzzes everything that strangers send.")
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="default 1000000")
-    parser.add_argument("--minutes", type=float, default=60.0, help="at most; default 60")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="at most; default 1000000")
+    parser.add_argument("--minutes", type=float, default=10.0, help="at most; default 10")
     parser.add_argument("--seed", type=int, default=1, help="default 1")
-    parser.add_argument("--target", action="append", help="only this one; repeatable")
-    parser.add_argument("--keep", action="store_true", help=f"keep inputs that reach new code in {CORPUS.name}/")
-    parser.add_argument("--go-on", action="store_true", help="after a find")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this one; repeatable")
+    parser.add_argument("--target", action="append", help="of the parsers, only this one; repeatable")
+    parser.add_argument("--keep", action="store_true", help=f"keep inputs that reach something new in {CORPUS.name}/")
+    parser.add_argument("--go-on", action="store_true", help="after a find in a parser")
     arguments = parser.parse_args()
-    targets = [one for one in all_targets() if not arguments.target or one.name in arguments.target]
-    until, keep_in = time.monotonic() + 60 * arguments.minutes, Path(CORPUS) if arguments.keep else None
-    try:
-        summary = fuzz(targets, arguments.inputs, arguments.seed, until=until, keep_in=keep_in, go_on=arguments.go_on)
-    except FuzzFailure as error:
-        raise SystemExit(f"{error}\nthe seed was {arguments.seed}") from None
-    print(summary)
-    if summary.finds:
-        raise SystemExit(1)
+    parts = [part for part in PARTS if not arguments.part or part in arguments.part]
+    total, found = sum(PARTS[part] for part in parts), False
+    for part in parts:
+        share = PARTS[part] / total
+        until = time.monotonic() + 60 * arguments.minutes * share
+        found |= _run(part, round(arguments.inputs * share), until, arguments)
+    raise SystemExit(found)
+
+
+def _run(part: str, inputs: int, until: float, arguments: argparse.Namespace) -> bool:
+    """Run a part, print what happened, and return whether it found something."""
+    keep_in = CORPUS if arguments.keep else None
+    if part == "parsers":
+        targets = [one for one in all_targets() if not arguments.target or one.name in arguments.target]
+        try:
+            summary = fuzz(targets, inputs, arguments.seed, until=until, keep_in=keep_in, go_on=arguments.go_on)
+        except FuzzFailure as error:
+            print(f"{error}\nthe seed was {arguments.seed}")
+            return True
+        print(summary, flush=True)
+        return bool(summary.finds)
+    with tempfile.TemporaryDirectory(prefix="thinwire-fuzz-") as folder:
+        attacked = attack_coordinator(Path(folder), inputs, arguments.seed, until=until, keep_in=keep_in)
+    print(attacked, flush=True)
+    return attacked.found
 
 
 if __name__ == "__main__":

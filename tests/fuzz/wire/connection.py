@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._room_here = 65535
         self._waiting: deque[tuple[int, bytes]] = deque()
         self.closed = asyncio.get_running_loop().create_future()
-        self.sent_bytes = 0
+        self._unsent: list[bytes] = []
 
     @classmethod
     async def open(cls, host: str, port: int, context: ssl.SSLContext | None = None) -> Connection:
@@ -69,9 +69,15 @@ class Connection(asyncio.Protocol):
         return len(self._calls)
 
     def write(self, data: bytes) -> None:
+        """Send at the end of this turn of the loop, together with all else that is written in it."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(data)
+
+    def _flush(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self.sent_bytes += len(data)
-            self._transport.write(data)
+            self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     def call(
         self, headers: bytes, body: list[bytes], *, ends: bool = True, heard: Callable[[bytes], None] | None = None
