@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,9 @@ from fuzz.mutations import damage_bytes
 from fuzz.parsers import fuzz
 from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
 from fuzz.targets import all_targets
+from fuzz.wire.calls import REQUESTS
+from fuzz.wire.run import WireSummary, attack_coordinator
+from fuzz.wire.tally import Tally
 from thinwire_proto.errors import PayloadError
 
 TARGETS = all_targets()
@@ -109,3 +113,20 @@ def test_a_find_ends_a_run_unless_it_shall_go_on() -> None:
 
 def test_a_refusal_is_not_a_failure() -> None:
     assert not try_one_traced(replace(TARGETS[0], read=refuse), b"x").read
+
+
+def test_a_coordinator_withstands_a_short_attack(tmp_path: Path) -> None:
+    """Over real sockets. `make fuzz` takes longer."""
+    summary = attack_coordinator(tmp_path, 3000, seed=3)
+    assert not summary.found, str(summary)
+    assert summary.tally.inputs >= 3000
+    assert {label for label, _ in summary.tally.answers} >= {*REQUESTS, "path", "headers", "pieces", "frames", "http"}
+    assert summary.rss_bytes
+
+
+def test_finds_over_the_wire_are_told() -> None:
+    tally = Tally()
+    tally.answered("Join", 2, "Unexpected <class 'KeyError'>: 1", b"x")
+    tally.answered("Join", 5, "no such session", b"y")
+    assert list(tally.finds) == ["Join: UNKNOWN: Unexpected <class 'KeyError'>: 1"]
+    assert WireSummary(tally).found

@@ -123,7 +123,9 @@ class Guard(grpc.aio.ServerInterceptor):
             call = _GuardedCall(handler, requests, context, bytes_max, self._patience, self._silent.open(caller))
             lasts_s = self._patience.call_s if caller.node_id is None else None
             try:
-                await asyncio.wait_for(call.serve(), lasts_s)
+                serving = asyncio.ensure_future(call.serve())
+                serving.add_done_callback(_look_at)
+                await asyncio.wait_for(serving, lasts_s)
             except CallRefused as refused:
                 denied = refused.denied
             except asyncio.TimeoutError:
@@ -162,7 +164,8 @@ class _GuardedCall:
         silence: Silence,
     ) -> None:
         self._handler = handler
-        self._requests = aiter(requests)
+        self._requests = requests
+        self._messages: AsyncIterator[bytes] | None = None  # gRPC's iterator must be awaited once it exists
         self._context = context
         self._bytes_max = bytes_max
         self._patience = patience
@@ -215,7 +218,8 @@ class _GuardedCall:
     async def _read(self, patience_s: float) -> Any:
         """The next message, parsed. Raises StopAsyncIteration after the last one. Ends the call if it is not right."""
         try:
-            data = await asyncio.wait_for(self.silence.until(anext(self._requests)), patience_s)
+            self._messages = self._messages or aiter(self._requests)
+            data = await asyncio.wait_for(self.silence.until(anext(self._messages)), patience_s)
         except asyncio.TimeoutError:
             text = f"no message came for {patience_s:g} s"
             await _abort(self._context, grpc.StatusCode.DEADLINE_EXCEEDED, Denied(DoorReason.SLOW, text))
@@ -227,6 +231,12 @@ class _GuardedCall:
         except DecodeError:
             denied = Denied(DoorReason.MALFORMED, UNREADABLE)
             await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
+
+
+def _look_at(serving: asyncio.Future[None]) -> None:
+    """Else asyncio logs an error that comes after the peer has cancelled the call."""
+    if not serving.cancelled():
+        serving.exception()
 
 
 async def _abort(context: Context[Any, Any], code: grpc.StatusCode, denied: Denied) -> NoReturn:

@@ -12,15 +12,18 @@ from random import Random
 
 from fuzz import corpus
 from fuzz.wire import strays
-from fuzz.wire.calls import Call, right
+from fuzz.wire.calls import Call, messages_in, right
 from fuzz.wire.connection import Answer, Connection
 from fuzz.wire.inputs import Inputs
-from fuzz.wire.session import ANSWER_S, NotJoined, Session
+from fuzz.wire.session import ANSWER_S, OK, NotJoined, Session
 from fuzz.wire.tally import Tally
+from thinwire_proto.wire import service_pb2 as pb
 
-CONNECTIONS = 4
-WORKERS_EACH = 40
+CONNECTIONS = 8
+WORKERS_EACH = 22
+"""A coordinator takes 32 streams on a connection, and a cancelled one counts for a while."""
 JOINERS = 3
+JOINS_EACH = 20
 STRAYS = 4
 LONG_S = 0.1
 """Calls without an end of their own are cancelled after this time."""
@@ -28,16 +31,19 @@ LONG_S = 0.1
 
 @dataclass
 class Place:
-    """Where the coordinator listens. context: for TLS; None: plain text."""
+    """Where the coordinator listens. token: of an invite. context: for TLS; None: plain text."""
 
     host: str
     port: int
     http_port: int | None
+    token: bytes
     context: ssl.SSLContext | None = None
     http_context: ssl.SSLContext | None = None
 
-    async def connect(self) -> Connection:
-        return await Connection.open(self.host, self.port, self.context)
+    async def connect(self, rng: Random | None = None) -> Connection:
+        """rng: chooses an address of loopback to come from, because calls are counted by address."""
+        own = f"127.{rng.randrange(1, 255)}.{rng.randrange(255)}.{rng.randrange(1, 255)}" if rng is not None else None
+        return await Connection.open(self.host, self.port, self.context, own)
 
 
 class Attack:
@@ -91,7 +97,7 @@ class Attack:
 
     async def _open(self) -> Connection | None:
         try:
-            return await self._place.connect()
+            return await self._place.connect(self._inputs.rng)
         except OSError as error:
             self._alive = False
             self.tally.find("connection", f"the coordinator cannot be reached: {error}")
@@ -110,14 +116,14 @@ class Attack:
             if not call.long:
                 self.tally.find(f"{call.label}: no answer", f"in {ANSWER_S:g} s: {message.hex()}")
         answer = await future
-        self.tally.answered(call.label, answer.status, answer.text, message)
+        self.tally.answered(_label(call, answer), answer.status, answer.text, message)
         if self._inputs.learn(method, message, answer) and self._keep_in is not None:
             self.tally.kept += corpus.keep(f"wire {method}", message, self._keep_in)
         return answer
 
     async def _joins(self, session: Session) -> None:
-        """Join with a right proof, and all else damaged."""
-        connection = await self._open()
+        """Join with a right proof, and all else damaged; a few times from each address, since failures are counted."""
+        connection, joins = await self._open(), 0
         while connection is not None and self._goes_on:
             if not connection.usable:
                 connection.close()
@@ -134,6 +140,10 @@ class Attack:
             self.tally.counted("Hello", "OK")
             message = self._inputs.damaged_join(request)
             await self._send(connection, right("Join", message, scheme=session.scheme), "Join", message)
+            joins += 1
+            if joins % JOINS_EACH == 0:
+                connection.close()
+                connection = await self._open()
         if connection is not None:
             connection.close()
 
@@ -144,3 +154,13 @@ class Attack:
             stray = make(rng)
             outcome = await strays.send(self._place.host, port, context if stray.in_tls else None, stray)
             self.tally.answered(stray.label, None, outcome, stray.data)
+
+
+def _label(call: Call, answer: Answer) -> str:
+    """What an answer is counted under: the call, and the reason in a receipt."""
+    received = messages_in(answer.data) if call.label == "Contribute" and answer.status == OK else []
+    if not received:
+        return call.label
+    return (
+        f"receipt {pb.Receipt.Reason.Name(pb.Receipt.FromString(received[0]).reason).removeprefix('REASON_').lower()}"
+    )

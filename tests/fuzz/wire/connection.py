@@ -53,10 +53,14 @@ class Connection(asyncio.Protocol):
         self._unsent: list[bytes] = []
 
     @classmethod
-    async def open(cls, host: str, port: int, context: ssl.SSLContext | None = None) -> Connection:
+    async def open(
+        cls, host: str, port: int, context: ssl.SSLContext | None = None, own_host: str | None = None
+    ) -> Connection:
+        """own_host: the address to connect from; there are many on loopback."""
         loop = asyncio.get_running_loop()
         name = "thinwire-coordinator" if context is not None else None
-        _, connection = await loop.create_connection(cls, host, port, ssl=context, server_hostname=name)
+        own = (own_host, 0) if own_host is not None else None
+        _, connection = await loop.create_connection(cls, host, port, ssl=context, server_hostname=name, local_addr=own)
         connection.write(frames.greeting())
         return connection
 

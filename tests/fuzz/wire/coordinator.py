@@ -13,7 +13,7 @@ from deploy.local_swarm.processes import Process
 from support.real import RealSwarm, real_swarm, run_text
 
 NODES_MAX = 96
-CONTRIBUTING, SILENT = 12, 4
+CONTRIBUTING, SILENT = 32, 4
 """Sessions of the fuzzer that attend. A round opens when all of them attend, and needs more contributions than those of
 the ones that contribute, so that every round is void, and all inputs meet the same parameters."""
 ROUNDS = f"""
@@ -34,6 +34,7 @@ class Victim:
     host: str
     port: int
     http_port: int | None
+    token: bytes
 
     @property
     def alive(self) -> bool:
@@ -73,9 +74,9 @@ def _status_bytes(process: Process, key: str) -> int:
 def victim(folder: Path) -> Iterator[Victim]:
     """Start a coordinator of a tiny model. It ends with the context."""
     with real_swarm(folder) as swarm:
-        text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", "length_ms = 300")
+        text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", "length_ms = 1000")
         process = swarm.coordinator(text, through=("unlimited_coordinator.py",))
         host, _, port = swarm.address.rpartition(":")
         page = str(swarm.ready.get("page") or "")
         http = page.rstrip("/").rpartition(":")[2]
-        yield Victim(swarm, process, host, int(port), int(http) if http.isdecimal() else None)
+        yield Victim(swarm, process, host, int(port), int(http) if http.isdecimal() else None, swarm.token)

@@ -23,8 +23,9 @@ HONEST = 3
 WARM_UP_INPUTS = 2000
 GROWTH_BYTES_MAX = 128 << 20
 """How much larger the coordinator's memory may be after the run than after the first inputs."""
-FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE})
-"""What may become of an honest contribution: there are too few for an update, and a busy round may be over."""
+FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE, pb.Receipt.REASON_SUSPECTED})
+"""What may become of an honest contribution: there are too few for an update, a busy round may be over, and the votes
+of a newcomer may have no weight yet."""
 
 
 @dataclass
@@ -61,16 +62,16 @@ async def _attack(
     attacked: Victim, folder: Path, inputs_max: int, seed: int, until: float, keep_in: Path | None
 ) -> WireSummary:
     rng, summary, began = Random(seed), WireSummary(), time.monotonic()
-    place = Place(attacked.host, attacked.port, attacked.http_port)
-    own = await place.connect()
-    sessions = [await _joined(own) for _ in range(CONTRIBUTING + SILENT)]
-    for session in sessions:
-        session.attend(own)
-    replica = await _replica(own, sessions[0], folder)
+    place = Place(attacked.host, attacked.port, attacked.http_port, attacked.token)
+    own = [await place.connect(rng) for _ in range(CONTRIBUTING + SILENT)]
+    sessions = [await _joined(one, place.token) for one in own]
+    for session, one in zip(sessions, own, strict=True):
+        session.attend(one)
+    replica = await _replica(own[0], sessions[0], folder)
     while not sessions[0].announced.nonces:
         await asyncio.sleep(0.05)
     inputs = Inputs(rng, sessions[:CONTRIBUTING], replica, b"http")
-    joining = [Session(SecretKey(rng.randbytes(32)), b"", b"http") for _ in range(JOINERS)]
+    joining = [Session(SecretKey(rng.randbytes(32)), place.token, b"http") for _ in range(JOINERS)]
     await _honest(place, inputs, replica, summary, "before")
     for part in (min(WARM_UP_INPUTS, inputs_max), inputs_max):
         attack = Attack(place, inputs, joining, until=until, inputs_max=part, keep_in=keep_in)
@@ -88,12 +89,13 @@ async def _attack(
     if growth > GROWTH_BYTES_MAX:
         summary.problems.append(f"the coordinator's memory grew by {growth / 1e6:.0f} MB")
     summary.problems += [f"its log says: {line}" for line in attacked.complaints()]
-    own.close()
+    for one in own:
+        one.close()
     return summary
 
 
-async def _joined(connection: Connection) -> Session:
-    session = Session(SecretKey(), b"", b"http")
+async def _joined(connection: Connection, token: bytes) -> Session:
+    session = Session(SecretKey(), token, b"http")
     await session.join(connection)
     return session
 
@@ -120,17 +122,17 @@ async def _file(connection: Connection, session: Session) -> bytes:
 async def _honest(place: Place, inputs: Inputs, replica: Replica, summary: WireSummary, when: str) -> None:
     """Three honest nodes join, ask for the status, and contribute. What does not work is a problem."""
     for number in range(HONEST):
-        connection = await place.connect()
+        connection = await place.connect(inputs.rng)
         try:
-            await _one_honest(connection, inputs, replica)
+            await _one_honest(connection, place.token, inputs, replica)
         except (asyncio.TimeoutError, AssertionError, IndexError) as error:
             summary.problems.append(f"{when} the attack, honest node {number}: {type(error).__name__} {error}")
         finally:
             connection.close()
 
 
-async def _one_honest(connection: Connection, inputs: Inputs, replica: Replica) -> None:
-    session = await _joined(connection)
+async def _one_honest(connection: Connection, token: bytes, inputs: Inputs, replica: Replica) -> None:
+    session = await _joined(connection, token)
     status = await called(connection, "Status", b"")
     assert status.status == OK, f"Status: {status}"
     assert pb.StatusReply.FromString(messages_in(status.data)[0]).steps == 1000, "Status"

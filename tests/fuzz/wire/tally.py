@@ -26,7 +26,7 @@ class Tally:
         return self.answers.total()
 
     def answered(self, label: str, status: int | None, text: str, sent: bytes) -> None:
-        outcome = NAMES.get(status, str(status)) if status is not None else text or "closed"
+        outcome = NAMES.get(status, str(status)) if status is not None else text.split(":", maxsplit=1)[0] or "closed"
         self.answers[label, outcome] += 1
         if status == UNKNOWN or any(sign in text for sign in OF_PYTHON):
             self.find(f"{label}: {outcome}: {text[:60]}", f"{text[:300]}: from {sent[:2000].hex()}")
