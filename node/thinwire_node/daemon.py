@@ -37,6 +37,8 @@ from thinwire_proto.task import DataSource, task_of
 log = logging.getLogger("thinwire.node")
 
 OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
+NAME_DIGITS = 8
+"""Digits of the id of a node without a name; the coordinator shows as many."""
 RESYNCS_IN_VAIN_MAX = 5
 """Resyncs without progress in between. After more of them the node gives up."""
 
@@ -93,6 +95,11 @@ class Node:
     def node_id(self) -> str | None:
         """The node's id, or None while no state directory is open."""
         return self._state.node_id if self._state is not None else None
+
+    @property
+    def name(self) -> str:
+        """The name that the volunteer chose, or the first digits of the node's id."""
+        return self.settings.options.name or (self.node_id or "")[:NAME_DIGITS]
 
     @property
     def holds_state(self) -> bool:
@@ -241,7 +248,7 @@ class Node:
     async def _join(self, exchange: Exchange) -> tuple[Work, int]:
         """Join and fetch missing data and parameters. Returns the work and the number of sealed steps."""
         assert self._state is not None
-        name = self.settings.options.name
+        name = self.name
         held = self.work.replica if self.work and self.work.replica else self._replica
         replica_step = held.step if held else None
         applicant = Applicant(self._state.key, name, self.contract, self._state.head, replica_step, self._momentum())

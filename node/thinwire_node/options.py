@@ -12,9 +12,9 @@ from thinwire_node.storage.blob_cache import CACHE_BYTES
 class NodeOptions:
     """The options of one node.
 
-    name: shown to people. micro_batch: maximum samples in a micro-batch. rounds: the node leaves after this many
-    counted contributions; None: it stays until the run is complete. cache_bytes: bound on the blobs that it keeps.
-    addresses: the addresses of a contract that it may read."""
+    name: shown to people; empty: the first digits of the node's id. micro_batch: maximum samples in a micro-batch.
+    rounds: the node leaves after this many counted contributions; None: it stays until the run is complete.
+    cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read."""
 
     name: str
     micro_batch: int

@@ -64,7 +64,7 @@ class StartOptions(NodeStateOptions):
         "the node's name, shown to people",
         None,
         metavar="NAME",
-        shown="the machine's name, or node-N in state slot N",
+        shown="the first digits of its id, or node-N in state slot N",
     )
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
     micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)

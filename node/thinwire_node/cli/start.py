@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +58,7 @@ def _bytes(text: str | None) -> int | None:
 def _home(options: StartOptions) -> Iterator[tuple[Path, str]]:
     """The node's state directory and its default name."""
     if options.state_slots is None:
-        yield options.state_dir, platform.node() or "node"
+        yield options.state_dir, ""  # and not the machine's name, which may tell whose it is
         return
     with free_state_slot(options.state_slots) as slot:
         yield slot.folder, f"node-{slot.number}"

@@ -94,7 +94,7 @@ class Monitor:
         """Write the ready file once the node has joined."""
         node, settings = self._node, self._node.settings
         await node.has_joined.wait()
-        fields = {"node_id": node.node_id, "name": settings.options.name, "address": settings.address}
+        fields = {"node_id": node.node_id, "name": node.name, "address": settings.address}
         try:
             await asyncio.to_thread(write_ready, self._ready_file, metrics=self._metrics_url, **fields)
         except LocalError as error:

@@ -36,7 +36,7 @@ class Reporter:
         return Report(
             at_s=time.time(),
             version=VERSION,
-            name=node.settings.options.name,
+            name=node.name,
             address=node.settings.address,
             state=state,
             words=words,
