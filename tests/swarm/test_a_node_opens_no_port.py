@@ -41,7 +41,7 @@ def children(pid: int) -> list[int]:
 
 def test_a_node_listens_on_no_port_unless_metrics_are_asked_for(swarm: RealSwarm) -> None:
     swarm.coordinator(run_text(10_000))
-    command = ["thinwire-node", "start", swarm.address, "--state-dir", str(swarm.folder / "quiet"), "--threads", "1"]
+    command = ["thinwire-node", "start", swarm.invitation, "--state-dir", str(swarm.folder / "quiet"), "--threads", "1"]
     quiet = swarm.start("quiet", *command, "--log-format", "json")
     told = swarm.node("told", "--metrics", "0")
     until(lambda: len(swarm.active()) == 2, "both nodes take part", quiet, told)
