@@ -14,7 +14,7 @@ from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.signing import sign_older_rows
 from thinwire_coordinator.ledger.state_directory import StartInterrupted, open_state
 from thinwire_coordinator.ledger.verify import verify
-from thinwire_proto.errors import ConfigError, Damaged
+from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey
 
 STEPS = 4
@@ -59,6 +59,21 @@ def test_verify_counts_the_signatures_and_names_the_key(folder: Path) -> None:
     state = open_state(folder)
     assert f"coordinator's key: {state.key.public.fingerprint.hex()}" in text
     state.close()
+
+
+def test_verify_compares_the_key_with_that_of_an_invite(folder: Path) -> None:
+    state = open_state(folder)
+    key = state.key.public
+    state.close()
+    verify(folder, lambda line: None, key.fingerprint)
+    other = SecretKey().public.fingerprint
+    with pytest.raises(
+        LedgerError, match=f"signed by the key {key.fingerprint.hex()}, but the invite names {other.hex()}"
+    ):
+        verify(folder, lambda line: None, other)
+    make_old(folder)
+    with pytest.raises(LedgerError, match="the rows are signed by no key"):
+        verify(folder, lambda line: None, key.fingerprint)
 
 
 def test_verify_needs_no_secret(folder: Path) -> None:

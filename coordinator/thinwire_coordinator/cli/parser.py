@@ -32,7 +32,12 @@ def parser() -> argparse.ArgumentParser:
     add_options(ask, StatusOptions, "coordinator")
     ask.set_defaults(command=_status)
 
-    check = commands.add_parser("verify", help="replay the ledger and check every hash and fingerprint")
+    check = commands.add_parser("verify", help="replay the ledger and check every hash, fingerprint and signature")
+    check.add_argument(
+        "--invite",
+        metavar="INVITE",
+        help="an invite to the run, used or not: the coordinator that it names must have signed",
+    )
     check.set_defaults(command=_verify)
 
     export = commands.add_parser("export", help="write the model of a step, for transformers or as one file")
@@ -103,9 +108,11 @@ def _verify(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
+    from thinwire_proto.identity.invite import parse_invite  # noqa: PLC0415
 
+    invite = parse_invite(arguments.invite) if arguments.invite else None
     set_threads(options.state_dir, options.threads)
-    verify(options.state_dir, print)
+    verify(options.state_dir, print, invite.fingerprint if invite else None)
 
 
 def _export(arguments: argparse.Namespace) -> None:

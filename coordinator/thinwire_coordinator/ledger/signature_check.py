@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from thinwire_coordinator.ledger.signatures import Signatures
-from thinwire_proto.errors import Damaged
+from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted, Row
@@ -21,6 +21,15 @@ class SignatureCheck:
         self._key_of = cache(signatures.key_of)
         self.rows = self.rows_unsigned = 0
         self.contributions = self.contributions_unsigned = 0
+
+    def check_key(self, fingerprint: bytes) -> None:
+        """Raise LedgerError if the coordinator's key is another than the one with this fingerprint."""
+        found = "no key" if self._coordinator is None else f"the key {self._coordinator.fingerprint.hex()}"
+        if self._coordinator is None or self._coordinator.fingerprint != fingerprint:
+            raise LedgerError(
+                f"the rows are signed by {found}, but the invite names {fingerprint.hex()}: this is not the ledger of "
+                "the run that the invite is for"
+            )
 
     def check(self, row: Row) -> None:
         """Check a row's signature and those of its contributions. Raises Damaged with the step and the node."""

@@ -14,16 +14,17 @@ from thinwire_proto.wire.rows import genesis
 PROGRESS_STEPS = 1000
 
 
-def verify(folder: Path, say: Callable[[str], None]) -> None:
+def verify(folder: Path, say: Callable[[str], None], fingerprint: bytes | None = None) -> None:
     """Replay the run and check it. Raises LedgerError at the first failure.
 
     The replay starts from the first state or, if retention has deleted it, from the oldest snapshot. say: receives each
-    line of the report, which names the start and the checks.
+    line of the report, which names the start and the checks. fingerprint: of the key that must have signed the rows;
+    None: the one that the ledger names.
     """
     state = open_state(folder, read_only=True)
     began_with = min(state.snapshot_steps(), default=0)
     try:
-        _verify(state, say)
+        _verify(state, say, fingerprint)
     except LedgerError as error:
         oldest = min(state.snapshot_steps(), default=0)
         if oldest == began_with or error.step is None or error.step >= oldest:
@@ -37,11 +38,13 @@ def verify(folder: Path, say: Callable[[str], None]) -> None:
         state.close()
 
 
-def _verify(state: RunState, say: Callable[[str], None]) -> None:
+def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | None) -> None:
     say(f"contract {state.contract.hash.hex()}")
     say(state.data.describe())
     check_length(state)
     signatures = SignatureCheck(state.ledger.signatures)
+    if fingerprint is not None:
+        signatures.check_key(fingerprint)
     replica, start = _oldest_state(state, say, signatures)
     snapshots = set(state.snapshot_steps()) - {replica.step}
     contributions = body_bytes = updates = 0
