@@ -27,6 +27,7 @@ from thinwire_coordinator.access.settings_table import ADDRESS
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
+from thinwire_coordinator.kept_trust import KeptTrust
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.retention import Retention
@@ -55,7 +56,7 @@ from thinwire_coordinator.swarm.events import Event
 from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job, Workers
-from thinwire_coordinator.trust.port import NothingKept
+from thinwire_coordinator.trust.port import TrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_coordinator.web.organizer import Organizer
 from thinwire_coordinator.web.page import Page
@@ -211,7 +212,8 @@ class Coordinator:
         await self._run_at_start(retention.sweep)
         needs = await self._run_at_start(_log_forecast, state, settings.keep)
         recorded = await self._run_at_start(state.ledger.recorded)
-        trust = _trust(state, settings)
+        assert self._access is not None
+        trust = _trust(state, settings, KeptTrust(self._access, self._workers))
         self._swarm = swarm = assemble(
             state, replica, self._workers, encode_update_parts, settings.wait_for, trust=trust
         )
@@ -308,7 +310,7 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         stopped = loop.create_task(stop.wait())
         upkeep = loop.create_task(self._upkeep.run())
-        bans = loop.create_task(watch_bans(self._swarm, self._access.bans))
+        bans = loop.create_task(watch_bans(self._swarm, self._access.bans, self._access.bans.newest_decision))
         try:
             ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, self._swarm.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -370,9 +372,9 @@ def _nodes_evaluate(state: RunState, settings: CoordinatorSettings) -> bool:
     return by_nodes
 
 
-def _trust(state: RunState, settings: CoordinatorSettings) -> TrustSettings:
+def _trust(state: RunState, settings: CoordinatorSettings, store: TrustStore) -> TrustSettings:
     auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
-    return TrustSettings(NothingKept(), auditor, max(1, settings.audit_every))
+    return TrustSettings(store, auditor, max(1, settings.audit_every))
 
 
 def _log_forecast(state: RunState, keep: int | None) -> list[Need]:

@@ -123,6 +123,7 @@ def test_a_ban_ends_and_says_how_long_it_lasts(store: AccessStore) -> None:
     assert reason(store, candidate(key=key), NOW + 2e9) is None
     assert [(found.what, found.by) for found in store.bans.decisions(9)] == [
         ("unbanned", "organizer"),
+        ("unbanned", "organizer"),
         ("banned", "organizer"),
         ("banned", "coordinator"),
     ]

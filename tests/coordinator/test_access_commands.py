@@ -86,7 +86,10 @@ def test_nodes_are_listed_banned_and_unbanned(run: Run, store: AccessStore) -> N
     assert (ban["node"], ban["until"] - ban["since"], ban["reason"], ban["count"]) == (ada, 1800, "noise", 1)
     assert json.loads(run("nodes", "--json"))[0]["ban"] == ban
     assert "30 minutes" in run("nodes")
-    assert "may join again" in run("unban", ada)
+    assert "may join" in run("unban", ada)
+    store.standings.put({ada: {"suspected": {"noise": "its votes agree with nobody"}}})
+    assert json.loads(run("unban", ada, "--reason", "its data are special", "--json")) == {"node": ada}
+    assert store.bans.pardoned_since(0) == (3, [ada, ada])
     assert json.loads(run("revoke", "1", "--nodes", "--json"))["banned"] == [key.node_id for key in keys]
     assert json.loads(run("invites", "--json"))[0]["state"] == "revoked"
 
@@ -112,7 +115,7 @@ def test_too_few_digits_and_a_node_that_is_not_banned_are_errors(run: Run, store
     twice = next(one[0] for one, other in pairwise(nodes) if one[0] == other[0])
     with pytest.raises(ConfigError, match="give more digits"):
         run("ban", twice)
-    with pytest.raises(ConfigError, match="is not banned"):
+    with pytest.raises(ConfigError, match="is neither banned nor suspected"):
         run("unban", nodes[0])
 
 

@@ -11,12 +11,13 @@ BANS_MAX = 1 << 16
 """Bans that are kept. The ones that have ended go first."""
 DECISIONS_MAX = 10_000
 """The newest decisions are kept."""
+UNBANNED = "unbanned"
 COLUMNS = ", ".join(field.name for field in fields(Ban))
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision about a node. what: banned or unbanned. by: organizer or coordinator."""
+    """A decision about a node. what: banned, unbanned, suspected, lowered or cleared. by: organizer or coordinator."""
 
     at: float
     node: str
@@ -56,14 +57,28 @@ class BanTable:
         return ban
 
     def unban(self, node: str, reason: str, by: str, now: float) -> bool:
-        """End a ban. Returns whether one held. Its count stays."""
+        """Pardon a node: its ban ends, if it has one. Returns whether one held. Its count stays."""
         with self._db.transaction():
             ended = self._db.write(
                 "UPDATE bans SET until = ? WHERE node = ? AND (until IS NULL OR until > ?)", now, node, now
             )
-            if ended:
-                self._record(Decision(now, node, "unbanned", reason, by))
+            self._record(Decision(now, node, UNBANNED, reason, by))
         return bool(ended)
+
+    def pardoned_since(self, number: int) -> tuple[int, list[str]]:
+        """See `port.Bans`."""
+        rows = self._db.execute("SELECT number, node, what FROM decisions WHERE number > ? ORDER BY number", number)
+        return max((row[0] for row in rows), default=number), [node for _, node, what in rows if what == UNBANNED]
+
+    @property
+    def newest_decision(self) -> int:
+        """The number of the newest decision."""
+        return int(self._db.execute("SELECT coalesce(max(number), 0) FROM decisions")[0][0])
+
+    def record(self, decision: Decision) -> None:
+        """Record a decision that is no ban."""
+        with self._db.transaction():
+            self._record(decision)
 
     def decisions(self, limit: int) -> list[Decision]:
         """The newest decisions, newest first."""

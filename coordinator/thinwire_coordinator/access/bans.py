@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from thinwire_common.units import human_seconds
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 
+ORGANIZER, COORDINATOR = "organizer", "coordinator"
+"""Who decided."""
+
 
 @dataclass(frozen=True)
 class Ban:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from thinwire_coordinator.access.database import Database
 
 NODES_MAX = 1 << 16
-"""Enrolled nodes that are kept, about 20 MB."""
+"""Enrolled nodes that are kept, about 31 MB."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ class Bans(Protocol):
     def holding(self, now: float) -> Mapping[str, Ban]:
         """The bans that hold, by node id. A worker calls this. now: Unix time in seconds."""
 
+    def pardoned_since(self, number: int) -> tuple[int, list[str]]:
+        """The nodes that the organizer has pardoned after the decision with this number, and the newest number. A
+        worker calls this."""
+
 
 class Everybody:
     """Admits all, with or without an invite: for `serve --insecure`, and for the simulator and the benchmarks."""

@@ -34,6 +34,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) STRICT""",
         "CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     ),
+    (
+        """CREATE TABLE standings (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, node TEXT NOT NULL UNIQUE, packed TEXT NOT NULL
+        ) STRICT""",
+    ),
 )
 """MIGRATIONS[v] leads from version v to v + 1; version 0 is an empty file."""
 

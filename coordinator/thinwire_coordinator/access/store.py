@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire_coordinator.access.ban_table import BanTable
+from thinwire_coordinator.access.bans import ORGANIZER
 from thinwire_coordinator.access.database import FILE, Database
 from thinwire_coordinator.access.invite_table import InviteTable
 from thinwire_coordinator.access.invites import ADDRESS_EVERY_S, InviteRecord, network_of, why_not
@@ -12,6 +13,7 @@ from thinwire_coordinator.access.node_table import NodeRecord, NodeTable
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.access.settings_table import SettingsTable
+from thinwire_coordinator.access.standing_table import StandingTable
 
 SEEN_EVERY_S = 60.0
 """How often a node that joins again and again is recorded."""
@@ -32,6 +34,7 @@ class AccessStore:
         self.nodes = NodeTable(self._db)
         self.bans = BanTable(self._db)
         self.settings = SettingsTable(self._db)
+        self.standings = StandingTable(self._db)
 
     def close(self) -> None:
         self._db.close()
@@ -52,7 +55,7 @@ class AccessStore:
                 self._enrol(candidate, invite, now)
         return denied
 
-    def revoke(self, number: int, now: float, *, nodes: bool = False, by: str = "organizer") -> list[str]:
+    def revoke(self, number: int, now: float, *, nodes: bool = False, by: str = ORGANIZER) -> list[str]:
         """Revoke an invite. nodes: also ban the nodes that enrolled with it. Returns the ids of those newly banned."""
         banned = []
         with self._db.transaction():

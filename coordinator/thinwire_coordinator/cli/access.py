@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from thinwire_common.units import human_seconds, parse_seconds
+from thinwire_coordinator.access.bans import ORGANIZER
 from thinwire_coordinator.access.invite_strings import make_invite, open_existing
 from thinwire_coordinator.access.invites import EXPIRES, OPEN_PER_ADDRESS
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.cli.access_tables import ban_facts, invite_facts, invites_table, node_facts, nodes_table
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import NODE_ID_DIGITS
-
-ORGANIZER = "organizer"
 
 
 def run(name: str, folder: Path, arguments: argparse.Namespace) -> None:
@@ -92,13 +91,15 @@ def _ban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> Non
 
 
 def _unban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
-    node = _node(store, arguments.node)
-    if not store.bans.unban(node, arguments.reason, ORGANIZER, time.time()):
-        raise ConfigError(f"{node} is not banned")
+    now, node = time.time(), _node(store, arguments.node)
+    ban = store.bans.of(node)
+    if not (ban and ban.holds(now)) and not store.standings.of(node).get("suspected"):
+        raise ConfigError(f"{node} is neither banned nor suspected")
+    store.bans.unban(node, arguments.reason, ORGANIZER, now)
     if arguments.json:
         _print_json({"node": node})
     else:
-        print(f"{node} may join again")
+        print(f"{node} may join; what the coordinator had against it is forgotten")
 
 
 def _node(store: AccessStore, given: str) -> str:

@@ -12,11 +12,17 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.limits import BANS_READ_S
 
 
-async def watch_bans(swarm: Swarm, bans: Bans, wall_clock: Callable[[], float] = time.time) -> None:
-    """Read the bans every BANS_READ_S, until cancelled. The door refuses nodes that join meanwhile."""
+async def watch_bans(swarm: Swarm, bans: Bans, newest: int = 0, wall_clock: Callable[[], float] = time.time) -> None:
+    """Read the bans every BANS_READ_S, until cancelled. The door refuses nodes that join meanwhile.
+
+    If the organizer pardons a node, everything against it is forgotten. newest: the number of the newest decision.
+    """
     while True:
         now = wall_clock()
         holding = await swarm.workers.submit(Job.READ_BANS, bans.holding, now)
         for node_id, ban in holding.items():
             await swarm.expel(node_id, ban.denied(now))
+        newest, pardoned = await swarm.workers.submit(Job.READ_BANS, bans.pardoned_since, newest)
+        for node_id in pardoned:
+            swarm.observer.pardon(node_id)
         await asyncio.sleep(BANS_READ_S)

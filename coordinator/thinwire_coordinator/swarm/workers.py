@@ -28,6 +28,8 @@ class Job(Enum):
     ADMIT_NODE = "admit node"
     """Decide whether an identity may join, and enrol it."""
     READ_BANS = "read bans"
+    WRITE_TRUST = "write trust"
+    """Write the standings of nodes, and the bans that follow from them."""
     READ_ROW = "read row"
     READ_UPDATE = "read update"
     READ_STATUS = "read status"
@@ -57,6 +59,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "query": (
         Job.ADMIT_NODE,
         Job.READ_BANS,
+        Job.WRITE_TRUST,
         Job.COUNT_SENT,
         Job.COMPARE_CATCH_UP,
         Job.FIND_RECEIPT,

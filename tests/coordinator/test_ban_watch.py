@@ -1,0 +1,49 @@
+"""Tests that a ban which is written to the file ends the session, and that lifting it forgets what led to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from support.swarm_bench import Bench
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.swarm.ban_watch import watch_bans
+
+NOW = 1_790_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thinwire_coordinator.swarm.ban_watch.BANS_READ_S", 0.01)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    await bench.close()
+
+
+async def test_a_ban_ends_the_session_and_lifting_it_is_a_pardon(bench: Bench, tmp_path: Path) -> None:
+    with closing(AccessStore(tmp_path)) as access:
+        member = bench.join("a")
+        stream = await bench.attend(member)
+        watching = asyncio.ensure_future(watch_bans(bench.swarm, access.bans, wall_clock=lambda: NOW))
+        access.bans.ban(member.node_id, NOW + 60, "it votes at random", "coordinator", NOW)
+        async for _ in stream:
+            pass
+        assert not member.active
+        assert member.session not in bench.swarm.members.by_session
+        assert member.expelled is not None
+        assert "it votes at random" in member.expelled.text
+
+        standing = bench.swarm.observer.trust.of(member.node_id)
+        assert standing.pardoned == 0
+        access.bans.unban(member.node_id, "a mistake", "organizer", NOW)
+        while not standing.pardoned:
+            await asyncio.sleep(0.01)
+        watching.cancel()
