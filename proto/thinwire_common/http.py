@@ -14,7 +14,7 @@ import contextlib
 import errno
 import math
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from thinwire_common.tls import ServerTls
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
@@ -49,10 +50,22 @@ async def read_body(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
 
 
 class HttpServer:
-    """Serves `routes` on a bound socket, from `start` to `stop`."""
+    """Serves `routes` on a bound socket, from `start` to `stop`.
 
-    def __init__(self, bound: socket.socket, routes: Sequence[BaseRoute], connections_max: int) -> None:
+    tls: serve HTTPS with this certificate; None: plain HTTP. may_connect: whether a client with this IP address may.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        routes: Sequence[BaseRoute],
+        connections_max: int,
+        tls: ServerTls | None = None,
+        may_connect: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._socket = bound
+        self.scheme = "http" if tls is None else "https"
+        connection = partial(_Connection, connections_max=connections_max, may_connect=may_connect)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit this option
             silent_ms = round(limits.BROWSER_SILENT_S * 1000)
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
@@ -63,12 +76,12 @@ class HttpServer:
             log_config=None,
             log_level="error",  # port scans are not worth a log line
             lifespan="off",
-            http=partial(_Connection, connections_max=connections_max),  # type: ignore[arg-type]  # uvicorn only calls it
+            http=connection,  # type: ignore[arg-type]  # uvicorn only calls it
             ws="none",
             h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
             timeout_graceful_shutdown=math.ceil(limits.HTTP_SHUTDOWN_S),  # uvicorn takes whole seconds
         )
-        self._server = _Server(config)
+        self._server = _Server(config, tls)
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -107,6 +120,26 @@ def bind(host: str, port: int, advice: str, *, may_move: bool = False) -> socket
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. uvicorn's own method would give each client a minute for its TLS handshake."""
+        await self.lifespan.startup()
+        make = partial(
+            self.config.http_protocol_class,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            tls = {"ssl": self._tls.context, "ssl_handshake_timeout": limits.HTTP_REQUEST_S}
+        loop, backlog = asyncio.get_running_loop(), self.config.backlog
+        self.servers = [await loop.create_server(make, sock=one, backlog=backlog, **tls) for one in sockets or ()]
+        self.started = True
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the program."""
@@ -116,15 +149,21 @@ class _Server(uvicorn.Server):
 class _Connection(H11Protocol):
     """Closes a connection whose next request takes too long to arrive, and connections beyond `connections_max`."""
 
-    def __init__(self, *arguments: Any, connections_max: int, **keywords: Any) -> None:
+    def __init__(
+        self, *arguments: Any, connections_max: int, may_connect: Callable[[str], bool], **keywords: Any
+    ) -> None:
         super().__init__(*arguments, **keywords)
         self._connections_max = connections_max
+        self._may_connect = may_connect
         self._timer: asyncio.TimerHandle | None = None  # runs while the connection has no complete request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_request()
-        if len(self.connections) > self._connections_max:
+        peer = transport.get_extra_info("peername")
+        if peer is None or not self._may_connect(peer[0]):  # it has gone already, or it is a stranger
+            self.loop.call_soon(transport.abort)
+        elif len(self.connections) > self._connections_max:
             self._make_room()
 
     def data_received(self, data: bytes) -> None:

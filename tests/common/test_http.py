@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import datetime, timezone
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
+from thinwire_common.tls import ServerTls
+from thinwire_coordinator.access.certificates import new_authority, new_leaf
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.keys import SecretKey
 
 CONNECTIONS_MAX = 4
+NOW = datetime.now(timezone.utc)
+AUTHORITY = new_authority(NOW)
+LEAF = new_leaf(AUTHORITY, SecretKey(), ["127.0.0.1"], NOW)
 ADVICE = "give another with --metrics"
 
 
@@ -43,19 +52,25 @@ async def held(request: Request) -> Response:
     return StreamingResponse(body())
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[HttpServer]:
+@pytest.fixture(params=["http", "https"])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[HttpServer]:
+    tls = ServerTls(LEAF.chain, LEAF.key) if request.param == "https" else None
     routes = [Route("/metrics", metrics), Route("/raises", raises), Route("/held", held)]
     routes.append(Route("/echo", echo, methods=["POST"]))
-    found = HttpServer(bind("127.0.0.1", 0, ADVICE), routes, CONNECTIONS_MAX)
+    found = HttpServer(bind("127.0.0.1", 0, ADVICE), routes, CONNECTIONS_MAX, tls)
     found.start()
     yield found
     await found.stop()
 
 
+async def connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = ssl.create_default_context(cadata=AUTHORITY.chain.decode()) if server.scheme == "https" else None
+    return await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+
+
 async def ask(server: HttpServer, request: bytes) -> bytes:
     """All bytes received until the server closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    reader, writer = await connect(server)
     writer.write(request)
     answer = await reader.read()
     writer.close()
@@ -100,7 +115,7 @@ async def test_the_size_of_a_request_is_limited(server: HttpServer) -> None:
 
 
 async def test_an_idle_connection_is_closed(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.05)
+    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.5)  # enough for the handshake
     for sent in (b"", b"GET /metrics HTTP/1.1\r\nHost:", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /me"):
         answer = await ask(server, sent)
         assert answer.endswith(b"a 1\n") if b"\r\n\r\n" in sent else answer == b""
@@ -110,7 +125,7 @@ async def test_an_idle_connection_is_closed(server: HttpServer, monkeypatch: pyt
 async def test_a_connection_whose_body_never_ends_is_closed(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.05)
+    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.5)  # enough for the handshake
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nslow"
     answer = await asyncio.wait_for(ask(server, head.encode()), timeout=30)
     assert answer[:13] == (b"HTTP/1.1 405 " if path == "/metrics" else b"")
@@ -124,13 +139,13 @@ async def test_a_response_before_the_end_of_the_body_closes_the_connection(serve
 async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpServer) -> None:
     connections = []
     for sent in (b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n", b"", b"POST /metrics HTTP/1.1\r\n", b""):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await connect(server)
         writer.write(sent)
         if sent.startswith(b"GET"):
             await reader.readexactly(1)  # the response has begun
         connections.append((reader, writer))
     for oldest in (1, 2, 3):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await connect(server)
         assert await asyncio.wait_for(closed(connections[oldest][0]), timeout=30)
         writer.write(get("/metrics").replace(b"close", b"keep-alive"))
         assert (await reader.readexactly(13)) == b"HTTP/1.1 200 "
@@ -144,15 +159,57 @@ async def test_a_surplus_connection_replaces_the_oldest_idle_one(server: HttpSer
 async def test_a_surplus_connection_is_closed_if_all_others_are_in_use(server: HttpServer) -> None:
     writers = []
     for _ in range(CONNECTIONS_MAX):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await connect(server)
         writer.write(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readexactly(1)
         writers.append(writer)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    reader, writer = await connect(server)
     assert await asyncio.wait_for(closed(reader), timeout=30)
     writers.append(writer)
     for one in writers:
         one.close()
+
+
+async def tls_server(tls: ServerTls, strangers: bool = False) -> HttpServer:
+    bound = bind("127.0.0.1", 0, ADVICE)
+    found = HttpServer(bound, [Route("/metrics", metrics)], CONNECTIONS_MAX, tls, lambda address: not strangers)
+    found.start()
+    await asyncio.sleep(0)
+    return found
+
+
+async def test_a_new_certificate_leaves_open_connections_alone() -> None:
+    tls = ServerTls(LEAF.chain, LEAF.key)
+    server = await tls_server(tls)
+    reader, writer = await connect(server)
+    other = new_leaf(AUTHORITY, SecretKey(), ["127.0.0.1"], NOW)
+    tls.replace(other.chain, other.key)
+    _, later = await connect(server)
+    served = [one.get_extra_info("ssl_object").getpeercert(binary_form=True) for one in (writer, later)]
+    assert served == [one.parsed.public_bytes(Encoding.DER) for one in (LEAF, other)]
+    writer.write(get("/metrics"))
+    assert (await reader.read()).endswith(b"a 1\n")
+    later.close()
+    await server.stop()
+
+
+async def test_a_handshake_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_REQUEST_S", 0.05)
+    server = await tls_server(ServerTls(LEAF.chain, LEAF.key))
+    for sent in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        await asyncio.wait_for(closed(reader), timeout=30)
+        writer.close()
+    await server.stop()
+
+
+async def test_a_client_that_may_not_connect_gets_nothing() -> None:
+    server = await tls_server(ServerTls(LEAF.chain, LEAF.key), strangers=True)
+    reader, writer = await connect(server)
+    assert await asyncio.wait_for(closed(reader), timeout=30)
+    writer.close()
+    await server.stop()
 
 
 async def test_a_port_in_use_is_reported(server: HttpServer) -> None:
