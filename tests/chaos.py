@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-import grpc
-
 from deploy.local_swarm.daemon_log import entry_of
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, SwarmError, left_with, start_installed
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
@@ -201,7 +200,7 @@ class Chaos:
                 raise Failed(f"{victim.name} ended with {process.popen.returncode}:\n{process.tail(20)}")
 
     def status(self) -> StatusReply:
-        with grpc.insecure_channel(self.address) as channel:
+        with open_channel(self.address) as channel:
             reply: StatusReply = SwarmStub(channel).Status(StatusRequest(), timeout=END_S)
             return reply
 

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from bench.joining import Metadata, join
+from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.storage.enrolment import read_destination
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -130,7 +131,8 @@ class LightMember:
     async def run(self) -> None:
         """Take part until cancelled. Reconnects whenever the connection is lost."""
         while True:
-            async with grpc.aio.insecure_channel(self._invite.address, options=CHANNEL_OPTIONS) as channel:
+            dialled = await dial(self._invite.address, self._invite, CHANNEL_OPTIONS)
+            async with dialled.channel as channel:
                 try:
                     await self._session(SwarmStub(channel))
                 except grpc.aio.AioRpcError as error:

@@ -19,10 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-import grpc
-
 from bench.wide_area.programs import cpu_s
 from deploy.local_swarm.processes import Processes
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_coordinator.observe.metrics import Metrics
 from thinwire_coordinator.swarm import events
 from thinwire_coordinator.swarm.counts import Counts
@@ -58,7 +57,7 @@ class Measured:
             processes.start_nodes()
             assert processes.coordinator is not None
             pid, url = processes.coordinator.popen.pid, processes.metrics_urls[0]
-            with grpc.insecure_channel(address) as channel:
+            with open_channel(address) as channel:
                 stub = SwarmStub(channel)
                 began_step = _step_after(stub, WARMUP_STEPS)
                 began_s, began_cpu_s = time.monotonic(), cpu_s(pid)

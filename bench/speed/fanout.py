@@ -25,6 +25,7 @@ import grpc
 
 from bench.joining import Metadata, join
 from thinwire_coordinator.access.port import Everybody
+from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, EncodedUpdate
@@ -160,7 +161,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
             read_update=encode,
             cache_bytes_max=cache_bytes_max,
         )
-        feed, server = swarm.feed, Server(swarm, door_of(swarm, state.key, Everybody()))
+        feed, server = swarm.feed, Server(swarm, door_of(swarm, state.key, Everybody()), plain_transport())
         pipe.send(await server.start("127.0.0.1:0"))
         await feed.publish(encode(0))  # tells subscribers that their stream is open
         while True:

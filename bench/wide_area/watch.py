@@ -10,8 +10,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 
-import grpc
-
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -53,8 +52,8 @@ def sample_of(status: StatusReply, at_s: float) -> Sample:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.wide_area.watch", description=__doc__)
-    parser.add_argument("address", metavar="HOST:PORT")
-    with grpc.insecure_channel(parser.parse_args().address) as channel:
+    parser.add_argument("coordinator", help="an invite, @FILE with one, or HOST:PORT on this machine")
+    with open_channel(parser.parse_args().coordinator) as channel:
         stub = SwarmStub(channel)
         while True:
             status = stub.Status(StatusRequest(), timeout=TIMEOUT_S, wait_for_ready=True)

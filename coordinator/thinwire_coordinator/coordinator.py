@@ -23,10 +23,13 @@ from thinwire_coordinator.access.invite_strings import keep_invite_file
 from thinwire_coordinator.access.logins import Logins
 from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
 from thinwire_coordinator.access.organizer_secret import open_organizer_secret
-from thinwire_coordinator.access.settings_table import ADDRESS
+from thinwire_coordinator.access.port import Everybody
+from thinwire_coordinator.access.settings_table import ADDRESS, PUBLIC_TLS
 from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.access.transport import TlsSettings, Transport
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.evaluation import SAMPLES, choose_nodes
+from thinwire_coordinator.home_check import tell_reachability
 from thinwire_coordinator.kept_trust import KeptTrust
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.identity import open_identity
@@ -94,6 +97,8 @@ class CoordinatorSettings:
     """HOST:PORT in invites; None: derived from `listen`."""
     invite_file: Path | None = None
     """Keep an invite for any number of nodes in this file."""
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    """Certificates, or plain text."""
     http: str | None = None
     """Address of the page and the metrics; None: do not serve them."""
     http_may_move: bool = False
@@ -127,6 +132,8 @@ class Coordinator:
         self._told_to_stop = threading.Event()
         self._lock: FileLock | None = None
         self._access: AccessStore | None = None
+        self._transport: Transport | None = None
+        self._trying: asyncio.Task[None] | None = None
         self._state: RunState | None = None
         self._swarm: Swarm | None = None
         self._upkeep: Upkeep | None = None
@@ -182,16 +189,19 @@ class Coordinator:
     async def _startup(self) -> None:
         settings, folder = self._settings, self._settings.state_dir
         self._sinks.check()
+        settings.tls.check(settings.listen, settings.http, writes_invite=settings.invite_file is not None)
         self._lock = lock_state(folder)
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
-        open_identity(folder)  # now, so that invites can be made while a large run is created
+        key = open_identity(folder)  # now, so that invites can be made while a large run is created
         self._access = AccessStore(folder)
+        addresses = [settings.listen, settings.address, settings.http]
+        self._transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         if settings.http is not None:
             self._organizer = Organizer(Logins(secret))
             routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
             may_move = settings.http_may_move
-            self._web = WebServer(settings.http, self.readiness, routes, may_move=may_move)
+            self._web = WebServer(settings.http, self._transport, self.readiness, routes, may_move=may_move)
             self._web.start()
         if not is_state(folder):
             self.readiness.text = "creating the corpus and the first state"
@@ -263,7 +273,9 @@ class Coordinator:
         host, _, _ = listen.rpartition(":")
         bounds = _bounds(swarm.view.contract)
         assert self._access is not None
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, self._access), bounds)
+        assert self._transport is not None
+        admits = self._access if self._transport.invites_needed else Everybody()
+        self._server = Server(swarm, door_of(swarm, swarm.state.key, admits), self._transport, bounds)
         bound = await self._server.start(listen)
         self._tell_address(bound)
         self._exposition.listening(bound)
@@ -274,9 +286,6 @@ class Coordinator:
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"
         tell(log, logging.INFO, "coordinator.contract", text, contract=name, parameters=parameters, steps=steps)
-        if host not in ("127.0.0.1", "localhost", "[::1]"):
-            text = f"{listen} is open to the network, but traffic is not encrypted or signed yet"
-            tell(log, logging.WARNING, "coordinator.open_to_network", text, address=listen)
         self.readiness.swarm = swarm.view
         if self._web is not None:
             log.info("the page is at %s", self._web.address)
@@ -285,15 +294,23 @@ class Coordinator:
         self._tell_ready(f"{host}:{bound}", swarm.view.term.number)
 
     def _tell_address(self, port: int) -> None:
-        """Store the address for invites, write the file with one, and log the address."""
+        """Store the address for invites, write the file with one, log the address, and try it."""
         settings = self._settings
         assert self._access is not None
+        assert self._transport is not None
+        assert self._swarm is not None
+        if not self._transport.invites_needed:
+            return
         address = settings.address or address_for_invites(settings.listen, port)
         self._access.settings.put(ADDRESS, address)
+        self._access.settings.put(PUBLIC_TLS, "1" if self._transport.public_tls else "")
         if settings.invite_file is not None:
             keep_invite_file(settings.invite_file, self._access, settings.state_dir, time.time())
         text = f"invites lead to {address}; make one: thinwire-coordinator invite --state-dir {settings.state_dir}"
         tell(log, logging.INFO, "coordinator.invites", text, address=address)
+        fingerprint, public_tls = self._swarm.state.key.public.fingerprint, self._transport.public_tls
+        trying = tell_reachability(address, port, fingerprint, public_tls=public_tls)
+        self._trying = asyncio.get_running_loop().create_task(trying)
 
     def _tell_ready(self, address: str, term: int) -> None:
         """Write the ready file and log that nodes can join."""
@@ -311,16 +328,24 @@ class Coordinator:
         stopped = loop.create_task(stop.wait())
         upkeep = loop.create_task(self._upkeep.run())
         bans = loop.create_task(watch_bans(self._swarm, self._access.bans, self._access.bans.newest_decision))
+        rotation = loop.create_task(self._rotate())
         try:
-            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, self._swarm.failed)
+            ends: tuple[asyncio.Future[Any], ...] = (stopped, upkeep, bans, rotation, self._swarm.failed)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._swarm.failed, upkeep, bans):
+            for end in (self._swarm.failed, upkeep, bans, rotation):
                 if end.done() and (error := end.exception()) is not None:
                     raise error
         finally:
             stopped.cancel()
             upkeep.cancel()
             bans.cancel()
+            rotation.cancel()
+
+    async def _rotate(self) -> None:
+        """Renew the certificate until cancelled."""
+        if self._transport is not None and self._transport.rotation is not None:
+            await self._transport.rotation.run()
+        await asyncio.Event().wait()
 
     async def _shutdown(self) -> None:
         self.readiness.ending = True
@@ -329,6 +354,8 @@ class Coordinator:
                 remove_ready(self._settings.ready)
         if self._upkeep is not None:
             self._upkeep.stop()
+        if self._trying is not None:
+            self._trying.cancel()
         if self._server is not None:
             await self._server.stop(limits.SHUTDOWN_GRACE_S)
         if self._swarm is not None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from deploy.local_swarm.processes import BIN, ENDING, Processes, SwarmError, left_with
 from deploy.local_swarm.summary import SwarmOutcome, print_summary
 from deploy.local_swarm.view import View
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -65,7 +66,7 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
         processes.start_nodes()
         for line in processes.start_prometheus() if metrics else ():
             console.print(line)
-        with grpc.insecure_channel(address) as channel:
+        with open_channel(address) as channel:
             stub = SwarmStub(channel)
             seconds = _watch(processes, stub, console)
             status = _last_status(processes, stub, console)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 from rich.console import Console
 
 from deploy.local_swarm.daemon_log import events
 from deploy.local_swarm.processes import BIN, JSON_LOG, Process, SwarmError, left_with
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -118,7 +118,7 @@ class Swarm:
         process.popen.wait()
 
     def _status(self, *, fingerprint: bool = False) -> StatusReply:
-        with grpc.insecure_channel(self._address) as channel:
+        with open_channel(self._address) as channel:
             return SwarmStub(channel).Status(StatusRequest(fingerprint=fingerprint), timeout=60)
 
     def _until(self, holds: Callable[[StatusReply], bool]) -> None:

@@ -52,6 +52,7 @@ FIELDS = {
     "parameters": "number of the model's parameters",
     "pause_s": "seconds until the next attempt",
     "place": "folder or address of the files",
+    "reach": "who can reach it: machine, link, home, provider, everybody or nobody",
     "reason": "the reason, for people",
     "received_bytes": "payload received, in bytes",
     "refusal": "the reason in one word, as in operating.md",
@@ -84,8 +85,10 @@ COORDINATOR = {
     ),
     "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
     "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
-    "coordinator.open_to_network": EventType("Other machines can reach the port, without encryption.", ("address",)),
     "coordinator.invites": EventType("The address that invites hold.", ("address",)),
+    "coordinator.reachable": EventType(
+        "The coordinator has tried the address in its invites; with a reason, in vain.", ("address", "reach", "reason")
+    ),
     "coordinator.listening": EventType("Nodes can join.", ("address", "page", "term")),
     "coordinator.certificate_renewed": EventType("The TLS certificate was replaced.", ("ends", "reason")),
     "coordinator.certificate_not_renewed": EventType(

@@ -127,8 +127,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. uvicorn's own method would give each client a minute for its TLS handshake."""
         await self.lifespan.startup()
+        connection: Callable[..., Any] = self.config.http_protocol_class
         make = partial(
-            self.config.http_protocol_class,
+            connection,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,

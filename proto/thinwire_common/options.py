@@ -96,7 +96,10 @@ def add_option(parser: argparse._ActionsContainer, options: type[Options], name:
     default = default_of(field)
     notes = [variable(name), f"default {default}"] if default else [variable(name)]
     given: dict[str, Any] = {"nargs": "?"} if positional else {"dest": name}
-    given["choices" if _choices(field) else "metavar"] = _choices(field) or metavar_of(field)
+    if field.annotation is bool:
+        given["action"] = "store_true"
+    else:
+        given["choices" if _choices(field) else "metavar"] = _choices(field) or metavar_of(field)
     text = f"{field.description} ({'; '.join(notes)})".replace("%", "%%")
     flags = [name] if positional else [flag(options, name), *aliases]
     parser.add_argument(*flags, default=argparse.SUPPRESS, help=text, **given)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.generation import SAMPLE_SHARE, SampleBudget
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Events
@@ -40,7 +41,7 @@ def test_every_reason_to_refuse_a_contribution_has_words() -> None:
 async def test_routes_report_the_state_until_the_coordinator_is_ready() -> None:
     readiness = Readiness()
     readiness.text = "replaying <the> ledger"
-    web = WebServer("127.0.0.1:0", readiness, Page(readiness).routes, may_move=False)
+    web = WebServer("127.0.0.1:0", plain_transport(), readiness, Page(readiness).routes, may_move=False)
     web.start()
     try:
         answer, body = await get(web.address, "/")

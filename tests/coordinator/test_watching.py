@@ -23,6 +23,7 @@ from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
 from thinwire_coordinator.access.port import Everybody
+from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
 from thinwire_coordinator.observe.exposition import Exposition
@@ -61,7 +62,7 @@ class Served:
         self.swarm = assemble(state, replica, self.workers, encode_update_parts)
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
-        self.server = Server(self.swarm, door_of(self.swarm, state.key, Everybody()))
+        self.server = Server(self.swarm, door_of(self.swarm, state.key, Everybody()), plain_transport())
 
     async def start(self) -> str:
         self.exposition.begin(self.swarm, None, [], {"held_out": (0, 5.5)})

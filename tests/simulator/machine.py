@@ -108,7 +108,10 @@ class SimulatedMachine:
             header.round += self._network.rounds_ahead.get(self._name, 0)
             return self._name not in self._network.uploads_fail
 
-        return Star(Link(Calls(connection, self._service, upload), close), self.clocks)
+        async def connected() -> Link:
+            return Link(Calls(connection, self._service, upload), close)
+
+        return Star(connected, self.clocks)
 
     async def make_work(
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None

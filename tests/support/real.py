@@ -14,6 +14,7 @@ import grpc
 
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, left_with, start_installed
 from support.fork_server import can_fork, fork_server, run
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_proto.identity.invite import Invite, parse_invite
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -100,7 +101,7 @@ class RealSwarm:
 
     def channel(self) -> grpc.Channel:
         """A connection to the coordinator, for bare gRPC calls."""
-        return grpc.insecure_channel(self.address)
+        return open_channel(self.address)
 
     def counted(self, name: str) -> int:
         """How often a node was counted since the coordinator started."""

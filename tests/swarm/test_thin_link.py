@@ -17,12 +17,14 @@ MACHINE = check_emulation()
 BEHIND = 20
 """Minimum number of updates that the newcomer must catch up with."""
 ASK = """
-import json, sys, time, grpc
+import json, sys, time
+from thinwire_coordinator.cli.status_client import open_channel
 from thinwire_proto.wire.service_pb2 import StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
-address, name, counted, step = sys.argv[1:]
+invite, name, counted, step = sys.argv[1:]
+stub = SwarmStub(open_channel(invite))
 while True:
-    status = SwarmStub(grpc.insecure_channel(address)).Status(StatusRequest(), timeout=10)
+    status = stub.Status(StatusRequest(), timeout=10)
     if status.step >= int(step) and any(n.name == name and n.counted >= int(counted) for n in status.nodes):
         break
     time.sleep(0.1)
@@ -30,12 +32,12 @@ print(json.dumps({"step": status.step, "different": status.fingerprints_differen
 """
 
 
-def when(programs: Programs, host: Host, address: str, name: str, *, counted: int = 0, step: int = 0) -> dict[str, int]:
+def when(programs: Programs, host: Host, invite: str, name: str, *, counted: int = 0, step: int = 0) -> dict[str, int]:
     """Wait until a node has been counted `counted` times and `step` steps are sealed, and return the status.
 
     One process polls. A new process for each request would use more processor time than the swarm itself.
     """
-    command = host.inside(str(BIN / "python"), "-c", ASK, address, name, str(counted), str(step))
+    command = host.inside(str(BIN / "python"), "-c", ASK, invite, name, str(counted), str(step))
     asking = programs.start(f"ask-{name}-{counted}-{step}", command)
     until(lambda: not asking.running, f"{name} is counted {counted} times, and step {step}", asking, *programs.all)
     found: dict[str, int] = json.loads(asking.text())
@@ -59,11 +61,11 @@ def test_a_newcomer_behind_a_thin_link_catches_up_while_the_swarm_advances(tmp_p
             return programs.start(name, host.inside(*command))
 
         start("old", hosts.nodes[0])
-        begun = when(programs, hosts.coordinator, address, "old", counted=6, step=BEHIND)
+        begun = when(programs, hosts.coordinator, f"@{tmp_path / 'invite'}", "old", counted=6, step=BEHIND)
         newcomer = start("new", hosts.nodes[1])
-        first = when(programs, hosts.coordinator, address, "new", counted=1)
+        first = when(programs, hosts.coordinator, f"@{tmp_path / 'invite'}", "new", counted=1)
         assert first["step"] > begun["step"]  # the swarm did not wait for the newcomer
-        last = when(programs, hosts.coordinator, address, "new", counted=6)
+        last = when(programs, hosts.coordinator, f"@{tmp_path / 'invite'}", "new", counted=6)
         assert last["different"] == 0
         (fetched,) = newcomer.events("node.snapshot_fetched")
         assert begun["step"] - fetched["step"] >= BEHIND

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from thinwire_coordinator.access.invites import InviteRecord
-from thinwire_coordinator.access.settings_table import ADDRESS
+from thinwire_coordinator.access.settings_table import ADDRESS, PUBLIC_TLS
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite
@@ -41,7 +41,7 @@ def make_invite(
     record = store.invites.make(
         token, name=name, now=now, uses_max=uses_max, per_address_max=per_address_max, expires=expires
     )
-    return record, Invite(address, open_key(folder / KEY_FILE).public.fingerprint, token)
+    return record, Invite(address, open_key(folder / KEY_FILE).public.fingerprint, token, _public_tls(store))
 
 
 def keep_invite_file(path: Path, store: AccessStore, folder: Path, now: float) -> bool:
@@ -57,13 +57,17 @@ def keep_invite_file(path: Path, store: AccessStore, folder: Path, now: float) -
     record = store.invites.of_token(found.token) if found is not None else None
     kept = found is not None and found.fingerprint == key.fingerprint and record is not None
     if found is not None and kept and record is not None and record.state(now) == "valid":
-        invite = Invite(address, key.fingerprint, found.token)
+        invite = Invite(address, key.fingerprint, found.token, _public_tls(store))
     else:
         _, invite = make_invite(store, folder, now, name=f"--invite-file {path.name}")
         kept = False
     if str(invite) != (str(found) if found is not None else None):
         _write(path, f"{invite}\n")
     return not kept
+
+
+def _public_tls(store: AccessStore) -> bool:
+    return bool(store.settings.get(PUBLIC_TLS))
 
 
 def _read(path: Path) -> Invite | None:

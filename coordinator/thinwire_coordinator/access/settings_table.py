@@ -6,6 +6,8 @@ from thinwire_coordinator.access.database import Database
 
 ADDRESS = "address"
 """HOST:PORT in invites."""
+PUBLIC_TLS = "public_tls"
+"""Not empty if the certificate there is the organizer's own, or that of a proxy in front."""
 
 
 class SettingsTable:

@@ -45,10 +45,14 @@ class Certificates(Protocol):
 class OwnCertificates:
     """Certificates that the coordinator issues to itself.
 
-    folder: STATE/tls. hosts: see `new_leaf`. Raises ConfigError if the folder cannot be used."""
+    folder: STATE/tls. hosts: see `new_leaf`. ca_file: a copy of ca.pem outside of the state directory. Raises
+    ConfigError if the files cannot be written."""
 
-    def __init__(self, folder: Path, identity: SecretKey, hosts: Sequence[str], now: datetime) -> None:
+    def __init__(
+        self, folder: Path, identity: SecretKey, hosts: Sequence[str], now: datetime, ca_file: Path | None = None
+    ) -> None:
         self._folder = folder
+        self._ca_files = [folder / CA_FILE, *([ca_file] if ca_file is not None else [])]
         self._identity = identity
         self._hosts = tuple(dict.fromkeys(hosts))
         self._authority = _read(folder / "authority.pem")
@@ -71,7 +75,8 @@ class OwnCertificates:
             reason = why_renew_leaf(self._leaf, self._authority, self._identity, self._hosts, now)
         if reason is not None:
             self._leaf = self._keep("server.pem", new_leaf(self._authority, self._identity, self._hosts, now))
-        publish_authority(self._folder / CA_FILE, self._authority)
+        for path in self._ca_files:
+            publish_authority(path, self._authority)
         return reason
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
-from thinwire_common.options import Address, Options, RemoteAddress, host_and_port, option
+from thinwire_common.options import Address, Options, host_and_port, option
 from thinwire_coordinator.access.addresses import checked_address
+from thinwire_proto.identity.invite import PREFIX
 
 DEFAULT_ADDRESS = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"
@@ -30,6 +32,19 @@ def _otlp(text: str) -> str:
 def _http(text: str) -> str:
     if text != NO_HTTP:
         host_and_port(text)
+    return text
+
+
+def _network(text: object) -> object:
+    try:
+        return ip_network(text) if isinstance(text, str) else text
+    except ValueError:
+        raise ValueError(f"{text!r} is no network, as in 127.0.0.1 or 10.0.0.0/24") from None
+
+
+def _coordinator(text: str) -> str:
+    if not text.startswith((PREFIX, "@")):
+        host_and_port(text, port_min=1)
     return text
 
 
@@ -66,6 +81,26 @@ class ServeOptions(RunStateOptions):
         "keep an invite for any number of nodes in this file, for programs that start nodes",
         None,
         metavar="FILE",
+    )
+    insecure: bool = option("plain text, and nodes without an invite; for this machine alone", False, shown=" ")
+    tls_certificate: Path | None = option(
+        "the organizer's own certificate, PEM with its chain, instead of one that the coordinator makes; it is read "
+        "again when it changes",
+        None,
+        metavar="FILE",
+    )
+    tls_key: Path | None = option("the key of --tls-certificate, PEM", None, metavar="FILE")
+    tls_proxy: Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)] | None = option(
+        "a proxy in this network terminates TLS, as in 127.0.0.1 or 10.0.0.0/24; the ports speak plain text to it, and "
+        "to nobody else",
+        None,
+        metavar="NETWORK",
+    )
+    tls_ca_file: Path | None = option(
+        "also write the certificate of the coordinator's TLS authority to this file, for browsers and Prometheus",
+        None,
+        metavar="FILE",
+        shown="tls/ca.pem in the state directory",
     )
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)
@@ -127,6 +162,9 @@ class ServeOptions(RunStateOptions):
 
 
 class StatusOptions(CommonOptions):
-    coordinator: RemoteAddress = option(
-        "address of the coordinator", DEFAULT_ADDRESS, metavar="HOST:PORT", positional=True
+    coordinator: Annotated[str, AfterValidator(_coordinator)] = option(
+        "the coordinator: an invite, @FILE with one, or HOST:PORT on this machine",
+        DEFAULT_ADDRESS,
+        metavar="COORDINATOR",
+        positional=True,
     )

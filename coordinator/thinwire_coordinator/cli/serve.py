@@ -6,6 +6,7 @@ import asyncio
 import signal
 
 from thinwire_common.logs import log_to_stderr
+from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
@@ -28,6 +29,9 @@ def serve(options: ServeOptions) -> None:
         keep=options.keep,
         address=options.address,
         invite_file=options.invite_file,
+        tls=TlsSettings(
+            options.tls_certificate, options.tls_key, options.tls_proxy, options.insecure, options.tls_ca_file
+        ),
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,
         ready_file=options.ready_file,

@@ -11,7 +11,9 @@ from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.door import Door
 from thinwire_coordinator.access.refusals import Denied
+from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.rpc.guard import Guard
+from thinwire_coordinator.rpc.secure_port import PlainPeers, credentials
 from thinwire_coordinator.rpc.server_options import server_options
 from thinwire_coordinator.rpc.service import Service, add_service
 from thinwire_coordinator.rpc.tough_server import tough_server
@@ -27,7 +29,8 @@ class Server:
     bounds: of what may arrive; by default those of the contract's `nodes_max`.
     """
 
-    def __init__(self, swarm: Swarm, door: Door, bounds: Bounds | None = None) -> None:
+    def __init__(self, swarm: Swarm, door: Door, transport: Transport, bounds: Bounds | None = None) -> None:
+        self._transport = transport
         bounds = bounds or Bounds(swarm.view.contract.round.nodes_max)
         rules = AdmissionRules(bounds)
 
@@ -39,10 +42,11 @@ class Server:
             swarm.events.tell(CallDenied(denied.reason))
 
         guard = Guard(rules, node_of, lambda: swarm.view.now, told)
+        counting = CountMessages(swarm.view.counts.traffic)
         self._server = tough_server(
             options=server_options(bounds),
             maximum_concurrent_rpcs=bounds.calls_max,
-            interceptors=[guard, CountMessages(swarm.view.counts.traffic)],  # the guard is the outermost
+            interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something
         )
         self._health = health.aio.HealthServicer()
         add_service(Service(swarm, door, rules), self._server)
@@ -52,7 +56,7 @@ class Server:
     async def start(self, listen: str) -> int:
         """Listen on `listen` (HOST:PORT; port 0 picks a free one). Return the port. Raises ConfigError."""
         try:
-            port = self._server.add_insecure_port(listen)
+            port = self._add_port(listen)
         except RuntimeError:
             port = 0
         if not port:
@@ -63,6 +67,12 @@ class Server:
         await self._health.set(SERVICE, HealthCheckResponse.SERVING)
         await self._server.start()
         return port
+
+    def _add_port(self, listen: str) -> int:
+        certificates = self._transport.certificates
+        if certificates is None:
+            return self._server.add_insecure_port(listen)
+        return self._server.add_secure_port(listen, credentials(certificates))
 
     async def stop(self, grace_s: float) -> None:
         """Stop serving. Calls in progress may continue for `grace_s` seconds."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from starlette.routing import BaseRoute
 
 from thinwire_common.http import HttpServer, bind
+from thinwire_common.tls import ServerTls
+from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.web.live import STREAMS_MAX
 
@@ -19,16 +21,23 @@ ADVICE = "choose another address with --http HOST:PORT, or use --http off"
 
 
 class WebServer:
-    """The HTTP server at `listen` (HOST:PORT).
+    """The HTTP server at `listen` (HOST:PORT). It speaks HTTPS, except on loopback and to a proxy in front.
 
     If that port is taken: uses another one if `may_move`, otherwise raises ConfigError.
     """
 
-    def __init__(self, listen: str, readiness: Readiness, routes: Sequence[BaseRoute], *, may_move: bool) -> None:
+    def __init__(
+        self, listen: str, transport: Transport, readiness: Readiness, routes: Sequence[BaseRoute], *, may_move: bool
+    ) -> None:
         host, _, port = listen.rpartition(":")
+        certificate = transport.page_certificate(listen)
+        tls = None if certificate is None else ServerTls(certificate.chain, certificate.key)
+        if tls is not None and transport.rotation is not None:
+            transport.rotation.watchers.append(lambda new: tls.replace(new.chain, new.key))
+        may_connect = transport.may_connect if tls is None else lambda _: True
         bound = bind(host, int(port), ADVICE, may_move=may_move)
-        self._server = HttpServer(bound, [*readiness.routes, *routes], CONNECTIONS_MAX)
-        self.address = f"http://{host}:{self._server.port}"
+        self._server = HttpServer(bound, [*readiness.routes, *routes], CONNECTIONS_MAX, tls, may_connect)
+        self.address = f"{self._server.scheme}://{host}:{self._server.port}"
 
     def start(self) -> None:
         self._server.start()

@@ -37,11 +37,12 @@ class Way:
     roots: bytes | None = field(repr=False)
 
 
-async def find_way(host: str, port: int, fingerprint: bytes, *, public_tls: bool) -> Way:
+async def find_way(host: str, port: int, fingerprint: bytes | None, *, public_tls: bool) -> Way:
     """Connect to a coordinator and check who answers, within DIAL_S. Raises Unreachable or ConfigError.
 
-    fingerprint: of the coordinator's key. public_tls: the certificate there is one that browsers accept, and is checked
-    by the host's name; whoever calls must check the coordinator's key in what follows."""
+    fingerprint: of the coordinator's key; None: any coordinator will do, because it is on this machine. public_tls: the
+    certificate there is one that browsers accept, and is checked by the host's name; whoever calls must check the
+    coordinator's key in what follows."""
     proxy = proxy_for(host)
     name = host if public_tls else SERVER_NAME
     context = ssl.create_default_context() if public_tls else _unchecked()

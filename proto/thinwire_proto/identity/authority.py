@@ -52,10 +52,10 @@ def vouch(identity: SecretKey, authority: bytes) -> x509.UnrecognizedExtension:
     return x509.UnrecognizedExtension(EXTENSION, identity.public.data + signature + authority)
 
 
-def check_certificate(certificate: bytes, fingerprint: bytes, now: datetime) -> bytes:
+def check_certificate(certificate: bytes, fingerprint: bytes | None, now: datetime) -> bytes:
     """Check the certificate (DER) that a server presented, and return its authority (PEM).
 
-    fingerprint: of the key in the invite. now: in UTC, with a time zone. Raises Untrusted.
+    fingerprint: of the key in the invite; None: any. now: in UTC, with a time zone. Raises Untrusted.
     """
     try:
         leaf = x509.load_der_x509_certificate(certificate)
@@ -70,7 +70,7 @@ def check_certificate(certificate: bytes, fingerprint: bytes, now: datetime) -> 
         )
     key = PublicKey(data[:KEY_BYTES])
     signature, authority = data[KEY_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
-    if key.fingerprint != fingerprint:
+    if fingerprint is not None and key.fingerprint != fingerprint:
         raise Untrusted(f"{IN_BETWEEN}; ask the organizer for a new invite")
     if not key.verifies(signature, statements.authority(authority)):
         raise Untrusted(f"{IN_BETWEEN}: the coordinator's key did not sign the authority of the certificate there")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
 import grpc
 
 from thinwire_common.reach.errors import Unreachable
-from thinwire_common.reach.preflight import Way, find_way
+from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
+from thinwire_common.reach.hosts import is_loopback, split_address
+from thinwire_common.reach.preflight import find_way
 from thinwire_node.exchange.port import LinkLost
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import Invite
-
-Options = tuple[tuple[str, str | int], ...]
-NO_PROXY: Options = (("grpc.enable_http_proxy", 0),)
-"""Without it, gRPC reads `http_proxy` too."""
 
 
 @dataclass(frozen=True)
@@ -32,44 +29,31 @@ async def dial(address: str, invite: Invite | None, options: Options) -> Dialled
     address: HOST:PORT, of this machine, if there is no invite; the channel then speaks plain text. Raises LinkLost if
     the coordinator cannot be reached, or if somebody else answers; ConfigError if trying again would be in vain."""
     if invite is None:
-        host, port = split(address)
+        host, port = split_address(address)
         if not is_loopback(host):
             raise ConfigError(
                 f"{address} is another machine: to join it, start the node with an invite, which its organizer prints "
                 "with `thinwire-coordinator invite`; HOST:PORT alone is for a coordinator on this machine"
             )
+        await _check_plain(address, host, port)
         return Dialled(grpc.aio.insecure_channel(address, options=[*options, *NO_PROXY]), port)
-    host, port = split(invite.address)
+    host, port = split_address(invite.address)
     try:
         way = await find_way(host, port, invite.fingerprint, public_tls=invite.public_tls)
     except Unreachable as error:
         raise LinkLost(str(error)) from None
     credentials = grpc.ssl_channel_credentials(way.roots)
-    target, more = _target(way, invite)
+    target, more = grpc_target(way, invite.address, public_tls=invite.public_tls)
     return Dialled(grpc.aio.secure_channel(target, credentials, options=[*options, *more]), way.peer[1])
 
 
-def split(address: str) -> tuple[str, int]:
-    """Host, without brackets, and port of HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine for sure, without asking a name server."""
+async def _check_plain(address: str, host: str, port: int) -> None:
+    """Raise LinkLost if a coordinator on this machine speaks TLS. gRPC would say only that the connection closed."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _target(way: Way, invite: Invite) -> tuple[str, Options]:
-    """What gRPC connects to, and the options that go with it."""
-    expected: Options = (("grpc.ssl_target_name_override", way.name),)
-    if invite.public_tls:
-        expected += (("grpc.default_authority", invite.address),)  # a proxy in front may serve many hosts
-    if way.proxy is not None:
-        return f"dns:///{invite.address}", (*expected, ("grpc.http_proxy", way.proxy.url))
-    host, port = way.peer
-    target = f"ipv6:[{host.replace('%', '%25')}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
-    return target, (*expected, *NO_PROXY)
+        await find_way(host, port, None, public_tls=False)
+    except Unreachable:
+        return  # plain text, or nobody, which gRPC finds out
+    raise LinkLost(
+        f"the coordinator at {address} encrypts, and admits by invite: start the node with an invite, which "
+        "`thinwire-coordinator invite` prints; or start the coordinator with --insecure, for this machine alone"
+    )

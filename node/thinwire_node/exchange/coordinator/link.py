@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 
 from thinwire_common.traffic import Traffic
+from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_node.exchange.coordinator.traffic import CountedChannel
 from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate
@@ -231,10 +232,11 @@ class Link:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
 
 
-def connect(address: str, traffic: Traffic) -> Link:
-    """Open a gRPC link to HOST:PORT. `traffic` counts its messages and bytes."""
-    channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    traffic.connecting_to(int(address.rpartition(":")[2]))
+async def connect(address: str, invite: Invite | None, traffic: Traffic) -> Link:
+    """Open a gRPC link; see `dial`. `traffic` counts its messages and bytes."""
+    dialled = await dial(address, invite, CHANNEL_OPTIONS)
+    channel = dialled.channel
+    traffic.connecting_to(dialled.port)
 
     async def close() -> None:
         traffic.look()  # the kernel drops a connection's counters when it closes

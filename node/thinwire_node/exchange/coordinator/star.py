@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -24,16 +24,22 @@ from thinwire_proto.limits import probe_every_s
 
 
 class Star:
-    """The star's implementation of `thinwire_node.exchange.port.Exchange`."""
+    """The star's implementation of `thinwire_node.exchange.port.Exchange`. connect: opens the link, before `join`."""
 
-    def __init__(self, link: Link, clocks: Clocks, invite: Invite | None = None) -> None:
-        self._link = link
+    def __init__(self, connect: Callable[[], Awaitable[Link]], clocks: Clocks, invite: Invite | None = None) -> None:
+        self._connect = connect
+        self._opened: Link | None = None
         self._invite = invite
         self._clocks = clocks
         self._clock: ProbedClock | None = None
         self._key: SecretKey | None = None
         self._head_step = 0
         self._catching_up = True
+
+    @property
+    def _link(self) -> Link:
+        assert self._opened is not None
+        return self._opened
 
     @property
     def clock(self) -> ProbedClock:
@@ -43,6 +49,7 @@ class Star:
     async def join(self, applicant: Applicant) -> Admission:
         self._key = applicant.key
         momentum = messages.momentum_message(applicant.momentum)
+        self._opened = await self._connect()
         reply = await self._link.join(
             applicant.key,
             self._invite,
@@ -106,9 +113,10 @@ class Star:
         await self._link.leave(trained_through)
 
     async def close(self) -> None:
-        await self._link.close()
+        if self._opened is not None:
+            await self._opened.close()
 
 
 def open_star(surroundings: Surroundings) -> Star:
-    link = connect(surroundings.address, surroundings.traffic)
-    return Star(link, surroundings.clocks, surroundings.invite)
+    address, invite = surroundings.address, surroundings.invite
+    return Star(lambda: connect(address, invite, surroundings.traffic), surroundings.clocks, invite)

@@ -1,0 +1,122 @@
+"""Who may connect how, and who can reach the address in invites."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from thinwire_coordinator.access.certificates import new_authority, new_leaf
+from thinwire_coordinator.access.reachability import Reach, advice, classify
+from thinwire_coordinator.access.transport import TlsSettings, Transport, plain_transport
+from thinwire_coordinator.home_check import check_address
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.keys import SecretKey
+
+FILE = Path("file.pem")
+KEY = SecretKey(bytes(range(32)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "listen", "http", "text"),
+    [
+        (TlsSettings(insecure=True), "0.0.0.0:7700", None, "--insecure is for this machine only, and --listen 0"),
+        (TlsSettings(insecure=True), "192.168.1.2:7700", None, "--listen 127.0.0.1:7700"),
+        (TlsSettings(insecure=True), "127.0.0.1:7700", "[::]:7701", "--http"),
+        (TlsSettings(insecure=True, certificate=FILE, key=FILE), "127.0.0.1:7700", None, "leave out --tls-cert"),
+        (TlsSettings(certificate=FILE), "0.0.0.0:7700", None, "belong together"),
+        (TlsSettings(key=FILE), "0.0.0.0:7700", None, "belong together"),
+        (TlsSettings(FILE, FILE, ip_network("10.0.0.0/8")), "0.0.0.0:7700", None, "the proxy has the certificate"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: TlsSettings, listen: str, http: str | None, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text.replace("[", r"\[")):
+        settings.check(listen, http)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:7700", "[::1]:7700"])
+def test_plain_text_on_loopback_is_allowed(listen: str) -> None:
+    TlsSettings(insecure=True).check(listen, "127.0.0.1:7701")
+
+
+def test_only_the_proxy_and_this_machine_may_use_plain_text(tmp_path: Path) -> None:
+    transport = Transport(TlsSettings(proxy=ip_network("10.1.0.0/16")), tmp_path, KEY, [])
+    assert transport.certificates is None
+    assert transport.public_tls
+    assert transport.invites_needed
+    allowed = [
+        host
+        for host in ("10.1.2.3", "10.2.0.1", "127.0.0.1", "::1", "::ffff:10.1.9.9", "::ffff:10.2.0.1", "x")
+        if transport.may_connect(host)
+    ]
+    assert allowed == ["10.1.2.3", "127.0.0.1", "::1", "::ffff:10.1.9.9"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_is_encrypted_unless_it_stays_on_this_machine(tmp_path: Path) -> None:
+    transport = Transport(TlsSettings(), tmp_path, KEY, ["0.0.0.0:7700", "run.example:7700"])
+    assert transport.page_certificate("127.0.0.1:7701") is None
+    assert transport.page_certificate("localhost:7701") is None
+    found = transport.page_certificate("0.0.0.0:7701")
+    assert found is not None
+    assert transport.certificates is not None
+    assert found == transport.certificates.current
+    assert not transport.public_tls
+    assert plain_transport().page_certificate("127.0.0.1:1") is None
+
+
+def test_the_organizers_certificate_serves_nodes_and_page(tmp_path: Path) -> None:
+    leaf = new_leaf(new_authority(datetime.now(timezone.utc)), KEY, [], datetime.now(timezone.utc))
+    (tmp_path / "chain").write_bytes(leaf.chain)
+    (tmp_path / "key").write_bytes(leaf.key)
+    transport = Transport(TlsSettings(tmp_path / "chain", tmp_path / "key"), tmp_path, KEY, [])
+    assert transport.public_tls
+    assert transport.page_certificate("0.0.0.0:7701") == leaf
+
+
+@pytest.mark.parametrize(
+    ("addresses", "reach"),
+    [
+        (["127.0.0.1"], Reach.MACHINE),
+        (["0.0.0.0"], Reach.MACHINE),
+        (["::1"], Reach.MACHINE),
+        (["169.254.1.1"], Reach.LINK),
+        (["fe80::1%eth0"], Reach.LINK),
+        (["192.168.178.20"], Reach.HOME),
+        (["172.31.255.1"], Reach.HOME),
+        (["172.32.0.1"], Reach.EVERYBODY),
+        (["fd12::1"], Reach.HOME),
+        (["100.64.0.1"], Reach.PROVIDER),
+        (["100.128.0.1"], Reach.EVERYBODY),
+        (["8.8.8.8"], Reach.EVERYBODY),
+        (["2606:4700::1111"], Reach.EVERYBODY),
+        (["::ffff:10.0.0.1"], Reach.HOME),
+        (["192.168.1.2", "2606:4700::1111"], Reach.EVERYBODY),
+        ([], Reach.NOBODY),
+    ],
+)
+def test_the_kind_of_an_address(addresses: list[str], reach: Reach) -> None:
+    assert classify(addresses) is reach
+
+
+def test_each_situation_has_its_advice() -> None:
+    assert not advice(Reach.EVERYBODY, "8.8.8.8:7700", 7700, reached=True)
+    forward = "\n".join(advice(Reach.EVERYBODY, "8.8.8.8:443", 7700, reached=False))
+    assert "forward TCP port 443 there to port 7700" in forward
+    home = "\n".join(advice(Reach.HOME, "192.168.1.2:7700", 7700, reached=True))
+    assert all(way in home for way in ("forward one port", "IPv6", "a tunnel", "port 443"))
+    provider = "\n".join(advice(Reach.PROVIDER, "100.64.0.1:7700", 7700, reached=True))
+    assert "forward one port" not in provider  # the provider's router is out of reach
+    assert "a tunnel" in provider
+    assert "--listen 0.0.0.0:7700" in advice(Reach.MACHINE, "127.0.0.1:7700", 7700, reached=True)[0]
+    assert "correct the name" in advice(Reach.NOBODY, "x.invalid:7700", 7700, reached=False)[0]
+
+
+async def test_a_name_without_an_address_is_said_so() -> None:
+    found = await check_address("nowhere.invalid:7700", KEY.public.fingerprint, public_tls=False)
+    assert found.reach is Reach.NOBODY
+    assert "cannot be found" in found.problem
