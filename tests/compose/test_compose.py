@@ -77,7 +77,7 @@ def faulty(swarm: Swarm, fault: str) -> str:
     script = f"{HERE}/faulty_node.py:/faulty_node.py:ro"
     command = ("python", "/faulty_node.py", fault, "start", "@/invite/nodes")
     options = ("--no-deps", "--use-aliases", "--volume", script, "-d")
-    settings = ("--state-slots=/state", "--metrics=0.0.0.0:7702")
+    settings = ("--state-slots=/state", "--metrics=0.0.0.0:7702", "--metrics-tls=/tls")
     return swarm.compose("run", *options, "node", *command, *settings).split()[-1]
 
 

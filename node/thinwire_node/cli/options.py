@@ -104,10 +104,17 @@ class StartOptions(NodeStateOptions):
         "exit after this long without a coordinator", None, metavar="SECONDS", shown="never"
     )
     metrics: Annotated[str, AfterValidator(_metrics)] | None = option(
-        f"serve /metrics, /livez and /readyz on this port; HOST is {METRICS_HOST} by default",
+        f"serve /metrics, /livez and /readyz on this port; HOST is {METRICS_HOST} by default, and beyond this machine "
+        "needs --metrics-tls",
         None,
         metavar="[HOST:]PORT",
         shown="not at all",
+    )
+    metrics_tls: Path | None = option(
+        "serve the metrics over HTTPS, to other machines too; the node makes a certificate in this folder, whose "
+        "node.pem the scraper needs",
+        None,
+        metavar="DIR",
     )
     log_level: Literal["debug", "info", "warning"] = option("the lowest level that is logged", "info")
     log_format: Literal["text", "json"] = option("text, or one JSON object per line", "text")

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,14 +41,20 @@ class Monitor:
     """Runs and observes one node.
 
     metrics: host and port for `/metrics`; None: no metrics. ready: the ready file; by default in the state
-    directory."""
+    directory. metrics_tls: see `MetricsServer`."""
 
     def __init__(
-        self, node: Node, terminal: Terminal | None, metrics: tuple[str, int] | None, ready: Path | None = None
+        self,
+        node: Node,
+        terminal: Terminal | None,
+        metrics: tuple[str, int] | None,
+        ready: Path | None = None,
+        metrics_tls: Path | None = None,
     ) -> None:
         self._node = node
         self._terminal = terminal
         self._listen = metrics
+        self._metrics_tls = metrics_tls
         self._metrics_url: str | None = None
         self._ready_file = ready or node.settings.state_dir / READY_FILE
         self._announced = False
@@ -84,7 +91,8 @@ class Monitor:
         from thinwire_node.observe.web import MetricsServer  # noqa: PLC0415
 
         metrics = NodeMetrics(self._reporter, self._node.record, lambda: self.cpu_s)
-        web = MetricsServer(*self._listen, lambda: self._costed(metrics.text), self._reporter.report)
+        costed = partial(self._costed, metrics.text)
+        web = MetricsServer(*self._listen, costed, self._reporter.report, self._metrics_tls)
         web.start()
         self._metrics_url = f"{web.address}/metrics"
         tell(log, logging.INFO, "node.metrics", f"metrics at {self._metrics_url}", metrics=self._metrics_url)

@@ -6,6 +6,7 @@ prometheus_client."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,7 +14,10 @@ from starlette.routing import Route
 
 from thinwire_common.http import SAFETY, HttpServer, bind
 from thinwire_common.metrics import CONTENT_TYPE
+from thinwire_common.reach.hosts import is_loopback
+from thinwire_node.observe.metrics_certificate import metrics_tls
 from thinwire_node.observe.report import TAKES_PART, Report
+from thinwire_proto.errors import ConfigError
 
 CONNECTIONS_MAX = 16
 """A scraper needs one connection at a time."""
@@ -21,12 +25,19 @@ ADVICE = "give another port with --metrics"
 
 
 class MetricsServer:
-    """The HTTP server of one node.
+    """The HTTP server of one node. It is reachable from other machines only with `tls_folder`; see `metrics_tls`.
 
     port: 0 for any free port. metrics: returns the body of /metrics. report: returns the current report. Both run on
     the event loop. Raises ConfigError if the server cannot listen on the port."""
 
-    def __init__(self, host: str, port: int, metrics: Callable[[], bytes], report: Callable[[], Report]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        metrics: Callable[[], bytes],
+        report: Callable[[], Report],
+        tls_folder: Path | None = None,
+    ) -> None:
         self._metrics = metrics
         self._report = report
         routes = [
@@ -35,8 +46,14 @@ class MetricsServer:
             Route("/readyz", self._readyz),
             Route("/healthz", self._livez),  # an older name that existing monitoring may use
         ]
-        self._server = HttpServer(bind(host, port, ADVICE), routes, CONNECTIONS_MAX)
-        self.address = f"http://{host}:{self._server.port}"
+        if tls_folder is None and not is_loopback(host):
+            raise ConfigError(
+                f"--metrics {host}:{port} would be open to others without encryption: use 127.0.0.1:{port}, or give "
+                "--metrics-tls DIR, and the certificate from that folder to your scraper"
+            )
+        tls = None if tls_folder is None else metrics_tls(tls_folder)
+        self._server = HttpServer(bind(host, port, ADVICE), routes, CONNECTIONS_MAX, tls)
+        self.address = f"{self._server.scheme}://{host}:{self._server.port}"
 
     def start(self) -> None:
         self._server.start()
