@@ -13,7 +13,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.speed import broadcast, gpu, memory, report, rounds, signatures, sizes, speeds, training_rows, update
+from bench.speed import (
+    broadcast,
+    gpu,
+    handshake,
+    memory,
+    report,
+    rounds,
+    signatures,
+    sizes,
+    speeds,
+    training_rows,
+    update,
+)
 from bench.speed.row import BenchRow
 
 RUNS = Path("runs")
@@ -24,6 +36,7 @@ TOPICS: dict[str, Topic] = {
     "speeds": speeds.rows,
     "update": update.rows,
     "signatures": signatures.rows,
+    "handshake": handshake.rows,
     "gpu": gpu.rows,
     "fan-out": broadcast.rows,
     "rounds": rounds.rows,
