@@ -62,7 +62,7 @@ def test_the_error_for_a_bad_value_names_its_source(value: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:0", ":7700", "a:70000"])
 def test_a_bad_address_is_an_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=f"^HOST:PORT: '{address}' is not HOST:PORT, as in"):
+    with pytest.raises(ConfigError, match=f"^COORDINATOR: '{address}' is not HOST:PORT, as in"):
         status(address)
     monkeypatch.setenv("THINWIRE_COORDINATOR", address)
     with pytest.raises(ConfigError, match=f"^THINWIRE_COORDINATOR: '{address}' is not HOST:PORT"):

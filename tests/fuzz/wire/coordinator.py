@@ -74,6 +74,7 @@ def _status_bytes(process: Process, key: str) -> int:
 def victim(folder: Path) -> Iterator[Victim]:
     """Start a coordinator of a tiny model. It ends with the context."""
     with real_swarm(folder) as swarm:
+        swarm.insecure = True
         text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", "length_ms = 1000")
         process = swarm.coordinator(text, through=("unlimited_coordinator.py",))
         host, _, port = swarm.address.rpartition(":")
