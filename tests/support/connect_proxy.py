@@ -40,7 +40,7 @@ class ConnectProxy:
                 self.passed.append(target.decode())
                 print("passed", target.decode(), flush=True)
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+                await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
         writer.close()
 
 
@@ -49,7 +49,7 @@ async def _answer(writer: asyncio.StreamWriter, status: str) -> None:
     await writer.drain()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(OSError):
         while data := await reader.read(1 << 16):
             writer.write(data)

@@ -1,0 +1,90 @@
+"""Real coordinators and nodes with each kind of TLS: their own, the organizer's, a proxy's, and none."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from support.real import RealSwarm, real_swarm, run_text, until
+from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf
+from thinwire_proto.identity.keys import SecretKey
+
+RUN = run_text(100_000)
+NOW = datetime.now(timezone.utc)
+ROOT = new_authority(NOW)
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
+    with real_swarm(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificate:
+    """A certificate for `localhost` of an authority that this system trusts."""
+    (tmp_path / "roots.pem").write_bytes(ROOT.chain)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
+    return new_leaf(ROOT, SecretKey(), ["localhost"], NOW)
+
+
+def contributes(swarm: RealSwarm) -> None:
+    node = swarm.node("ada")
+    until(lambda: swarm.counted("ada") > 0, "a contribution is counted", node, *swarm.processes)
+
+
+def test_plain_text_and_no_invite_on_this_machine(swarm: RealSwarm) -> None:
+    swarm.insecure = True
+    swarm.coordinator(RUN)
+    assert not (swarm.state / "tls").exists()
+    contributes(swarm)
+
+
+@pytest.mark.parametrize("more", [("--listen", "0.0.0.0:0"), ("--http", "0.0.0.0:0")])
+def test_plain_text_is_refused_beyond_this_machine(swarm: RealSwarm, more: tuple[str, ...]) -> None:
+    command = ("thinwire-coordinator", "serve", "--state-dir", str(swarm.state), "--insecure", *more)
+    process = swarm.start("coordinator", *command)
+    until(lambda: not process.running, "it ends", process)
+    assert f"--insecure is for this machine only, and {more[0]} 0.0.0.0:0 is open to others" in process.text()
+
+
+def test_the_page_is_encrypted_beyond_this_machine(swarm: RealSwarm) -> None:
+    authority = swarm.folder / "handed-over" / "ca.pem"
+    authority.parent.mkdir()
+    swarm.coordinator(RUN, "--http", "0.0.0.0:0", "--tls-ca-file", str(authority))
+    page = str(swarm.ready["page"])
+    assert page.startswith("https://")
+    context = ssl.create_default_context(cafile=str(authority))
+    with urllib.request.urlopen(page.replace("0.0.0.0", "127.0.0.1") + "/livez", timeout=10, context=context) as answer:
+        assert answer.status == 200
+
+
+def test_the_organizers_own_certificate(swarm: RealSwarm, public: Certificate) -> None:
+    files = swarm.folder / "chain.pem", swarm.folder / "key.pem"
+    files[0].write_bytes(public.chain)
+    files[1].write_bytes(public.key)
+    swarm.address = "localhost:0"
+    swarm.coordinator(RUN, "--tls-certificate", str(files[0]), "--tls-key", str(files[1]))
+    assert swarm.invite.public_tls
+    assert not (swarm.state / "tls").exists()
+    node = swarm.node("ada")
+    until(lambda: node.events("node.joined"), "the node has joined", node, *swarm.processes)
+
+
+def test_a_proxy_that_terminates_tls(swarm: RealSwarm, public: Certificate) -> None:
+    (swarm.folder / "proxy.pem").write_bytes(public.chain + public.key)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    swarm.address = f"127.0.0.1:{port}"
+    proxy = swarm.start("proxy", "python", "-m", "support.tls_proxy", "0", str(port), str(swarm.folder / "proxy.pem"))
+    until(lambda: proxy.text().endswith("\n"), "the proxy listens", proxy)
+    public_port = int(proxy.text().split()[-1])
+    swarm.coordinator(RUN, "--tls-proxy", "127.0.0.1", "--address", f"localhost:{public_port}")
+    assert swarm.invite.public_tls
+    contributes(swarm)
