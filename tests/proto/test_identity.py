@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import INVITE_LENGTH_MAX, Invite, parse_invite
-from thinwire_proto.identity.keys import PublicKey, SecretKey, open_key
+from thinwire_proto.identity.keys import SMALL_ORDER, PublicKey, SecretKey, open_key
 
 INVITE = Invite("coordinator.example:7700", bytes(range(32)), bytes(range(16)))
 
@@ -27,6 +30,22 @@ def test_a_signature_fits_its_key_and_its_statement_only() -> None:
     assert not key.public.verifies(signature, statements.row(b"n" * 32))
     assert not key.public.verifies(signature[:-1], statement)
     assert not PublicKey(b"short").verifies(signature, statement)
+
+
+@pytest.mark.parametrize("sign", [0, 0x80])
+@pytest.mark.parametrize("point", sorted(SMALL_ORDER))
+def test_a_key_of_small_order_proves_nothing(point: bytes, sign: int) -> None:
+    """Its signatures can be made without a secret: the library takes at least one of these, and we take none."""
+    data = point[:-1] + bytes([point[-1] | sign])
+    made_up = [(other + bytes(32), statements.row(b"%d" % number)) for other in SMALL_ORDER for number in range(32)]
+    library = Ed25519PublicKey.from_public_bytes(data)
+    taken = 0
+    for signature, statement in made_up:
+        with suppress(InvalidSignature):
+            library.verify(signature, statement)
+            taken += 1
+        assert not PublicKey(data).verifies(signature, statement)
+    assert taken > 0
 
 
 def test_parts_of_a_statement_cannot_move_into_each_other() -> None:

@@ -18,13 +18,29 @@ KEY_FILE = "identity.key"
 KEY_BYTES = 32
 """Size of a secret key, and of a public key."""
 SIGNATURE_BYTES = 64
+SMALL_ORDER = frozenset(
+    bytes.fromhex(digits)
+    for digits in (
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "0100000000000000000000000000000000000000000000000000000000000000",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    )
+)
+"""The encodings of points of small order, with the sign bit cleared (libsodium's `ge25519_has_small_order`).
+
+As public keys, they have signatures that anybody can make, and that fit many statements or all. So they prove nothing.
+"""
 NODE_ID_DIGITS = 32
 """A node's id: 128 bits in hexadecimal."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key. data: its 32 bytes. Not every 32 bytes are a key; `verifies` is then always False."""
+    """A public key. data: its 32 bytes. Not every 32 bytes are a key of somebody; `verifies` is then always False."""
 
     data: bytes
 
@@ -40,11 +56,17 @@ class PublicKey:
 
     def verifies(self, signature: bytes, statement: bytes) -> bool:
         """Whether the owner of this key signed the statement (see `statements`)."""
+        if self._has_small_order:
+            return False
         try:
             self._key.verify(signature, statement)
         except (InvalidSignature, ValueError):
             return False
         return True
+
+    @cached_property
+    def _has_small_order(self) -> bool:
+        return self.data[:-1] + bytes([self.data[-1] & 0x7F]) in SMALL_ORDER if self.data else False
 
     @cached_property
     def _key(self) -> Ed25519PublicKey:
