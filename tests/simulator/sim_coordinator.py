@@ -21,7 +21,9 @@ from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import assemble, door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
+from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
+from thinwire_coordinator.trust.port import NothingKept
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RunSpec
 from thinwire_proto.data.corpus import Corpus, CorpusFile
@@ -126,6 +128,8 @@ class SimCoordinator:
             wait_for,
             now=lambda: time() - born,
             randomness=randomness,
+            trust=TrustSettings(NothingKept(), randomness=random.Random(2)),
+            wall=time,
             cache_bytes_max=CACHE_BYTES_MAX
             if keep is None
             else 0,  # without a cache, nodes also ask for deleted updates

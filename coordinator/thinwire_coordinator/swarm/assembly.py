@@ -91,7 +91,7 @@ def assemble(
         tasks=Tasks(),
     )
     _know_older_bases(shared)
-    observer = Observer(shared, replica, trust, randomness, wall)
+    observer = Observer(shared, replica, trust, wall)
     view, intake = SwarmView(shared), Intake(shared, observer)
     evaluations = Evaluations(shared, replica, randomness)
     announcer = Announcer(shared, view, intake, evaluations)

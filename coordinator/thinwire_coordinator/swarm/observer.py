@@ -74,34 +74,33 @@ class _Notes:
 @dataclass(frozen=True)
 class TrustSettings:
     """store: keeps standings over restarts. audits: None for no audits. audit_every: rounds from one audit to the
-    next."""
+    next. randomness: source of the secret that chooses votes, and of who is audited."""
 
     store: TrustStore
     audits: Audits | None = None
     audit_every: int = 1
+    randomness: random.Random = field(default_factory=random.SystemRandom)
 
 
 NO_AUDITS = TrustSettings(NothingKept())
 
 
 class Observer:
-    """The trust in each node. replica: the coordinator's own. randomness: source of secrets and of who is audited.
-    wall: seconds since 1970."""
+    """The trust in each node. replica: the coordinator's own. wall: seconds since 1970."""
 
     def __init__(
         self,
         shared: Shared,
         replica: Replica,
         settings: TrustSettings,
-        randomness: random.Random,
         wall: Callable[[], float],
     ) -> None:
         self._layout, self._replica = shared.layout, replica
         self._members, self._events = shared.registry.members, shared.registry.events
         self._workers, self._now = shared.workers, shared.driver.now
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
-        self._random, self._wall = randomness, wall
-        self._secret = Secret(randomness.getrandbits(64))
+        self._random, self._wall = settings.randomness, wall
+        self._secret = Secret(settings.randomness.getrandbits(64))
         self._comparer = Comparer(self._secret)
         self.trust = Trust(shared.contract.round.weight_max, settings.store.load())
         self._notes: _Notes | None = None
