@@ -88,6 +88,8 @@ def test_nodes_are_listed_banned_and_unbanned(run: Run, store: AccessStore) -> N
     assert "30 minutes" in run("nodes")
     assert "may join" in run("unban", ada)
     store.standings.put({ada: {"suspected": {"noise": "its votes agree with nobody"}}})
+    assert json.loads(run("nodes", "--json"))[0]["suspected"] == "its votes agree with nobody"
+    assert "suspected" in run("nodes")
     assert json.loads(run("unban", ada, "--reason", "its data are special", "--json")) == {"node": ada}
     assert store.bans.pardoned_since(0) == (3, [ada, ada])
     assert json.loads(run("revoke", "1", "--nodes", "--json"))["banned"] == [key.node_id for key in keys]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,23 @@ def test_colluders_that_agree_on_half_of_their_votes_are_found() -> None:
         swarm.observe([*honest, *hostile])
     assert _suspects(swarm) == set(HOSTILE)
     assert not any(Cause.COPY in swarm.trust.of(node).evidence for node in HONEST)
+
+
+def test_votes_that_were_not_merged_may_be_sent_again() -> None:
+    """A node puts them back into its momentum, so a suspected honest node repeats itself."""
+    comparer, votes = Comparer(Secret(7)), Votes(0)
+    kept = votes.honest("node")
+    for _ in range(3):
+        votes.begin()
+        ballots = [replace(kept, merged=False), *(votes.honest(node) for node in HONEST)]
+        assert not any(one.repeats or one.copy_of for one in comparer.compare(ballots, lambda node: 1.0))
+    for may_repeat, repeats in ((False, [False, True, True]), (True, [False] * 3)):
+        comparer, found = Comparer(Secret(7), may_repeat=may_repeat), []
+        for _ in range(3):
+            votes.begin()
+            ballots = [kept, *(votes.honest(node) for node in HONEST)]
+            found.append(comparer.compare(ballots, lambda node: 1.0)[0].repeats)
+        assert found == repeats
 
 
 def test_a_node_with_other_data_is_not_banned_and_an_audit_vouches_for_it() -> None:

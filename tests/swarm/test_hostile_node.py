@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from support.real import RealSwarm, run_text, until
 
 HONEST = [f"honest-{number}" for number in range(4)]
@@ -24,6 +27,18 @@ def test_a_node_that_flips_its_votes_is_suspected_and_then_banned(swarm: RealSwa
     judged = {event["name"] for event in coordinator.events("coordinator.trust_changed")}
     assert judged == {"hostile"}
     assert all(node.running for node in nodes)
+    until(lambda: _listed(swarm)["ban"], "the ban is listed", coordinator)
+    listed = _listed(swarm)
+    assert listed["ban"]["by"] == "coordinator"
+    assert "contradict" in listed["suspected"]
+    assert "contradict" in listed["ban"]["reason"]
     step = swarm.status().step
     swarm.reached(step + 5)
-    assert all(swarm.counted(name) > step - 5 for name in HONEST)
+    # the organizer overrules
+    assert swarm.command("unban", listed["node"]).returncode == 0
+    assert _listed(swarm)["ban"] is None
+
+
+def _listed(swarm: RealSwarm) -> dict[str, Any]:
+    (found,) = (node for node in json.loads(swarm.command("nodes", "--json").stdout) if node["name"] == "hostile")
+    return dict(found)

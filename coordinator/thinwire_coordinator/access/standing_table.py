@@ -33,6 +33,16 @@ class StandingTable:
             return dict(json.loads(packed))
         return {}
 
+    def suspected(self) -> dict[str, str]:
+        """Why votes are not merged, in words, of each node where that is so."""
+        reasons = {node: plain.get("suspected") or {} for node, plain in self.all().items() if isinstance(plain, dict)}
+        return {node: "; ".join(map(str, why.values())) for node, why in reasons.items() if why}
+
+    def pardon(self, node: str) -> None:
+        """Forget what there is against a node."""
+        if plain := self.of(node):
+            self.put({node: plain | {"suspected": {}, "evidence": {}, "bans": 0}})
+
     def put(self, standings: Mapping[str, Any]) -> None:
         with self._db.transaction():
             for node, plain in standings.items():

@@ -74,11 +74,11 @@ def _revoke(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> 
 
 def _nodes(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
     now, found = time.time(), store.nodes.all()
-    bans = store.bans.holding(now)
+    bans, suspected = store.bans.holding(now), store.standings.suspected()
     if arguments.json:
-        _print_json([node_facts(record, bans.get(record.node)) for record in found])
+        _print_json([node_facts(record, bans.get(record.node), suspected.get(record.node)) for record in found])
     else:
-        nodes_table(found, bans, now)
+        nodes_table(found, bans, suspected, now)
 
 
 def _ban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> None:
@@ -96,6 +96,7 @@ def _unban(store: AccessStore, folder: Path, arguments: argparse.Namespace) -> N
     if not (ban and ban.holds(now)) and not store.standings.of(node).get("suspected"):
         raise ConfigError(f"{node} is neither banned nor suspected")
     store.bans.unban(node, arguments.reason, ORGANIZER, now)
+    store.standings.pardon(node)  # for a coordinator that does not run; one that runs reads the decision
     if arguments.json:
         _print_json({"node": node})
     else:

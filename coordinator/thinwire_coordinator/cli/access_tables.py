@@ -23,8 +23,10 @@ def invite_facts(record: InviteRecord, now: float) -> dict[str, Any]:
     return asdict(record) | {"state": record.state(now)}
 
 
-def node_facts(record: NodeRecord, ban: Ban | None) -> dict[str, Any]:
+def node_facts(record: NodeRecord, ban: Ban | None, suspected: str | None) -> dict[str, Any]:
+    """suspected: why the node's votes are not merged."""
     facts = asdict(record) | {"public_key": record.public_key.hex(), "ban": ban_facts(ban) if ban else None}
+    facts["suspected"] = suspected
     del facts["enrolled_from"]
     return facts
 
@@ -43,11 +45,15 @@ def invites_table(records: Iterable[InviteRecord], now: float) -> None:
     _print(("id", "state", "uses", "expires", "made", "", "name"), rows)
 
 
-def nodes_table(records: Iterable[NodeRecord], bans: Mapping[str, Ban], now: float) -> None:
+def nodes_table(
+    records: Iterable[NodeRecord], bans: Mapping[str, Ban], suspected: Mapping[str, str], now: float
+) -> None:
     rows = []
     for record in records:
         ban = bans.get(record.node)
         text = "" if ban is None else "banned" if ban.until is None else f"banned {human_seconds(ban.until - now)}"
+        if why := suspected.get(record.node):
+            text = f"{text}; suspected: {why}" if text else f"suspected: {why}"
         node, invite = record.node[:ID_DIGITS_SHOWN], str(record.invite) if record.invite else "none"
         joined = f"{human_seconds(max(now - record.seen, 0.0))} ago"
         rows.append((node, record.name, invite, joined, record.address, text))

@@ -46,9 +46,13 @@ Floats = npt.NDArray[np.float32]
 
 
 class Comparer:
-    """Compares the contributions of one round after the other."""
+    """Compares the contributions of one round after the other.
 
-    def __init__(self, secret: Secret) -> None:
+    may_repeat: whether an honest node may send votes again that were merged, since not all of them left its momentum.
+    """
+
+    def __init__(self, secret: Secret, *, may_repeat: bool = False) -> None:
+        self._may_repeat = may_repeat
         self._earlier = EarlierVotes(secret)
 
     def compare(self, ballots: Sequence[Ballot], weight: Callable[[str], float]) -> tuple[Shown, ...]:
@@ -61,8 +65,9 @@ class Comparer:
         original = _originals(ballots, table, empty)
         repeats = np.zeros(len(ballots), bool)
         for place, source in enumerate(self._earlier.sources(ballots)):
-            repeats[place] = source == ballots[place].node
-            original[place] = original[place] or ("" if repeats[place] else source)
+            own = source == ballots[place].node
+            repeats[place] = own and not self._may_repeat
+            original[place] = original[place] or ("" if own else source)
         voices = np.array([weight(ballot.node) for ballot in ballots], np.float32)
         voices[empty | repeats | np.array([bool(node) for node in original], bool)] = 0
         agreement = table.agreement(voices)

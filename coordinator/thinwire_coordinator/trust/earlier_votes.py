@@ -1,5 +1,7 @@
 """Remembers the contributions of earlier rounds, to find those that are sent again.
 
+Only those that were merged: a node puts the others back into its momentum, so it rightly sends them again.
+
 All votes of a contribution are remembered by one hash, which finds equal ones. A few votes are remembered too, the
 SKETCH whose drawn numbers are smallest, which finds nearly equal ones: two sketches show which share of their votes the
 contributions have in common (Broder, "On the resemblance and containment of documents", 1997).
@@ -80,7 +82,7 @@ class EarlierVotes:
         return self._pool[int(among_all.argmin())][0] if is_copy else ""
 
     def _remember(self, ballot: Ballot, sketch: Numbers) -> None:
-        if len(ballot) < DIFFERING_MIN:
+        if len(ballot) < DIFFERING_MIN or not ballot.merged:
             return
         self._pool.append((ballot.node, sketch))
         self._own.setdefault(ballot.node, deque(maxlen=OWN_KEPT)).append(sketch)
