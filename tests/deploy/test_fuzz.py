@@ -20,6 +20,7 @@ from fuzz.parsers import fuzz
 from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
 from fuzz.targets import all_targets
 from fuzz.wire.calls import REQUESTS
+from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import WireSummary, attack_coordinator
 from fuzz.wire.tally import Tally
 from thinwire_proto.errors import PayloadError
@@ -130,3 +131,9 @@ def test_finds_over_the_wire_are_told() -> None:
     tally.answered("Join", 5, "no such session", b"y")
     assert list(tally.finds) == ["Join: UNKNOWN: Unexpected <class 'KeyError'>: 1"]
     assert WireSummary(tally).found
+
+
+def test_a_node_withstands_a_coordinator_that_lies(tmp_path: Path) -> None:
+    summary = attack_node(tmp_path, 40, seed=3)
+    assert not summary.found, str(summary)
+    assert summary.answers.total() >= 40

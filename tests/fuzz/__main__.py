@@ -11,6 +11,7 @@ from fuzz.corpus import CORPUS
 from fuzz.parsers import fuzz
 from fuzz.target import FuzzFailure
 from fuzz.targets import all_targets
+from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import attack_coordinator
 
 PARTS = {"parsers": 0.45, "coordinator": 0.45, "node": 0.1}
@@ -42,13 +43,25 @@ def _run(part: str, inputs: int, until: float, arguments: argparse.Namespace) ->
     if part == "parsers":
         targets = [one for one in all_targets() if not arguments.target or one.name in arguments.target]
         try:
-            summary = fuzz(targets, inputs, arguments.seed, until=until, keep_in=keep_in, go_on=arguments.go_on)
+            summary = fuzz(
+                targets,
+                inputs,
+                arguments.seed,
+                until=until,
+                keep_in=keep_in,
+                go_on=arguments.go_on,
+                equal_time=True,
+            )
         except FuzzFailure as error:
             print(f"{error}\nthe seed was {arguments.seed}")
             return True
         print(summary, flush=True)
         return bool(summary.finds)
     with tempfile.TemporaryDirectory(prefix="thinwire-fuzz-") as folder:
+        if part == "node":
+            lied_to = attack_node(Path(folder), inputs, arguments.seed, until=until)
+            print(lied_to, flush=True)
+            return lied_to.found
         attacked = attack_coordinator(Path(folder), inputs, arguments.seed, until=until, keep_in=keep_in)
     print(attacked, flush=True)
     return attacked.found

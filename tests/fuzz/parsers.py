@@ -67,24 +67,28 @@ def fuzz(
     until: float = float("inf"),
     keep_in: Path | None = None,
     go_on: bool = False,
+    equal_time: bool = False,
 ) -> Summary:
     """Try inputs on the targets in turn, up to a number or a time.monotonic().
 
-    Raises FuzzFailure at the first find, unless `go_on`. keep_in: a folder for the inputs that reach new code."""
+    Raises FuzzFailure at the first find, unless `go_on`. keep_in: a folder for the inputs that reach new code.
+    equal_time: the targets share the time, not the inputs, so that slow ones do not take most of it."""
     rng, began, printed = random.Random(seed), time.monotonic(), time.monotonic()
     summary = Summary(tried={target.name: Tried() for target in targets})
     live = {target.name: [*target.valid, *corpus.kept(target.name)] for target in targets}
-    coverage = Coverage()
+    coverage, spent = Coverage(), dict.fromkeys(live, 0.0)
     try:
         for target in targets:
             for data in live[target.name]:
                 coverage.ran(lambda target=target, data=data: _attempt(target, data, summary, go_on))  # type: ignore[misc]
         for number in range(inputs):
-            target = targets[number % len(targets)]
+            started = time.perf_counter()
+            target = min(targets, key=lambda one: spent[one.name]) if equal_time else targets[number % len(targets)]
             data = target.damaged(rng, live[target.name])
-            if coverage.ran(lambda: _attempt(target, data, summary, go_on, number)):  # noqa: B023 - it runs at once
+            if coverage.ran(lambda: _attempt(target, data, summary, go_on)):  # noqa: B023 - it runs at once
                 _remember(live[target.name], data, rng)
                 summary.kept += keep_in is not None and corpus.keep(target.name, data, keep_in)
+            spent[target.name] += time.perf_counter() - started
             if time.monotonic() > until:
                 break
             if sys.stderr.isatty() and time.monotonic() - printed > PROGRESS_EVERY_S:
@@ -96,10 +100,10 @@ def fuzz(
     return summary
 
 
-def _attempt(target: Target, data: bytes, summary: Summary, go_on: bool, number: int = 1) -> None:
+def _attempt(target: Target, data: bytes, summary: Summary, go_on: bool) -> None:
     tried = summary.tried[target.name]
     try:
-        if (number // len(summary.tried)) % MEASURED_EVERY == 0:
+        if tried.inputs % MEASURED_EVERY == 0:
             used = try_one_traced(target, data)
             read = used.read
             tried.memory = max(tried.memory, used.memory / target.memory_max)

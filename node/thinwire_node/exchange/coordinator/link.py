@@ -16,7 +16,7 @@ import grpc
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
-from thinwire_node.exchange.coordinator.traffic import CountedChannel
+from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel
 from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
@@ -276,7 +276,7 @@ def _decoded(body: bytes, layout: TileLayout, magnitude: Magnitude, update_topk:
 async def _told(call: Awaitable[Reply]) -> Reply:
     """Await the reply to a unary call."""
     try:
-        return await call
+        return _readable(await call)
     except grpc.aio.AioRpcError as error:
         raise _plain(error) from None
 
@@ -284,13 +284,20 @@ async def _told(call: Awaitable[Reply]) -> Reply:
 async def _stream(call: Any) -> AsyncIterator[Any]:
     try:
         async for message in call:
-            yield message
+            yield _readable(message)
     except grpc.aio.AioRpcError as error:
         raise _plain(error) from None
     finally:
         call.cancel()
     if call.cancelled():
         raise LinkLost("the call was cancelled")
+
+
+def _readable(message: Reply) -> Reply:
+    """A message. Raises PayloadError if it is none."""
+    if message is UNREADABLE:
+        raise PayloadError("the coordinator sent bytes that are no message")
+    return message
 
 
 def _plain(error: grpc.aio.AioRpcError) -> RemoteError:

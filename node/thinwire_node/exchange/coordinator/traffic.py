@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
 
 from thinwire_common.traffic import Traffic, kinds_of
 
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
 
 Serialize = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
+
+UNREADABLE: Final = object()
+"""In place of a message that is not protobuf. gRPC would log a traceback, and return None."""
 
 
 class CountedChannel:
@@ -49,6 +54,9 @@ class CountedChannel:
 
         def counted_parse(data: bytes) -> Any:
             received.add(response, len(data))
-            return parse(data)
+            try:
+                return parse(data)
+            except DecodeError:
+                return UNREADABLE
 
         return counted_serialize, counted_parse
