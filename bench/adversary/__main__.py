@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -33,14 +34,22 @@ def main() -> None:
     results = {
         name: result for name, result in results.items() if not (arguments.again and fnmatch(name, arguments.again))
     }
-    left = [scene for scene in study.scenes() if scene.name not in results and fnmatch(scene.name, arguments.only)]
-    if not arguments.report:
-        for number, result in enumerate(played(left, arguments.jobs), 1):
+    left = [
+        scene
+        for pattern in arguments.only
+        for scene in study.scenes()
+        if scene.name not in results and fnmatch(scene.name, pattern)
+    ]
+    left = list(dict.fromkeys(left))
+    try:
+        for number, result in enumerate(played([] if arguments.report else left, arguments.jobs), 1):
             results[result.scene.name] = result
             write(folder / RESULTS, study, results)
-            print(
-                f"{number}/{len(left)}  {result.scene.name:<32} {result.loss:.4f}  {result.seconds:.0f} s", flush=True
-            )
+            done = f"{number}/{len(left)}  {result.scene.name:<32}"
+            print(f"{done} {result.loss:.4f}  {result.seconds:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped; {folder / RESULTS} has the finished scenes, and the same command continues from there")
+        sys.exit(130)
     write_report(study, results, folder)
     print(f"written to {folder}")
 
@@ -49,7 +58,13 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.adversary", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="a quarter hostile only, and fewer rounds")
     parser.add_argument("--into", type=Path, help=f"results folder; default {INTO}, or {QUICK_INTO} if quick")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="play only scenes of such names: 'vote+trust-*'")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=["*"],
+        metavar="PATTERN",
+        help="play only such scenes, in this order: 'vote+trust-*'",
+    )
     parser.add_argument("--again", metavar="PATTERN", help="forget the results of such scenes first")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="scenes at a time; default: one a core")
     parser.add_argument("--report", action="store_true", help="write table and plot of what is there, and play nothing")

@@ -67,6 +67,8 @@ def _head(study: Study, missing: int) -> str:
   *Honest suspected* and *honest banned* count honest nodes that ever had weight zero, and that were ever banned.
 * `mean` is DeMo as published: magnitudes as floats, their mean, no defence. Its hostile nodes multiply what they send
   by 100, except in `copy` and `silence`.
+* Trust judges votes alone here. A coordinator also audits, which vouches for honest nodes with other data
+  ([trust.md](../trust.md)).
 * Hostile nodes know everything: what the honest nodes send in this round, and each other.
 {left}"""
 

@@ -12,11 +12,12 @@ from bench.adversary.__main__ import read, write
 from bench.adversary.attacks import ATTACKS, Knowledge
 from bench.adversary.report import page, relative, write_report
 from bench.adversary.run import NodeRecord, SceneResult, play
-from bench.adversary.scene import NOBODY, AdversarySize, Scene, Study
+from bench.adversary.scene import FULL, NOBODY, AdversarySize, Scene, Study
 from support.small import random_votes, shapes_contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import decode_votes, encode_votes
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 LAYOUT = TileLayout(shapes_contract().parameters)
 K = 16
 TINY = AdversarySize(context=16, samples=1, rounds=3, present=8, held_out=8)
@@ -110,3 +111,8 @@ def test_a_page_says_by_how_much_a_goal_is_missed(tmp_path: Path) -> None:
     write_report(study, results, tmp_path)
     assert "**1 scenes are still to be played.**" in (tmp_path / "README.md").read_text()
     assert (tmp_path / "loss-tokens.png").stat().st_size > 10_000
+
+
+def test_the_page_follows_from_the_recorded_results() -> None:
+    folder = DOCS / "adversary"
+    assert (folder / "README.md").read_text(encoding="utf-8") == page(FULL, read(folder / "results.json", FULL))
