@@ -63,6 +63,7 @@ from thinwire_coordinator.trust.port import TrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_coordinator.web.organizer import Organizer
 from thinwire_coordinator.web.page import Page
+from thinwire_coordinator.web.panel import AccessPanel
 from thinwire_coordinator.web.server import WebServer
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, RunSpec
@@ -240,11 +241,17 @@ class Coordinator:
         if self._web is not None or self._sinks.reads_metrics:
             self._exposition.begin(swarm, settings.keep, needs, recorded.newest)
         if self._web is not None:
-            self._page.open(swarm)
+            self._open_page(swarm)
         memories = self._sinks.recall()
         totals = await self._run_at_start(self._sinks.totals, memories, swarm)
         self._sinks.begin(swarm, memories, totals, self._exposition)
         await self._listen(swarm)
+
+    def _open_page(self, swarm: Swarm) -> None:
+        assert self._access is not None
+        assert self._organizer is not None
+        self._page.open(swarm)
+        self._organizer.panel = AccessPanel(self._access, self._settings.state_dir, swarm)
 
     async def _run_at_start(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Run one part of the startup on a worker. Raises StartInterrupted if told to stop meanwhile."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http.cookies import SimpleCookie
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -63,9 +64,14 @@ class NodeWish(Wish):
 
 
 class Panel(Protocol):
-    """What the organizer may list and change. Every method may run on any thread, and raises ThinwireError."""
+    """What the organizer may list and change; `panel.AccessPanel` is it. All methods raise ThinwireError."""
 
-    def state(self) -> dict[str, Any]: ...
+    def standings(self) -> Any:
+        """What `state` needs of the swarm. On the event loop, like `pardon`; the others may run on any thread."""
+
+    def pardon(self, node: str) -> dict[str, Any]: ...
+
+    def state(self, standings: Any) -> dict[str, Any]: ...
 
     def invite(self, name: str, uses: int | None, hours: float | None) -> dict[str, Any]: ...
 
@@ -74,6 +80,9 @@ class Panel(Protocol):
     def ban(self, node: str, reason: str) -> dict[str, Any]: ...
 
     def unban(self, node: str, reason: str) -> dict[str, Any]: ...
+
+
+Change = Callable[[Panel, Any], Any]
 
 
 class Organizer:
@@ -93,6 +102,7 @@ class Organizer:
                     ("invite", InviteWish, lambda panel, said: panel.invite(said.name, said.uses, said.hours)),
                     ("revoke", RevokeWish, lambda panel, said: panel.revoke(said.number)),
                     ("ban", NodeWish, lambda panel, said: panel.ban(said.node, said.reason)),
+                    ("pardon", NodeWish, None),
                     ("unban", NodeWish, lambda panel, said: panel.unban(said.node, said.reason)),
                 )
             ),
@@ -127,27 +137,30 @@ class Organizer:
         return answer
 
     async def _state(self, request: Request) -> Response:
-        return await self._answer(request, lambda panel: panel.state())
+        return await self._answer(request, _state_of)
 
-    def _change(self, wish: type[Wish], change: Callable[[Panel, Any], Any]) -> Handle:
+    def _change(self, wish: type[Wish], change: Change | None) -> Handle:
+        """A route for one change. change: on a thread; None: `pardon`, on the event loop."""
+
         async def answer(request: Request) -> Response:
             if refused := _refuse_origin(request) or self._refuse_stranger(request):
                 return refused
             said = await _said(request, wish)
             if isinstance(said, Response):
                 return said
-            return await self._answer(request, lambda panel: change(panel, said))
+            ask = partial(_pardon, said) if change is None else partial(_on_thread, change, said)
+            return await self._answer(request, ask)
 
         return answer
 
-    async def _answer(self, request: Request, ask: Callable[[Panel], Any]) -> Response:
+    async def _answer(self, request: Request, ask: Callable[[Panel], Awaitable[Any]]) -> Response:
         if refused := self._refuse_stranger(request):
             return refused
         panel = self.panel
         if panel is None:
             return _error(503, "the coordinator is starting", {"retry-after": "2"})
         try:
-            found = await asyncio.to_thread(ask, panel)
+            found = await ask(panel)
         except ThinwireError as error:
             return _error(409, str(error))
         return JSONResponse(found, headers=HEADERS)
@@ -155,6 +168,18 @@ class Organizer:
     def _refuse_stranger(self, request: Request) -> Response | None:
         is_known = self._logins.holds(_token(request), self._now())
         return None if is_known else _error(401, "log in with the organizer's secret")
+
+
+async def _state_of(panel: Panel) -> Any:
+    return await asyncio.to_thread(panel.state, panel.standings())
+
+
+async def _on_thread(change: Change, said: Wish, panel: Panel) -> Any:
+    return await asyncio.to_thread(change, panel, said)
+
+
+async def _pardon(said: NodeWish, panel: Panel) -> Any:
+    return panel.pardon(said.node)
 
 
 def _token(request: Request) -> str:

@@ -64,10 +64,13 @@ function nodeRow(one) {
     const reason = window.prompt(`Why is ${one.name} banned? The node is told.`, "");
     if (reason !== null) change("ban", { node: one.node, reason }, `${one.name} is banned.`);
   };
-  const act = one.banned ? button("Unban", `Unban ${one.name}`, unban) : button("Ban", `Ban ${one.name}`, ban);
+  const pardon = () => change("pardon", { node: one.node, reason: "" }, `Everything against ${one.name} is forgotten.`);
+  const act = document.createElement("span");
+  act.append(one.banned ? button("Unban", `Unban ${one.name}`, unban) : button("Ban", `Ban ${one.name}`, ban));
+  if (one.active && one.reason && !one.banned) act.append(" ", button("Pardon", `Pardon ${one.name}`, pardon));
   const state = one.banned ? "banned" : one.active ? "active" : "away";
   const trust = one.trust === null ? null : Math.round(100 * one.trust) / 100;
-  return row([one.name, one.node.slice(0, 8), one.address, one.invite, state, one.weight, trust, one.reason, act]);
+  return row([one.name, one.node.slice(0, 8), one.address, one.invite, state, trust, one.reason, act]);
 }
 
 function fill(table, rows) {

@@ -1,0 +1,134 @@
+"""Tests the organizer's panel in Chromium, on a coordinator that strangers have joined."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Dialog, Page, expect, sync_playwright
+
+from support.real import RealSwarm, real_swarm, run_text, until
+from thinwire_coordinator.access.organizer_secret import FILE
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+MEMBERS = 3
+NAME = "<img src=x onerror=alert(1)>"
+PATIENCE_MS = 60_000
+
+expect.set_options(timeout=PATIENCE_MS)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install -y chromium"),
+    pytest.mark.xdist_group("page"),
+]
+
+
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    with real_swarm(tmp_path_factory.mktemp("panel")) as found:
+        coordinator = found.coordinator(run_text(100_000, rounds="min_contributions = 1"), "--http", "127.0.0.1:0")
+        sent = "\u202e\x1b[31m" + NAME + "\u200b"
+        crowd = ["python", "-m", "bench.costs.light_members", found.invitation]
+        members = found.start("crowd", *crowd, "--members", str(MEMBERS), "--name", sent)
+        until(lambda: len(found.active()) == MEMBERS, "all members are active", members, coordinator)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(swarm: RealSwarm) -> Iterator[Page]:
+    """The panel, not logged in. A dialog other than the question for a reason ends the test."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = chromium.new_page(viewport={"width": 1200, "height": 900})
+        found.set_default_timeout(PATIENCE_MS)
+        found.goto(f"{swarm.ready['page']}/organizer")
+        yield found
+        chromium.close()
+
+
+def serious(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [str(one["id"]) for one in found if one["impact"] in ("serious", "critical")]
+
+
+def ask(swarm: RealSwarm, path: str) -> tuple[int, bytes]:
+    with closing(HTTPConnection(swarm.ready["page"].removeprefix("http://"), timeout=10)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_a_stranger_sees_the_login_and_nothing_else(swarm: RealSwarm, page: Page) -> None:
+    expect(page.locator("#panel")).to_be_hidden()
+    page.get_by_label("Secret").fill("a wrong secret")
+    page.get_by_label("Secret").press("Enter")
+    expect(page.locator("#said")).to_contain_text("the secret is wrong")
+    assert serious(page) == []
+    assert ask(swarm, "/organizer/state")[0] == 401
+    for path in ("/api/status", "/api/history", "/history.csv", "/metrics", "/"):
+        with urlopen(swarm.ready["page"] + path, timeout=10) as answer:
+            assert b"127.0.0.1" not in answer.read(), path  # the address of every node here
+
+
+def test_the_organizer_logs_in_by_keyboard_and_sees_nodes_with_their_addresses(swarm: RealSwarm, page: Page) -> None:
+    secret = (swarm.state / FILE).read_text().strip()
+    page.get_by_label("Secret").fill(secret)
+    page.get_by_label("Secret").press("Enter")
+    rows = page.locator("#nodes tbody tr")
+    expect(rows).to_have_count(MEMBERS)
+    for name in rows.locator("th").all_inner_texts():
+        assert re.fullmatch(re.escape(NAME) + r"-\d+", name)
+    expect(rows.first).to_contain_text("127.0.0.1")
+    assert page.locator("main img").count() == 0
+    assert serious(page) == []
+    assert page.evaluate("document.cookie") == ""  # no script can read it
+
+
+def test_an_invite_is_made_shown_once_and_revoked(swarm: RealSwarm, page: Page) -> None:
+    before = page.locator("#invites tbody tr").count()
+    page.get_by_label("For whom").fill("ann\u202e")
+    page.get_by_role("button", name="Make an invite").press("Enter")
+    expect(page.locator("#invite")).to_contain_text("thinwire-node start ")
+    rows = page.locator("#invites tbody tr")
+    expect(rows).to_have_count(before + 1)
+    assert rows.first.locator("td").first.inner_text() == "ann"
+    page.get_by_role("button", name=re.compile("^Revoke invite")).first.press("Enter")
+    expect(rows.first).to_contain_text("revoked")
+
+
+def test_a_node_is_banned_with_a_reason_and_may_return(swarm: RealSwarm, page: Page) -> None:
+    asked: list[str] = []
+
+    def answered(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept("it sent \x1b[2Jnoise")
+
+    page.on("dialog", answered)
+    page.get_by_role("button", name=re.compile("^Ban ")).first.click()
+    row = page.locator("#nodes tbody tr", has_text="banned")
+    expect(row).to_contain_text("it sent noise")
+    assert asked[0].endswith("The node is told.")
+    until(lambda: len(swarm.active()) == MEMBERS - 1, "the node is out", *swarm.processes)
+    page.get_by_role("button", name=re.compile("^Unban ")).press("Enter")
+    expect(page.locator("#nodes tbody tr", has_text="banned")).to_have_count(0)
+
+
+def test_rounds_went_on_and_the_organizer_logs_out(swarm: RealSwarm, page: Page) -> None:
+    def step() -> int:
+        found: dict[str, Any] = json.loads(ask(swarm, "/api/status?nodes=0")[1])
+        return int(found["step"])
+
+    before = step()
+    until(lambda: step() > before, "rounds go on", *swarm.processes)
+    page.get_by_role("button", name="Log out").click()
+    expect(page.locator("#panel")).to_be_hidden()
+    page.reload()
+    expect(page.locator("#login")).to_be_visible()
+    expect(page.locator("#panel")).to_be_hidden()
