@@ -4,6 +4,7 @@ PYTHON ?= python3
 NODES  ?= 3
 ROUNDS ?= 200
 PRESET ?= byte-1m
+ABUSE  ?=
 WITH_METRICS ?=
 WAN    ?=
 SCIENCE ?=
@@ -20,7 +21,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
-.PHONY: swarm test test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz simulate chaos proto dashboards screenshots example clean help
+.PHONY: swarm test test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
 
 swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; WITH_METRICS=1: Prometheus too)
 	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
@@ -60,6 +61,9 @@ chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
 
 fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and over the wire (INPUTS, MINUTES)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --minutes $(MINUTES)
+
+abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator, into docs/abuse.md; about 8 minutes (ABUSE)
+	PYTHONPATH=tests:. $(BIN)/python -m abuse --write $(ABUSE)
 
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes
 	$(BIN)/python -m bench.convergence.staleness

@@ -1,6 +1,8 @@
 """Runs one attack until SIGTERM, at the lowest priority, and prints what it has sent.
 
-python -m abuse.attack NAME HOST:PORT
+    python -m abuse.attack NAME HOST:PORT TOKEN
+
+TOKEN: of a public invite, in hexadecimal.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ ATTACK_LOG = "attacking; sent: "
 
 
 def main() -> None:
-    name, address = sys.argv[1:]
+    name, address, token = sys.argv[1:]
     os.nice(NICEST)
-    target = Target(address)
+    target = Target(address, bytes.fromhex(token), began=lambda: print(ATTACK_LOG, flush=True))
     signal.signal(signal.SIGTERM, lambda number, frame: target.stop.set())
-    print(ATTACK_LOG, flush=True)
     ATTACKS[name](target)
     print(ATTACK_LOG, ", ".join(f"{count} {what}" for what, count in sorted(target.sent.items())), flush=True)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+
+import grpc
 
 from abuse.attack import ATTACK_LOG
 from deploy.local_swarm.processes import Process
 from support.real import RealSwarm, real_swarm, run_text, until
+from thinwire_proto.wire.service_pb2 import StatusReply
 
 NODES = ("honest-a", "honest-b", "honest-c")
 LENGTH_MS = 1000
@@ -31,7 +34,8 @@ class SwarmUnderAttack:
 
     def begin(self, attack: str) -> Process:
         """Start an attack, and wait until it has begun."""
-        process = self.swarm.start("attack", "python", "-m", "abuse.attack", attack, self.swarm.address)
+        command = ("python", "-m", "abuse.attack", attack, self.swarm.address, self.swarm.token.hex())
+        process = self.swarm.start("attack", *command)
         until(lambda: ATTACK_LOG in process.text(), f"{attack} begins", process)
         return process
 
@@ -42,9 +46,21 @@ class SwarmUnderAttack:
         assert attack.popen.wait() == 0, attack.text()
         return attack.text().rpartition(ATTACK_LOG)[2].strip()
 
+    def rounds(self) -> int:
+        """Rounds that were sealed, by the log: calls of this address may be refused while it attacks."""
+        return len(self.coordinator.events("coordinator.round_sealed"))
+
     def counted(self) -> dict[str, int]:
         """Contributions of each honest node that were counted."""
-        return {node.name: node.counted for node in self.swarm.status().nodes if node.name in NODES}
+        found: list[StatusReply] = []
+
+        def ask() -> bool:
+            with suppress(grpc.RpcError):  # refused, because attacks come from the same address
+                found.append(self.swarm.status())
+            return bool(found)
+
+        until(ask, "the coordinator tells its status", self.coordinator)
+        return {node.name: node.counted for node in found[0].nodes if node.name in NODES}
 
     def sealed_at(self) -> list[float]:
         """When each round was sealed, in Unix seconds."""

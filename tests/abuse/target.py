@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +34,14 @@ class Target:
     token: bytes = b""
     stop: threading.Event = field(default_factory=threading.Event)
     sent: dict[str, int] = field(default_factory=dict)
+    began: Callable[[], None] = lambda: None
+    """Called when the first thing has been sent."""
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, what: str) -> None:
         with self._counting:
+            if not self.sent:
+                self.began()
             self.sent[what] = self.sent.get(what, 0) + 1
 
     def channel(self) -> grpc.Channel:
@@ -69,9 +74,20 @@ class Joined:
         return SESSION.encode(), self.secret.encode()
 
     def rounds(self) -> Iterator[pb.Announcement]:
-        """Attend, and yield each round that is announced."""
-        for announcement in self.stub.Attend(pb.AttendRequest()):
-            if announcement.state == ROUND:
+        """Attend, and yield the newest round whenever there is a new one. Ends with the connection."""
+        newest: queue.Queue[pb.Announcement | None] = queue.Queue()
+
+        def attend() -> None:
+            with contextlib.suppress(grpc.RpcError):
+                for announcement in self.stub.Attend(pb.AttendRequest()):
+                    newest.put(announcement)
+            newest.put(None)
+
+        threading.Thread(target=attend, daemon=True).start()
+        last = 0
+        while (announcement := newest.get()) is not None:
+            if newest.empty() and announcement.state == ROUND and announcement.round > last:
+                last = announcement.round
                 yield announcement
 
     def part(self, announcement: pb.Announcement, payload: bytes, **fields: Any) -> pb.ContributionPart:

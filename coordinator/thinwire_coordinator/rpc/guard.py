@@ -24,6 +24,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext as Context
 
+from thinwire_common.within import Within
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import REFUSALS_WAITING_MAX
 from thinwire_coordinator.access.callers import Caller, network_of
@@ -123,9 +124,8 @@ class Guard(grpc.aio.ServerInterceptor):
             call = _GuardedCall(handler, requests, context, bytes_max, self._patience, self._silent.open(caller))
             lasts_s = self._patience.call_s if caller.node_id is None else None
             try:
-                serving = asyncio.ensure_future(call.serve())
-                serving.add_done_callback(_look_at)
-                await asyncio.wait_for(serving, lasts_s)
+                async with Within(lasts_s):
+                    await call.serve()
             except CallRefused as refused:
                 denied = refused.denied
             except asyncio.TimeoutError:
@@ -187,9 +187,10 @@ class _GuardedCall:
 
     async def write(self, answer: Any) -> None:
         """Send a message. If the peer does not accept it in time, end its connection and cancel the call."""
-        sending = self._context.write(self._handler.response_serializer(answer))
+        data = self._handler.response_serializer(answer)
         try:
-            await asyncio.wait_for(sending, self._patience.accept_s)
+            async with Within(self._patience.accept_s):
+                await self._context.write(data)
         except asyncio.TimeoutError:
             log.debug("a peer has accepted nothing for %g s; its connection is ended", self._patience.accept_s)
             hang_up(self._context.peer())
@@ -219,7 +220,9 @@ class _GuardedCall:
         """The next message, parsed. Raises StopAsyncIteration after the last one. Ends the call if it is not right."""
         try:
             self._messages = self._messages or aiter(self._requests)
-            data = await asyncio.wait_for(self.silence.until(anext(self._messages)), patience_s)
+            async with self.silence.within(patience_s):
+                data = await anext(self._messages)
+            self.silence.spoke()
         except asyncio.TimeoutError:
             text = f"no message came for {patience_s:g} s"
             await _abort(self._context, grpc.StatusCode.DEADLINE_EXCEEDED, Denied(DoorReason.SLOW, text))
@@ -231,12 +234,6 @@ class _GuardedCall:
         except DecodeError:
             denied = Denied(DoorReason.MALFORMED, UNREADABLE)
             await _abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, denied)
-
-
-def _look_at(serving: asyncio.Future[None]) -> None:
-    """Else asyncio logs an error that comes after the peer has cancelled the call."""
-    if not serving.cancelled():
-        serving.exception()
 
 
 async def _abort(context: Context[Any, Any], code: grpc.StatusCode, denied: Denied) -> NoReturn:

@@ -6,13 +6,8 @@ its message with the call, so it is silent for less than a round trip.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
-
+from thinwire_common.within import Within
 from thinwire_coordinator.access.callers import Caller
-
-Result = TypeVar("Result")
 
 
 class Silence:
@@ -20,23 +15,21 @@ class Silence:
 
     def __init__(self, caller: Caller, calls: SilentCalls) -> None:
         self.caller = caller
-        self.gave_way = asyncio.Event()
+        self.gave_way = False
         self._calls = calls
+        self._waiting = Within(None)
 
-    async def until(self, message: Awaitable[Result]) -> Result:
-        """Wait for a message of the call. Raises TimeoutError if the call has to give way before its first one."""
-        if not self._calls.silent(self):
-            return await message
-        coming, leaving = asyncio.ensure_future(message), asyncio.ensure_future(self.gave_way.wait())
-        try:
-            await asyncio.wait((coming, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not coming.done():
-                raise asyncio.TimeoutError
-            self._calls.spoke(self)
-            return coming.result()
-        finally:
-            leaving.cancel()
-            coming.cancel()
+    def within(self, seconds: float) -> Within:
+        """The time limit for the next message of the call. It ends early if the call has to give way."""
+        self._waiting = Within(0.0 if self.gave_way else seconds)
+        return self._waiting
+
+    def spoke(self) -> None:
+        self._calls.spoke(self)
+
+    def give_way(self) -> None:
+        self.gave_way = True
+        self._waiting.end()
 
 
 class SilentCalls:
@@ -51,16 +44,13 @@ class SilentCalls:
             self._calls[silence] = None
         return silence
 
-    def silent(self, silence: Silence) -> bool:
-        return silence in self._calls
-
     def spoke(self, silence: Silence) -> None:
         self._calls.pop(silence, None)
 
     def close(self, silence: Silence) -> bool:
         """The call has ended. Return whether it still had its place."""
         self._calls.pop(silence, None)
-        return not silence.gave_way.is_set()
+        return not silence.gave_way
 
     def give_way(self, network: str | None) -> Caller | None:
         """Take the place of the oldest call, of a network if one is given. Return whose it was; None without one."""
@@ -68,5 +58,5 @@ class SilentCalls:
         if found is None:
             return None
         del self._calls[found]
-        found.gave_way.set()
+        found.give_way()
         return found.caller

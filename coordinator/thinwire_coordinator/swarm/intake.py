@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from thinwire_common.logs import tell
+from thinwire_common.within import Within
 from thinwire_coordinator.round import admission
 from thinwire_coordinator.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.round.contributions import Contribution, NodeSignature, Round
@@ -174,9 +175,8 @@ class Intake:
         whole = False
         try:
             patience_s = current.round.deadline + READ_GRACE_S - self._driver.now()
-            payload = await asyncio.wait_for(
-                _read(claim.payload_bytes, self._payload_bytes_max, memory, parts), patience_s
-            )
+            async with Within(patience_s):
+                payload = await _read(claim.payload_bytes, self._payload_bytes_max, memory, parts)
             whole = self._registry.members.by_session.get(claim.session) is member
         except PayloadError as error:
             return self._refuse(member, claim, current, Refusal(Reason.MALFORMED, str(error)))

@@ -1,4 +1,4 @@
-"""10,000 joins with a token that does not exist, a proof that is wrong, or a challenge that was never given.
+"""10,000 joins whose proof is wrong, whose challenge was never given, or whose token does not exist.
 
 Each connection has as many joins under way as the coordinator allows, so that refusals that come late do not slow it.
 """
@@ -24,6 +24,8 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 JOINS = 10_000
 CONNECTIONS = 24
 UNDER_WAY = 32
+KINDS = ("proof", "challenge", "token")
+NEVER_GIVEN = pb.HelloReply(public_key=bytes(32), challenge=bytes(40))
 
 
 def bad_enrolments(target: Target) -> None:
@@ -36,14 +38,16 @@ def bad_enrolments(target: Target) -> None:
 def _join_badly(target: Target) -> None:
     key, room = SecretKey(), threading.Semaphore(UNDER_WAY)
     with target.channel() as channel:
-        stub, reply = SwarmStub(channel), pb.HelloReply(public_key=bytes(32), challenge=bytes(40))
+        stub, reply = SwarmStub(channel), NEVER_GIVEN
         for number in range(JOINS // CONNECTIONS):
             if target.stop.is_set():
                 return
             if number % UNDER_WAY == 0:
                 reply = _hello(target, stub) or reply
-            fields: dict[str, Any] = {"protocol": PROTOCOL, **prove(key, os.urandom(16), reply)}
-            if number % 2:
+            kind = KINDS[number % (len(KINDS) if target.token else 2)]  # without invites, every token is as good
+            answered = NEVER_GIVEN if kind == "challenge" else reply
+            fields: dict[str, Any] = {"protocol": PROTOCOL, **prove(key, os.urandom(16), answered)}
+            if kind == "proof":
                 fields["signature"] = bytes(64)
             room.acquire()
             target.count("Join")
@@ -69,6 +73,6 @@ def _hello(target: Target, stub: SwarmStub) -> pb.HelloReply | None:
 
 def _reason(refused: Any) -> str:
     if refused.code() == grpc.StatusCode.OK:
-        return "no"
+        return "not at all"
     reasons = [str(value) for key, value in refused.trailing_metadata() or () if key == REASON]
     return " ".join(reasons) or str(refused.code().name.lower())

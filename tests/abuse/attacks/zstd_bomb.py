@@ -1,4 +1,4 @@
-"""A node whose contributions are zstandard frames of a few kilobytes that become 64 MiB, whatever they state."""
+"""A node whose contributions are zstandard frames of half a kilobyte that become 16 MiB, whatever they state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from abuse.follower import Follower
 from abuse.target import Target
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import VERSION
-from thinwire_proto.wire.packing import pack_array
+from thinwire_proto.wire.packing import EMPTY, pack_array
 
-BOMB_BYTES = 64 << 20
+BOMB_BYTES = 16 << 20
 SINGLE_SEGMENT = 1 << 5
 """Flag in a frame's descriptor: no byte of a window stands before the stated size (RFC 8878)."""
 
@@ -25,7 +25,7 @@ def bombs() -> list[bytes]:
         for stated in (True, False, True)
     ]
     frames[2] = _with_size(frames[2], 1)
-    return [pack_array([VERSION, frame, frame, b""]) for frame in frames]
+    return [pack_array([VERSION, frame, EMPTY, b""]) for frame in frames]
 
 
 def _with_size(frame: bytes, size: int) -> bytes:

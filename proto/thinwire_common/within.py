@@ -1,0 +1,47 @@
+"""A time limit for a block of code, without a task of its own.
+
+`asyncio.wait_for` runs what it waits for in another task (before Python 3.12). If the caller is cancelled just as that
+task fails, nobody looks at the failure, and asyncio logs a traceback: strangers could fill the log with these.
+`asyncio.timeout` came with Python 3.11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+
+class Within:
+    """`async with Within(seconds):` raises TimeoutError after so long. `end` ends the block at once in the same way.
+
+    seconds: None for no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._task: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """End the block, if it runs and has not ended already."""
+        if self._task is not None and not self._ended:
+            self._ended = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> Within:
+        self._task = asyncio.current_task()
+        if self._seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.end)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ended and kind is asyncio.CancelledError:
+            if (uncancel := getattr(task, "uncancel", None)) is not None:  # since Python 3.11
+                uncancel()
+            raise asyncio.TimeoutError from None

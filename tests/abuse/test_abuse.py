@@ -1,0 +1,48 @@
+"""All attacks at once on a real coordinator: it stays within its memory, and the honest nodes are counted on.
+
+`make abuse` measures how long rounds take meanwhile; here nothing is timed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from abuse.attacks.table import ATTACKS
+from abuse.attacks.zstd_bomb import BOMB_BYTES, bombs
+from abuse.swarm_under_attack import NODES, attacked_swarm
+from support.real import until
+from support.small import small_contract
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.wire.codec import contribution_bytes_max, decode_votes
+
+ROUNDS = 6
+
+
+def test_all_attacks_at_once(tmp_path: Path) -> None:
+    with attacked_swarm(tmp_path) as found:
+        before, rounds = found.counted(), found.rounds()
+        # joins are refused once many have failed, and all attacks come from one address
+        attacks = [found.begin(name) for name in sorted(ATTACKS, key=lambda name: name == "bad enrolments")]
+        until(lambda: found.rounds() >= rounds + ROUNDS, "rounds go on", found.coordinator, *attacks)
+        for attack in attacks:
+            assert found.end(attack), attack.text()  # it has sent something
+        after = found.counted()
+        assert all(after[name] > before[name] for name in NODES), (before, after)
+        assert found.coordinator.running
+        assert found.peak_bytes() <= found.bound_bytes
+        said = found.coordinator.text()
+        assert "Traceback" not in said
+        assert '"level": "error"' not in said
+        assert not [told for told in found.coordinator.events("coordinator.replica_differs") if told["name"] in NODES]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_bomb_is_one(number: int) -> None:
+    """It fits into a contribution, and without a bound it would become much more than any contribution holds."""
+    layout, bomb = TileLayout(small_contract().parameters), bombs()[number]
+    assert len(bomb) < contribution_bytes_max(layout, small_contract().demo.k) < BOMB_BYTES // 100
+    with pytest.raises(PayloadError):
+        decode_votes(bomb, layout, small_contract().demo.k)
