@@ -49,7 +49,7 @@ from thinwire_coordinator.ledger.state_directory import (
 from thinwire_coordinator.observe.exposition import Exposition
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.observe.sinks.sinks import Sinks, SinkSettings
-from thinwire_coordinator.rpc.memory_bound import machine_bytes, memory_bound
+from thinwire_coordinator.rpc.memory_bound import MemoryBound, machine_bytes, memory_bound
 from thinwire_coordinator.rpc.open_files import open_files_for
 from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
@@ -278,14 +278,14 @@ class Coordinator:
     async def _listen(self, swarm: Swarm) -> None:
         listen = self._settings.listen
         host, _, _ = listen.rpartition(":")
-        bounds = _bounds(swarm.view.contract)
+        bounds, memory = _bounds(swarm.view.contract)
         assert self._access is not None
         assert self._transport is not None
         admits = self._access if self._transport.invites_needed else Everybody()
         self._server = Server(swarm, door_of(swarm, swarm.state.key, admits), self._transport, bounds)
         bound = await self._server.start(listen)
         self._tell_address(bound)
-        self._exposition.listening(bound)
+        self._exposition.listening(bound, memory.total_bytes)
         if self._on_listening is not None:
             self._on_listening(bound)
         contract = swarm.view.contract
@@ -380,8 +380,8 @@ class Coordinator:
             self._lock.release()
 
 
-def _bounds(contract: Contract) -> Bounds:
-    """The bounds of what may arrive. Logs how much memory that takes, and warns if the machine has less."""
+def _bounds(contract: Contract) -> tuple[Bounds, MemoryBound]:
+    """The bounds of what may arrive, and of all memory. Logs the latter, and warns if the machine has less."""
     bounds = open_files_for(Bounds(contract.round.nodes_max))
     memory = memory_bound(contract, bounds)
     text = f"memory: {memory.in_words()}"
@@ -389,7 +389,7 @@ def _bounds(contract: Contract) -> Bounds:
     if memory.total_bytes > (has := machine_bytes()):
         text = f"this machine has {human_bytes(has)} of memory, which may not be enough; lower nodes_max for a new run"
         tell(log, logging.WARNING, "coordinator.memory_small", text, memory_bytes=memory.total_bytes, machine_bytes=has)
-    return bounds
+    return bounds, memory
 
 
 def _nodes_evaluate(state: RunState, settings: CoordinatorSettings) -> bool:

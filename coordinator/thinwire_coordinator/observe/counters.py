@@ -35,6 +35,7 @@ class Counters(Collector):
         yield _each(definitions.UPDATES, counts.updates)
         yield _one(definitions.DENSE_ALLREDUCE_BYTES, counts.dense_bytes)
         yield _one(definitions.NODES_CAME, counts.came)
+        yield _each(definitions.CALLS_REFUSED, {reason.value: count for reason, count in counts.calls_refused.items()})
         yield _each(definitions.JOINS_REFUSED, {reason.value: count for reason, count in counts.refused.items()})
         yield _each(definitions.NODES_WENT, {"left": counts.left, "lost": counts.lost})
         yield _each(definitions.FETCHES, counts.fetches)

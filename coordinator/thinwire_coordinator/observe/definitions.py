@@ -180,6 +180,16 @@ COMPRESSION_RATIO = METRICS.gauge(
 # nodes
 NODES = METRICS.gauge("nodes", "Nodes known to this process. state: active, away.", "state", unit="{node}")
 NODES_CAME = METRICS.counter("nodes_came_total", "Number of times that a node became active.", unit="{node}")
+CALLS_REFUSED = METRICS.counter(
+    "calls_refused_total",
+    "Calls that the port refused before the swarm saw them, joins among them. reason: as docs/operating.md explains.",
+    "reason",
+    values=tuple(reason.value for reason in DoorReason),
+    unit="{call}",
+)
+MEMORY_BOUND_BYTES = METRICS.gauge(
+    "memory_bound_bytes", "The most memory that the coordinator takes, whatever arrives. 0 before nodes can join."
+)
 JOINS_REFUSED = METRICS.counter(
     "joins_refused_total",
     "Joins that the door refused, and sessions that it ended. reason: as docs/operating.md explains.",

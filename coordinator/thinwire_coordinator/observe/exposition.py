@@ -70,7 +70,9 @@ class Exposition:
         self._counters.counts = swarm.view.counts
         swarm.events.watchers.append(self.metrics.watch)
 
-    def listening(self, port: int) -> None:
+    def listening(self, port: int, memory_bound_bytes: int = 0) -> None:
+        """Nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
+        self._gauges.memory_bound_bytes = memory_bound_bytes
         self._counters.counts.traffic.listening_at(port)
 
     def collect(self) -> list[Metric]:

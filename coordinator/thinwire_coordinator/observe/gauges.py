@@ -29,12 +29,14 @@ class Gauges(Collector):
         self._readiness = readiness
         self._workers = workers
         self.needs: list[Need] = []
+        self.memory_bound_bytes = 0
 
     def collect(self) -> Iterable[Metric]:
         swarm = self._readiness.swarm
         yield _one(definitions.READY, self._readiness.ready)
         yield _each(definitions.STATE, dict.fromkeys(STATES, 0) | {self._state(): 1})
         yield _each(definitions.QUEUE_DEPTH, self._workers.depths())
+        yield _one(definitions.MEMORY_BOUND_BYTES, self.memory_bound_bytes)
         for of, values in (
             (definitions.DISK_FREE_BYTES, [need.free_bytes for need in self.needs]),
             (definitions.DISK_NEEDED_BYTES, [max(0, need.total_bytes - need.there_bytes) for need in self.needs]),

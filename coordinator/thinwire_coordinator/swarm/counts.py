@@ -15,6 +15,7 @@ from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.round.machine import TIME_IS_UP
 from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.events import (
+    CallDenied,
     ContributionOffered,
     ContributionRefused,
     ContributionTaken,
@@ -88,6 +89,8 @@ class Counts:
         """Bytes that all-reducing whole gradients would have sent; it would have received as many."""
         self.refused: Counter[DoorReason] = Counter()
         """Calls of nodes that the door refused."""
+        self.calls_refused: Counter[DoorReason] = Counter()
+        """Calls that the guard of the port refused."""
         self.came = 0
         self.left = 0
         self.lost = 0
@@ -153,6 +156,8 @@ class Counts:
                 self.came += 1
             case JoinRefused():
                 self.refused[event.reason] += 1
+            case CallDenied():
+                self.calls_refused[event.reason] += 1
             case NodeWent():
                 self.of(event.node_id).lost += event.lost
                 self.lost += event.lost

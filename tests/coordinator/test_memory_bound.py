@@ -1,0 +1,97 @@
+"""Tests the bound on the coordinator's memory, and the loans of updates that it counts on."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from support.small import small_contract
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, memory_bound
+from thinwire_coordinator.rpc.open_files import OWN_FILES, open_files_for
+from thinwire_coordinator.swarm import feed as feeds
+from thinwire_coordinator.swarm.feed import Feed
+
+
+def bound(nodes_max: int, **sections: object) -> int:
+    contract = small_contract(round={"nodes_max": nodes_max, "weight_max": 1}, **sections)
+    return memory_bound(contract, Bounds(nodes_max)).total_bytes
+
+
+def test_the_bound_follows_from_the_contract() -> None:
+    assert PROGRAM_BYTES < bound(1) < bound(16) < bound(1024) < bound(8192)
+    assert bound(16, demo={"k": 8}) < bound(16, demo={"k": 176})
+
+
+def test_the_bound_is_told_part_by_part() -> None:
+    words = memory_bound(small_contract(), Bounds(16)).in_words()
+    assert "contributions" in words
+    assert "connections" in words
+
+
+def test_connections_leave_files_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: given.append(pair))
+    assert open_files_for(Bounds(10)).connections_max == Bounds(10).connections_max
+    assert given == []  # there is room already
+    assert open_files_for(Bounds(8192)).connections_max == 4096 - OWN_FILES
+    assert given == [(4096, 4096)]
+
+
+@dataclass(frozen=True)
+class Sized:
+    step: int
+    size: int = 60
+
+    def parts(self, head_step: int) -> Iterator[bytes]:
+        yield b""
+
+
+async def test_updates_outside_the_cache_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "CATCH_UP_BYTES_MAX", 120)  # two updates
+
+    async def read(step: int) -> Sized:
+        return Sized(step)
+
+    feed = Feed(read, 10, cache_bytes_max=60)
+    held, let_go = list[int](), asyncio.Event()
+
+    async def hold(step: int) -> None:
+        async with feed.lend(step) as loan:
+            assert loan.update == Sized(step)
+            held.append(step)
+            await let_go.wait()
+            assert loan.may_stay()
+
+    holders = [asyncio.ensure_future(hold(step)) for step in range(5)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert held == [0, 1]
+    let_go.set()
+    await asyncio.gather(*holders)
+    assert sorted(held) == [0, 1, 2, 3, 4]
+
+
+async def test_a_follower_that_the_cache_overtakes_stays_only_if_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeds, "CATCH_UP_BYTES_MAX", 60)  # one update
+
+    async def read(step: int) -> Sized:
+        return Sized(step)
+
+    feed = Feed(read, 0, cache_bytes_max=60)
+    await feed.publish(Sized(0))
+    async with feed.lend(0) as first, feed.lend(0) as second:
+        assert first.may_stay()
+        assert second.may_stay()
+        await feed.publish(Sized(1))
+        assert first.may_stay()
+        assert not second.may_stay()
+    async with feed.lend(0) as later:  # the first one's room is free again
+        assert later.may_stay()
