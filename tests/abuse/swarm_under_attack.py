@@ -90,7 +90,6 @@ def _debug_log() -> Iterator[None]:
 def attacked_swarm(folder: Path) -> Iterator[SwarmUnderAttack]:
     """Start the swarm, and wait until its beat is steady."""
     with real_swarm(folder) as swarm:
-        swarm.insecure = True  # the attacks speak HTTP/2 by themselves
         rounds = f'pace = "clock"\nlength_ms = {LENGTH_MS}\n'
         text = run_text(STEPS, rounds=rounds).replace("length_ms = 5000\n", "")
         with _debug_log():

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import grpc
 
 from support.http2_client import WINDOW_DEFAULT, Http2Client
 from support.raw_calls import in_session, join
+from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.grpc_target import grpc_target
+from thinwire_common.reach.hosts import split_address
+from thinwire_common.reach.preflight import Way, find_way
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
@@ -45,10 +52,24 @@ class Target:
             self.sent[what] = self.sent.get(what, 0) + 1
 
     def channel(self) -> grpc.Channel:
-        return grpc.insecure_channel(self.address, options=OWN_CONNECTION)
+        """A connection of its own, with the coordinator's authority as the only root."""
+        if self.way is None:
+            return grpc.insecure_channel(self.address, options=OWN_CONNECTION)
+        target, more = grpc_target(self.way, self.address, public_tls=False)
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(self.way.roots), (*OWN_CONNECTION, *more))
 
     def raw(self, window: int = WINDOW_DEFAULT) -> Http2Client:
-        return Http2Client(self.address, window=window)
+        """A connection of bare HTTP/2, which trusts anybody."""
+        return Http2Client(self.address, None if self.way is None else trusting(), window)
+
+    @cached_property
+    def way(self) -> Way | None:
+        """How to reach the coordinator over TLS; None if it speaks plain text."""
+        host, port = split_address(self.address)
+        try:
+            return asyncio.run(find_way(host, port, None, public_tls=False))
+        except Unreachable:
+            return None
 
     @contextlib.contextmanager
     def member(self, name: str = "hostile") -> Iterator[Joined]:
@@ -57,6 +78,13 @@ class Target:
             key = SecretKey()
             reply = join(SwarmStub(channel), key, self.token, name=name)
             yield Joined(in_session(channel, reply.session), reply.session, parse_contract(reply.contract), key)
+
+
+def trusting() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context
 
 
 @dataclass(frozen=True)
