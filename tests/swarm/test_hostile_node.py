@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 from support.real import RealSwarm, run_text, until
+from thinwire_coordinator.access.store import AccessStore
 
 HONEST = [f"honest-{number}" for number in range(4)]
 
@@ -32,6 +34,8 @@ def test_a_node_that_flips_its_votes_is_suspected_and_then_banned(swarm: RealSwa
     assert listed["ban"]["by"] == "coordinator"
     assert "contradict" in listed["suspected"]
     assert "contradict" in listed["ban"]["reason"]
+    with closing(AccessStore(swarm.state)) as access:
+        assert sum(standing["audits"] for standing in access.standings.all().values()) > 0
     step = swarm.status().step
     swarm.reached(step + 5)
     # the organizer overrules

@@ -106,6 +106,7 @@ class Observer:
         self.trust = Trust(shared.contract.round.weight_max, settings.store.load())
         self._notes: _Notes | None = None
         self._waiting = 0
+        self._auditing = False  # whether a copy of the replica is kept for an audit
         self._silent: dict[str, int] = {}  # rounds in a row without a contribution, of nodes that take part
         self._earlier: deque[Ballot] = deque(maxlen=REFERENCES_MAX)
 
@@ -141,10 +142,11 @@ class Observer:
         self._notes = _Notes(number, nodes, share)
         if self._audits is not None and self._audit_is_due(number, nodes, self._audits):
             # the worker does its jobs in order, so this is the replica at exactly the round's step
+            self._auditing = True
             self._notes.copy = self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
 
     def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Audits) -> bool:
-        return number % self._audit_every == 0 and len(nodes) > 1 and not self._waiting and audits.due(self._now())
+        return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())
 
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
         """What will be compared of a contribution. Any thread may call this."""
@@ -174,17 +176,25 @@ class Observer:
 
     def voided(self) -> None:
         """The round is void, so nothing is learned from it: whatever was the matter, it hit many."""
+        self._drop(self._notes)
         self._notes = None
+
+    def _drop(self, notes: _Notes | None) -> None:
+        """Pass over a round."""
+        if notes is not None and notes.copy is not None:
+            self._auditing = False
 
     def sealed(self) -> None:
         """The round is sealed. Compares its votes on a worker."""
         notes, self._notes = self._notes, None
         if notes is None or self._waiting >= ROUNDS_WAITING_MAX:
+            self._drop(notes)
             return
         self._waiting += 1
         self._events.keep("trust", self._observe(notes))
 
     async def _observe(self, notes: _Notes) -> None:
+        audited = notes.copy is not None
         try:
             ballots = [subject.ballot for subject in notes.subjects.values()]
             weights = {ballot.node: self.trust.weight(ballot.node) for ballot in ballots}
@@ -198,6 +208,7 @@ class Observer:
             self._earlier.extend(ballots)
         finally:
             self._waiting -= 1
+            self._auditing = self._auditing and not audited
 
     def _silent_of(self, notes: _Notes) -> Iterable[str]:
         members = self._members.by_id
