@@ -25,6 +25,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: target.stop.set())
     ATTACKS[name](target)
     print(ATTACK_LOG, ", ".join(f"{count} {what}" for what, count in sorted(target.sent.items())), flush=True)
+    os._exit(0)  # threads that still attend would end the interpreter in the middle of gRPC
 
 
 if __name__ == "__main__":
