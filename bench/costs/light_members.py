@@ -27,6 +27,7 @@ from bench.joining import Metadata, join
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.storage.enrolment import read_destination
 from thinwire_proto.contract import Contract, parse_contract
+from thinwire_proto.errors import RemoteError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import Votes
@@ -40,7 +41,6 @@ from thinwire_proto.wire.rows import contribution_hash, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
 VOTES = 64
-BODIES = 16
 """Number of different synthetic contributions. Each member sends one of them in a round."""
 CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # one connection for each member
@@ -60,17 +60,20 @@ class Common:
         self._moved = asyncio.Condition()
         self._rng = np.random.default_rng(randomness.getrandbits(32))
         self.contract: Contract | None = None
-        self.bodies: list[bytes] = []
         self.joining = asyncio.Semaphore(JOINING_MAX)
 
-    def make_bodies(self, layout: TileLayout) -> list[bytes]:
-        """The contributions that members send, with at most one vote per tile, which is below the k of any round."""
-        bodies, tiles = [], layout.matrix_tiles
-        for _ in range(BODIES):
-            chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
-            components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
-            bodies.append(encode_votes(Votes(components, self._rng.random(len(components)) < 0.5), layout))
-        return bodies
+    def got_layout(self, layout: TileLayout) -> None:
+        """Called once, before the first contribution."""
+
+    def make_body(self) -> bytes:
+        """A contribution with at most one vote per tile, which is below the k of any round. Never the same twice: the
+        coordinator would suspect the member."""
+        assert self._replica is not None
+        layout = self._replica.layout
+        tiles = layout.matrix_tiles
+        chosen = np.sort(self._rng.choice(tiles, min(VOTES, tiles), replace=False))
+        components = chosen * MATRIX_COMPONENTS + self._rng.integers(0, MATRIX_COMPONENTS, len(chosen))
+        return encode_votes(Votes(components, self._rng.random(len(components)) < 0.5), layout)
 
     async def arrived(self, name: str, step: int) -> None:
         """Called when a member has received the whole update of a step. The member that keeps the replica applies the
@@ -82,7 +85,7 @@ class Common:
         if self._replica is None:
             data = b"".join([part.data async for part in stub.Snapshot(pb.SnapshotRequest(), metadata=session)])
             replica = _replica_of(self.contract, data)
-            self.bodies = self.make_bodies(replica.layout)
+            self.got_layout(replica.layout)
             async with self._moved:
                 self._replica = replica
                 self._moved.notify_all()
@@ -131,13 +134,15 @@ class LightMember:
     async def run(self) -> None:
         """Take part until cancelled. Reconnects whenever the connection is lost."""
         while True:
-            dialled = await dial(self._invite.address, self._invite, CHANNEL_OPTIONS)
-            async with dialled.channel as channel:
-                try:
+            try:
+                dialled = await dial(self._invite.address, self._invite, CHANNEL_OPTIONS)
+                async with dialled.channel as channel:
                     await self._session(SwarmStub(channel))
-                except grpc.aio.AioRpcError as error:
-                    if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED):
-                        raise
+            except RemoteError:
+                pass  # nobody answers now
+            except grpc.aio.AioRpcError as error:
+                if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED):
+                    raise
             await asyncio.sleep(AGAIN_S * (1 + self._randomness.random()))
 
     async def _session(self, stub: Any) -> None:
@@ -174,7 +179,7 @@ class LightMember:
         contract = self._common.contract
         if fingerprint is None or contract is None or not announced.lease:
             return
-        body = self._randomness.choice(self._common.bodies)
+        body = self._common.make_body()
         run = announced.lease[0]
         samples = min(run.count, self._randomness.randint(1, contract.round.samples))
         node_id = self._key.public.node_id

@@ -24,6 +24,7 @@ from bench.speed import (
     sizes,
     speeds,
     training_rows,
+    trust,
     update,
 )
 from bench.speed.row import BenchRow
@@ -37,6 +38,7 @@ TOPICS: dict[str, Topic] = {
     "update": update.rows,
     "signatures": signatures.rows,
     "handshake": handshake.rows,
+    "trust": trust.rows,
     "gpu": gpu.rows,
     "fan-out": broadcast.rows,
     "rounds": rounds.rows,

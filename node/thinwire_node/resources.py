@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 from thinwire_common.units import human_bytes
+from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.models import check_manifest
 from thinwire_proto.needs import (
     FROZEN_BYTES_A_PARAMETER,
     PROGRAM_BYTES,
-    activation_bytes,
     samples_at_once,
     state_disk_bytes,
     trained_bytes,

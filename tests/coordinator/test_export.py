@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.sealed_run import make_run
+from support.sealed_run import make_run, node_key
 from thinwire_coordinator.__main__ import main
 from thinwire_coordinator.export.export import export_file, export_folder
 from thinwire_coordinator.export.model_card import CURVE_ROWS_MAX, model_card
@@ -27,6 +27,7 @@ from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.task import HuggingFaceModel, task_of
 
 STEPS = 3
+ADA = node_key(0).public.node_id
 FILES = {
     *("README.md", "config.json", "generation_config.json", "model.safetensors", "thinwire.json"),
     *("tokenizer.json", "tokenizer_config.json"),
@@ -40,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunState, Replica]:
     ledger = Ledger(folder / "ledger.sqlite")
     for step, loss in ((0, 5.5), (2, 4.0)):
         ledger.record_loss(step, HELD_OUT, loss, "coordinator")
-    ledger.record_names({f"{0:032x}": "Ada", f"{1:032x}": "<b>|`[x](http://evil.example)\n"})
+    ledger.record_names({ADA: "Ada", node_key(1).public.node_id: "<b>|`[x](http://evil.example)\n"})
     ledger.close()
     state = open_state(folder, read_only=True)
     return state, replica_at_head(state)
@@ -165,7 +166,7 @@ def test_the_card_has_the_figures_of_the_ledger(facts: RunFacts, run: tuple[RunS
     for figure in (
         *(state.contract.hash.hex(), replica.head.hex(), f"{replica.fingerprint(0):016x}", "verify --state-dir"),
         *("6 contributions", f"{6 * 8 * 32:,} tokens", state.data.describe().split(":")[0]),
-        *("| 0 | 5.5000 | 244.69 | 7.9348 |", "| 2 | 4.0000 | 54.60 | 5.7708 |", "| `Ada` (00000000) | 1 | 8 |"),
+        *("| 0 | 5.5000 | 244.69 | 7.9348 |", "| 2 | 4.0000 | 54.60 | 5.7708 |", f"| `Ada` ({ADA[:8]}) | 1 | 8 |"),
     ):
         assert figure in card, figure
 
@@ -211,7 +212,7 @@ def test_a_link_to_a_folder_stays_a_link(run: tuple[RunState, Replica], tmp_path
 def test_a_name_in_the_card_is_shown_as_it_is(facts: RunFacts) -> None:
     card = model_card(facts, HuggingFaceModel({}, {}), text=True)
     (line,) = [line for line in card.splitlines() if "evil" in line]
-    assert line == r"| `<b>\|'[x](http://evil.example)` (00000000) | 1 | 8 |"
+    assert line == rf"| `<b>\|'[x](http://evil.example)` ({node_key(1).public.node_id[:8]}) | 1 | 8 |"
 
 
 def test_the_card_of_an_adapter_names_its_base(facts: RunFacts) -> None:

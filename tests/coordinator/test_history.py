@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.sealed_run import make_run
+from support.sealed_run import make_run, node_key
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, read_past
 from thinwire_coordinator.observe.series import Bucket, Series
@@ -93,7 +93,7 @@ def test_prepending_a_series_equals_one_whole_series(before: int, after: int) ->
 
 
 def sealed(step: int, nodes: int = 2, loss: float = 3.0) -> RoundSealed:
-    counted = tuple(Counted(f"{node:032x}", b"", 4, 8) for node in range(nodes))
+    counted = tuple(Counted(node_key(node).public.node_id, b"", 4, 8) for node in range(nodes))
     return RoundSealed(
         round=step, step=step, at=100.0 + step, why="", counted=counted, tokens=8 * 32 * nodes, loss=loss,
         learning_rate=1e-3, update_bytes=50, components=9, codec="votes", gather_s=0.0, merge_s=0.0, seal_s=0.0,
@@ -161,7 +161,7 @@ def test_the_token_rate_covers_the_last_half_minute() -> None:
 def test_shares_and_participation_are_recorded_for_each_node() -> None:
     watched = Watched()
     history = watched.history
-    node = f"{1:032x}"
+    node = node_key(1).public.node_id
     watched.tell(ContributionTaken(node, 0, 99, 60, 2.0, -0.01, 0.5))
     watched.tell(sealed(0))
     assert (history.share(node).rounds, history.share(node).tokens) == (1, 8 * 32)
@@ -189,7 +189,7 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     state.ledger.record_void(term.number, 3, "no contribution came")
     state.ledger.record_loss(2, "code", 4.5, "coordinator")
     state.ledger.record_loss(2, "gone", 1.5, "nodes")
-    state.ledger.record_names({f"{3:032x}": "Ada"})
+    state.ledger.record_names({node_key(3).public.node_id: "Ada"})
 
     async def at_once(piece: object) -> None:
         assert callable(piece)
@@ -209,9 +209,9 @@ async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Pa
     assert [bucket.update_bytes for bucket in points] == [*(row.body_bytes for row in rows), 50]
     assert list(accumulate(bucket.tokens for bucket in points)) == [2 * 8 * 32 * n for n in range(1, 5)]
     assert history.tokens_before == 3 * 2 * 8 * 32
-    assert history.share(f"{3:032x}").rounds == 1
-    assert history.share(f"{1:032x}").rounds == 2  # one in an earlier term, one in this term
-    assert history.names[f"{3:032x}"] == "Ada"
+    assert history.share(node_key(3).public.node_id).rounds == 1
+    assert history.share(node_key(1).public.node_id).rounds == 2  # one in an earlier term, one in this term
+    assert history.names[node_key(3).public.node_id] == "Ada"
     curve = history.held_out["code"]
     assert curve.first == curve.newest == (2, 4.5)
     assert [(bucket.step, bucket.loss) for bucket in curve.series.points(100)] == [(2, 4.5)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.port import AnnouncedRound, Claim, RunComplete, Waiting
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
@@ -68,3 +71,13 @@ def test_a_contribution_is_signed_and_a_claim_without_samples_is_not() -> None:
     assert key.public.verifies(signature, statements.contribution(b"n" * 32, 4))
     assert not key.public.verifies(signature, statements.contribution(b"n" * 32, 5))
     assert messages.header(Claim(1, 2, 3, 2, 0), key).signature == b""
+
+
+@pytest.mark.parametrize("run", [pb.SampleRange(start=0, count=2**32 - 1), pb.SampleRange(start=2**64 - 9, count=8)])
+def test_a_node_does_not_walk_over_positions_without_end(run: pb.SampleRange) -> None:
+    state = pb.Announcement.STATE_ROUND
+    with pytest.raises(PayloadError, match="larger than any contract allows"):
+        messages.announcement(pb.Announcement(state=state, nonces=[5], lease=[run]))
+    announced = messages.announcement(pb.Announcement(state=state, nonces=[5], upcoming=[run] * 3))
+    assert isinstance(announced, AnnouncedRound)
+    assert sum(len(found) for found in announced.upcoming) <= messages.POSITIONS_MAX

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -14,10 +14,8 @@ from grpc.aio import ServicerContext as Context
 
 from support.small import random_replica, small_contract
 from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.coordinator.star import Star, open_star
-from thinwire_node.exchange.kinds import Surroundings
-from thinwire_node.exchange.port import LinkLost, Refused
-from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.exchange.coordinator.link import connect
+from thinwire_node.exchange.port import Exchange, LinkLost, Refused
 from thinwire_node.session.join import fetch_snapshot
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.wire import service_pb2 as pb
@@ -66,15 +64,14 @@ def holding(step: int, data: bytes, breaks: int = 0) -> Store:
 
 
 @asynccontextmanager
-async def served(store: Store) -> AsyncIterator[Star]:
+async def served(store: Store) -> AsyncIterator[Exchange]:
     server = grpc.aio.server()
     add_SwarmServicer_to_server(store, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    clock = SystemClock()
-    link = open_star(Surroundings(f"127.0.0.1:{port}", Clocks(clock.now, clock.asleep_s), Traffic()))
+    link = await connect(f"127.0.0.1:{port}", None, Traffic())
     try:
-        yield link
+        yield cast(Exchange, link)  # of an exchange, only `snapshot` is called
     finally:
         await link.close()
         await server.stop(None)

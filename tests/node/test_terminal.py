@@ -99,7 +99,7 @@ def test_control_characters_in_texts_cannot_move_the_cursor(screen: Screen, term
     terminal.show(replace(REPORT, words="waiting for \x1b[2J\x1b[10;10Hyou\nto see"))
     say(terminal, "not counted: \x1b]0;title\x07\x1b[5Aboo")
     found = screen.shows(lambda lines: "boo" in lines[0])
-    assert view(found)[0] == "thinwire · node-1 · waiting for  [2J [10;10Hyou to see"
+    assert view(found)[0] == "thinwire · node-1 · waiting for you to see"
 
 
 def test_the_last_frame_remains_with_the_cursor_below_it(screen: Screen, terminal: Terminal) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.modules import beside_the_tests
 from support.small import random_sized_votes, random_votes, shapes_contract, small_contract
 from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, Parameter, canonical_json, parse_contract, parse_run
 from thinwire_proto.errors import ConfigError, ContractError
@@ -267,7 +268,8 @@ print((peak() - before) / layout.components)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from Linux's /proc")
 def test_a_rule_of_two_sides_takes_less_than_six_bytes_a_parameter() -> None:
     """Runs in its own process with 17 million parameters; counts both sums, the working memory and the merged votes."""
-    bytes_a_parameter = float(subprocess.check_output([sys.executable, "-c", MERGE_MUCH], text=True))
+    command = [sys.executable, "-c", MERGE_MUCH]
+    bytes_a_parameter = float(subprocess.check_output(command, text=True, env=beside_the_tests()))
     assert 4 < bytes_a_parameter < 6
 
 

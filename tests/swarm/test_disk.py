@@ -97,6 +97,10 @@ def test_the_body_of_a_row_that_could_not_be_written_is_removed_at_the_next_star
         state.close()
 
 
+ANY_DISK = ("--disk-max", "1 GB")
+"""The node would not start on this disk, because the data could be larger than it."""
+
+
 def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> None:
     swarm.coordinator(LONG)
     folder = swarm.folder / "a"
@@ -105,7 +109,7 @@ def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> N
         return any(node.name == "a" and node.active and node.counted > 0 for node in swarm.status().nodes)
 
     with small_disk(folder, DISK_MB):
-        node = swarm.node("a")
+        node = swarm.node("a", *ANY_DISK)
         until(counts, "the node is counted", node)
         fill(folder)
         text = failed_in_words(node)
@@ -114,11 +118,11 @@ def test_a_node_reports_a_full_or_read_only_disk_and_ends(swarm: RealSwarm) -> N
         assert MEND_DISK in text
         make_room(folder)
         with read_only(folder):
-            text = failed_in_words(swarm.node("a"))
+            text = failed_in_words(swarm.node("a", *ANY_DISK))
             assert f"{folder}: cannot be used as a state directory: Read-only file system" in text
             assert "give another --state-dir" in text
         before = swarm.status().step
-        node = swarm.node("a")
+        node = swarm.node("a", *ANY_DISK)
         swarm.reached(before + 3)
         with read_only(folder):
             text = failed_in_words(node)

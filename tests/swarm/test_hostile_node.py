@@ -34,13 +34,17 @@ def test_a_node_that_flips_its_votes_is_suspected_and_then_banned(swarm: RealSwa
     assert listed["ban"]["by"] == "coordinator"
     assert "contradict" in listed["suspected"]
     assert "contradict" in listed["ban"]["reason"]
-    with closing(AccessStore(swarm.state)) as access:
-        assert sum(standing["audits"] for standing in access.standings.all().values()) > 0
+    until(lambda: _audits(swarm), "an audit", coordinator)
     step = swarm.status().step
     swarm.reached(step + 5)
     # the organizer overrules
     assert swarm.command("unban", listed["node"]).returncode == 0
     assert _listed(swarm)["ban"] is None
+
+
+def _audits(swarm: RealSwarm) -> int:
+    with closing(AccessStore(swarm.state)) as access:
+        return sum(standing["audits"] for standing in access.standings.all().values())
 
 
 def _listed(swarm: RealSwarm) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from thinwire_coordinator.planning.facts import ModelFacts
+from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import ModelSpec
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.needs import activation_bytes
 from thinwire_proto.task import Writes, task_of
 
 

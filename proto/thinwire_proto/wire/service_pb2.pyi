@@ -5,7 +5,7 @@ The messages between node and coordinator. docs/wire.md describes the payloads i
 Only nodes open connections. The contract bounds every size, and the bound is checked before a byte is read.
 
 After Join, each call carries the session's secret in its metadata, under the key `thinwire-session`. Without a
-session, only Hello and Join are answered, and Status without what it says about nodes.
+session, only Hello, Join and Status are answered.
 """
 
 from collections import abc as _abc

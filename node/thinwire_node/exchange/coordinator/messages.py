@@ -4,6 +4,8 @@ A coordinator is a stranger: every text that it sends is cleaned here (`thinwire
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from thinwire_node.exchange.port import (
     Admission,
     AnnouncedRound,
@@ -17,11 +19,16 @@ from thinwire_node.exchange.port import (
 )
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import parse_contract
-from thinwire_proto.errors import ContractError
+from thinwire_proto.errors import ContractError, PayloadError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import reason_of
+
+POSITIONS_MAX = 1 << 24
+"""Sample positions of a lease: more than three times the most that `round.samples` can be. Of what follows it, the node
+looks at so many."""
+POSITION_MAX = 1 << 62
 
 
 def momentum_message(claim: MomentumClaim | None) -> pb.KeptMomentum | None:
@@ -40,6 +47,7 @@ def admission(reply: pb.JoinReply) -> Admission:
 
 
 def announcement(message: pb.Announcement) -> Announcement:
+    """Convert an announcement. Raises PayloadError if a lease is larger than any contract allows."""
     if message.state == pb.Announcement.STATE_ROUND:
         return AnnouncedRound(
             term=message.term,
@@ -48,8 +56,8 @@ def announcement(message: pb.Announcement) -> Announcement:
             deadline=message.clock_us / 1e6 + message.time_left_ms / 1000,
             k=message.k,
             nonces=tuple(message.nonces),
-            lease=tuple(range(run.start, run.start + run.count) for run in message.lease),
-            upcoming=tuple(range(run.start, run.start + run.count) for run in message.upcoming),
+            lease=_lease(message.lease),
+            upcoming=_clipped(range(run.start, run.start + run.count) for run in message.upcoming),
             evaluate=tuple(
                 EvaluationPart(part.step, part.name, part.spread, part.start, part.count) for part in message.evaluate
             ),
@@ -58,6 +66,26 @@ def announcement(message: pb.Announcement) -> Announcement:
     if message.state == pb.Announcement.STATE_COMPLETE:
         return RunComplete(message.step)
     return Waiting(message.step, clean_text(message.text))
+
+
+def _lease(runs: Iterable[pb.SampleRange]) -> tuple[range, ...]:
+    """The positions of a lease. The node walks over them, so a coordinator must not make that take for ever."""
+    found = tuple(range(run.start, run.start + run.count) for run in runs)
+    if _clipped(found) != found:
+        raise PayloadError("the coordinator announced a lease that is larger than any contract allows")
+    return found
+
+
+def _clipped(runs: Iterable[range]) -> tuple[range, ...]:
+    """The first POSITIONS_MAX positions."""
+    found, left = [], POSITIONS_MAX
+    for run in runs:
+        first = run[:left] if run.stop <= POSITION_MAX else range(0)
+        if not first:
+            break
+        found.append(first)
+        left -= len(first)
+    return tuple(found)
 
 
 def evaluation_part(part: EvaluationPart) -> pb.EvaluationPart:
