@@ -149,10 +149,11 @@ async def test_strangers_that_send_nothing_give_way_to_one_that_does() -> None:
     async with guarded(replace(SHORT, first_message_s=1000.0)) as found:
         bounds = found.guard.rules.bounds
         with ExitStack() as kept:
-            while found.guard.rules.calls.of_strangers < bounds.strangers_calls_a_network:
+            for opened in range(1, bounds.strangers_calls_a_network + 1):
                 client = kept.enter_context(Http2Client(found.address))
                 client.open("Status")
-                await asyncio.sleep(0)
+                while found.guard.rules.calls.of_strangers < opened:
+                    await asyncio.sleep(0)
             for _ in range(3):
                 assert (await found.stranger.Status(pb.StatusRequest())).term == 7
             assert found.guard.rules.calls.of_strangers == bounds.strangers_calls_a_network - 1
