@@ -209,7 +209,7 @@ def test_the_curves_download_as_csv(light: Open) -> None:
     assert steps == sorted(set(steps))
     assert rows[0]["held_out_loss:held_out"]  # measured at step 0
     newest = rows[-1]
-    assert 0 < int(newest["nodes"]) <= MEMBERS  # on a busy machine, a round may end before all have delivered
+    assert int(newest["nodes"]) == MEMBERS
     assert float(newest["training_loss"]) > 0
     assert int(newest["bytes_up"]) > 0
 

@@ -99,11 +99,14 @@ def test_a_short_extension_is_refused(cut: int) -> None:
         check_certificate(forged(extension, AUTHORITY), KEY.public.fingerprint, NOW)
 
 
-def test_no_change_of_a_signed_byte_passes() -> None:
-    """Bytes outside of what is signed may have two encodings with one meaning, such as the length of a bit string."""
-    whole, signed = der(LEAF), x509.load_der_x509_certificate(der(LEAF)).tbs_certificate_bytes
-    begin = whole.index(signed)
-    for at in range(begin, begin + len(signed)):
+def test_no_change_of_a_byte_passes_as_another_certificate() -> None:
+    """A few bytes outside of what is signed have two encodings with one meaning, such as the length of a bit string."""
+    whole = der(LEAF)
+    signed = x509.load_der_x509_certificate(whole).tbs_certificate_bytes
+    for at in range(len(whole)):
         changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        with pytest.raises(Untrusted):
+        try:
             check_certificate(changed, KEY.public.fingerprint, NOW)
+        except Untrusted:
+            continue
+        assert x509.load_der_x509_certificate(changed).tbs_certificate_bytes == signed
