@@ -1,0 +1,1 @@
+"""What nodes that train without a centre hold alike: the topology, the mixing weights and the codecs."""

@@ -1,0 +1,1 @@
+"""This project's topologies. Each module registers its own."""

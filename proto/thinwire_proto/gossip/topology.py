@@ -1,0 +1,156 @@
+"""Topologies: who mixes with whom in each iteration. A cycle of graphs, chosen by name.
+
+A kind is a function that returns the edges of each iteration of its cycle. `register_topology` adds one under a name,
+from this project or from a script. The weights follow from the edges (`mixing`), and every topology is checked: mixing
+must leave the mean where it is, and a cycle must bring all nodes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.mixing import Edge, Mixing, check_stochastic, contraction, metropolis, push
+from thinwire_proto.kind_modules import KindModules
+
+AUTO = "auto"
+CONTRACTION_MAX = 1 - 1e-9
+"""Above it, a topology leaves some nodes apart."""
+DENSE_NODES_MAX = 512
+"""Largest number of nodes for which the contraction is computed when a topology is made: it takes a matrix product an
+iteration."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a kind gets to know.
+
+    nodes: how many. per_host: nodes that share a host and a fast line; host h has the nodes h·per_host and following.
+    seed: for kinds that draw at random, equal on all nodes.
+    """
+
+    nodes: int
+    per_host: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.per_host < 1:
+            raise ConfigError(f"topology: {self.nodes} nodes, {self.per_host} on a host; both must be at least 1")
+        if self.nodes % self.per_host:
+            raise ConfigError(f"topology: {self.nodes} nodes cannot be divided evenly into hosts of {self.per_host}")
+
+    @property
+    def hosts(self) -> int:
+        return self.nodes // self.per_host
+
+
+Edges = Sequence[Iterable[Edge]]
+"""The edges of each iteration of a cycle: pairs (i, j), or with a directed kind arcs (source, target)."""
+
+
+@dataclass(frozen=True)
+class TopologyKind:
+    edges: Callable[[Layout], Edges]
+    is_directed: bool
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A checked topology. mixings: the weights of each iteration of its cycle."""
+
+    name: str
+    layout: Layout
+    mixings: tuple[Mixing, ...]
+    is_directed: bool
+
+    def at(self, iteration: int) -> Mixing:
+        return self.mixings[iteration % len(self.mixings)]
+
+    @cached_property
+    def contraction(self) -> float:
+        """See `mixing.contraction`."""
+        return contraction(self.mixings)
+
+    def peers(self, node: int) -> tuple[int, ...]:
+        """All nodes with which a node ever has an edge, ascending."""
+        joined: set[int] = set()
+        for mixing in self.mixings:
+            joined.update(mixing.sources(node), mixing.targets(node))
+        return tuple(sorted(joined))
+
+
+_kinds: dict[str, TopologyKind] = {}
+_modules = KindModules("thinwire_proto.gossip.topologies")
+
+
+def register_topology(
+    name: str, *, directed: bool = False
+) -> Callable[[Callable[[Layout], Edges]], Callable[[Layout], Edges]]:
+    """A decorator for a function from the layout to the edges of each iteration. Raises ConfigError if the name is
+    taken."""
+
+    def put(edges: Callable[[Layout], Edges]) -> Callable[[Layout], Edges]:
+        if name == AUTO or name in _kinds:
+            raise ConfigError(f"topology: the name {name!r} is taken")
+        _kinds[name] = TopologyKind(edges, directed)
+        return edges
+
+    return put
+
+
+def topology_names() -> tuple[str, ...]:
+    """The names of this project's kinds and of all that were registered, in alphabetical order."""
+    _modules.import_for("", _kinds)
+    return tuple(sorted(_kinds))
+
+
+def make_topology(name: str, layout: Layout) -> Topology:
+    """Make and check a topology; "auto" chooses by the layout. Raises ConfigError if the name is unknown, or if the
+    topology would not bring all nodes to one mean."""
+    chosen = _automatic(layout) if name == AUTO else name
+    _modules.import_for(chosen, _kinds)
+    if chosen not in _kinds:
+        raise ConfigError(f"topology: there is no {chosen!r}; there are {', '.join((AUTO, *topology_names()))}")
+    kind = _kinds[chosen]
+    weigh = push if kind.is_directed else metropolis
+    mixings = tuple(weigh(layout.nodes, edges) for edges in kind.edges(layout))
+    if not mixings:
+        raise ConfigError(f"topology {chosen!r}: its cycle has no iteration")
+    for mixing in mixings:
+        check_stochastic(mixing, doubly=not kind.is_directed)
+    topology = Topology(chosen, layout, mixings, kind.is_directed)
+    if not _is_connected(topology):
+        raise ConfigError(f"topology {chosen!r}: with {layout.nodes} nodes, some never hear of some others")
+    if layout.nodes <= DENSE_NODES_MAX and topology.contraction > CONTRACTION_MAX:
+        raise ConfigError(f"topology {chosen!r}: with {layout.nodes} nodes, a cycle does not bring the nodes together")
+    return topology
+
+
+def _automatic(layout: Layout) -> str:
+    if layout.per_host > 1 and layout.hosts > 1:
+        return "alternating-exponential-ring"
+    return "complete" if layout.hosts == 1 or layout.nodes <= 2 else "one-peer-exponential"
+
+
+def _is_connected(topology: Topology) -> bool:
+    """Whether each node hears of each other one in the end: node 0 reaches all along the edges, and all reach it."""
+    onward: list[set[int]] = [set() for _ in range(topology.layout.nodes)]
+    back: list[set[int]] = [set() for _ in range(topology.layout.nodes)]
+    for mixing in topology.mixings:
+        for node, row in enumerate(mixing.rows):
+            back[node].update(row)
+            for source in row:
+                onward[source].add(node)
+    return all(len(_reached(neighbours)) == topology.layout.nodes for neighbours in (onward, back))
+
+
+def _reached(neighbours: Sequence[set[int]]) -> set[int]:
+    """The nodes that node 0 reaches, itself included."""
+    reached, waiting = {0}, [0]
+    while waiting:
+        for node in neighbours[waiting.pop()] - reached:
+            reached.add(node)
+            waiting.append(node)
+    return reached
