@@ -8,10 +8,12 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from thinwire_common.migrations import migrate, version_of
 from thinwire_coordinator.ledger import schema
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.errors import LedgerError
@@ -56,7 +58,7 @@ def test_an_old_ledger_has_the_shape_of_a_new_one_after_its_migrations(old: Path
         schema.prepare(db, "old")
         schema.prepare(new, "new")
         assert shape(db) == shape(new)
-        assert schema.version_of(db) == schema.version_of(new) == len(schema.MIGRATIONS)
+        assert version_of(db) == version_of(new) == len(schema.MIGRATIONS)
 
 
 def test_a_migrated_ledger_keeps_its_content(old: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_migration_survives_kill_9_at_each_of_its_statements(old: Path, tmp_pa
         path = Path(shutil.copy(old, tmp_path / f"{dies_at}.sqlite"))
         assert run(path, dies_at).returncode == -signal.SIGKILL
         with connect(path) as db:
-            assert schema.version_of(db) == 0
+            assert version_of(db) == 0
             assert db.execute("SELECT max(epoch) FROM epochs").fetchone() == (2,)
         ledger = Ledger(path)
         assert ledger.step == 14
@@ -149,7 +151,7 @@ def test_two_processes_migrate_once(old: Path) -> None:
     """Both processes see the old version. When the second one gets the lock, the ledger is migrated already."""
     with connect(old) as one, connect(old) as other:
         one.execute("BEGIN IMMEDIATE")
-        schema._migrate(one)
+        migrate(one, len(schema.MIGRATIONS), partial(schema.statements, one))
         one.execute("COMMIT")
-        schema._migrate(other)
-        assert schema.version_of(other) == len(schema.MIGRATIONS)
+        migrate(other, len(schema.MIGRATIONS), partial(schema.statements, other))
+        assert version_of(other) == len(schema.MIGRATIONS)

@@ -19,10 +19,10 @@ Servicer: Any = SwarmServicer  # a test needs few of its calls, and the others a
 
 
 class HostileCoordinator(Servicer):  # type: ignore[misc]
-    """contract: its bytes. files: what Corpus, Snapshot and Blob stream, as parts. calls: how often each was asked.
-    refusal: refuses every Join with this text."""
+    """contract: its bytes. files: what Corpus, Snapshot, Blob and Updates stream, as parts. calls: how often each was
+    asked. refusal: refuses every Join with this text."""
 
-    def __init__(self, contract: bytes, files: dict[str, list[pb.FilePart]] | None = None, refusal: str = "") -> None:
+    def __init__(self, contract: bytes, files: dict[str, list[Any]] | None = None, refusal: str = "") -> None:
         self.contract = contract
         self.files = files or {}
         self.refusal = refusal
@@ -41,21 +41,21 @@ class HostileCoordinator(Servicer):  # type: ignore[misc]
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, self.refusal)
         return pb.JoinReply(protocol=PROTOCOL, contract=self.contract, session="s" * 32)
 
-    async def _file(self, name: str) -> AsyncIterator[pb.FilePart]:
+    async def _file(self, name: str) -> AsyncIterator[Any]:
         self.calls[name] += 1
         for part in self.files.get(name, []):
             yield part
 
 
 def _streaming(name: str) -> Any:
-    async def stream(self: HostileCoordinator, request: Any, context: Any) -> AsyncIterator[pb.FilePart]:
+    async def stream(self: HostileCoordinator, request: Any, context: Any) -> AsyncIterator[Any]:
         async for part in self._file(name):
             yield part
 
     return stream
 
 
-for call in ("Corpus", "Snapshot", "Blob"):
+for call in ("Corpus", "Snapshot", "Blob", "Updates"):
     setattr(HostileCoordinator, call, _streaming(call))
 
 

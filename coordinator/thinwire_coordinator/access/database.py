@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from thinwire_common.migrations import transaction
 from thinwire_coordinator.access import schema
 from thinwire_proto.errors import MEND_DISK, LocalError
 from thinwire_proto.limits import LEDGER_BUSY_S
@@ -56,14 +57,11 @@ class Database:
             if self._db.in_transaction:
                 yield
                 return
-            self._run("BEGIN IMMEDIATE", ())
             try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:  # SQLite may have rolled back by itself, as on a full disk
-                    self._run("ROLLBACK", ())
-                raise
-            self._run("COMMIT", ())
+                with transaction(self._db):
+                    yield
+            except sqlite3.Error as error:
+                raise self._failure(error) from None
 
     def close(self) -> None:
         with self._turn:
@@ -74,4 +72,7 @@ class Database:
             try:
                 return self._db.execute(sql, values)
             except sqlite3.Error as error:
-                raise LocalError(f"{self.path}: cannot be read or written: {error}; {MEND_DISK}") from None
+                raise self._failure(error) from None
+
+    def _failure(self, error: sqlite3.Error) -> LocalError:
+        return LocalError(f"{self.path}: cannot be read or written: {error}; {MEND_DISK}")

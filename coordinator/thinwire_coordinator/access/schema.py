@@ -1,13 +1,11 @@
-"""The tables of access.sqlite, its schema version, and the migrations from older versions.
-
-`PRAGMA user_version` holds the schema version. A new version appends a tuple of statements to `MIGRATIONS`. All of them
-run in one transaction, so a killed process leaves either the old schema or the new one.
-"""
+"""The tables of access.sqlite, and the migrations from older versions. A new version appends one to `MIGRATIONS`."""
 
 from __future__ import annotations
 
 import sqlite3
+from itertools import chain
 
+from thinwire_common.migrations import upgrade
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.version import VERSION
 
@@ -43,25 +41,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """MIGRATIONS[v] leads from version v to v + 1; version 0 is an empty file."""
 
 
-def version_of(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
 def prepare(db: sqlite3.Connection, name: str) -> None:
-    """Create the tables, or upgrade them. The connection must be in autocommit mode. Raises ConfigError if the file is
-    newer than this program. name: the file's name in that error."""
-    if version_of(db) < len(MIGRATIONS):
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            for statements in MIGRATIONS[version_of(db) :]:  # while this waited, another process may have migrated
-                for statement in statements:
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-        db.execute("COMMIT")
-    if (version := version_of(db)) > len(MIGRATIONS):
+    """Create the tables, or upgrade them. Raises ConfigError if the file is newer than this program.
+
+    The connection must be in autocommit mode. name: the file's name in that error.
+    """
+    version = upgrade(db, len(MIGRATIONS), lambda found: chain.from_iterable(MIGRATIONS[found:]))
+    if version > len(MIGRATIONS):
         raise ConfigError(
             f"{name} has schema version {version}; this is thinwire {VERSION}, which supports schema versions up to "
             f"{len(MIGRATIONS)}; update thinwire"

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack
 
+from thinwire_common.migrations import transaction
 from thinwire_coordinator.ledger import schema
 from thinwire_coordinator.ledger.signatures import RowSignatures, Signatures
 from thinwire_coordinator.round.leases import Leases
@@ -260,14 +261,11 @@ class Ledger:
     def _transaction(self) -> Iterator[None]:
         """Run a block as one transaction; outside of it, the connection is in autocommit mode."""
         with self._turn:
-            self._execute("BEGIN IMMEDIATE")
             try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:  # SQLite may have rolled back by itself, as on a full disk
-                    self._execute("ROLLBACK")
-                raise
-            self._execute("COMMIT")
+                with transaction(self._db):
+                    yield
+            except sqlite3.Error as error:
+                raise _failure(f"cannot read or write {self._path}", error) from None
 
 
 def _failure(what: str, error: sqlite3.Error) -> LedgerError:

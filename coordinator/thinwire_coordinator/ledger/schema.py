@@ -1,8 +1,7 @@
 """The ledger's tables, the schema version, and the migrations from older versions.
 
-`PRAGMA user_version` holds the schema version. A new version appends a tuple of statements to `MIGRATIONS` and changes
-`SCHEMA` to their result; a test compares the two. All migrations of a start run in one transaction, so a killed process
-leaves either the old schema or the new one.
+A new version appends a tuple of statements to `MIGRATIONS` and changes `SCHEMA` to their result; a test compares the
+two. `thinwire_common.migrations` says how they are applied.
 
 Only the coordinator changes a ledger. A command that only reads migrates a copy, because an older coordinator may be
 running on the ledger.
@@ -11,7 +10,11 @@ running on the ledger.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 
+from thinwire_common.migrations import upgrade, version_of
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.version import VERSION
 
@@ -94,10 +97,6 @@ gives them its name, which only the data know.
 """
 
 
-def version_of(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
 def is_old(db: sqlite3.Connection) -> bool:
     """Whether the database holds a ledger of an older version."""
     return version_of(db) < len(MIGRATIONS) and not _is_empty(db)
@@ -109,15 +108,7 @@ def prepare(db: sqlite3.Connection, name: str) -> None:
     Raises LedgerError if the ledger is newer than this program. name: the ledger's name in that error. The connection
     must be in autocommit mode.
     """
-    if version_of(db) < len(MIGRATIONS):
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            _migrate(db)
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-        db.execute("COMMIT")
-    if (version := version_of(db)) > len(MIGRATIONS):
+    if (version := upgrade(db, len(MIGRATIONS), partial(statements, db))) > len(MIGRATIONS):
         needed = db.execute("SELECT value FROM about WHERE key = 'requires'").fetchone()
         needed_version = f"thinwire {needed[0]}" if needed else "a newer thinwire"
         raise LedgerError(
@@ -134,16 +125,10 @@ def upgraded_copy(db: sqlite3.Connection, name: str) -> sqlite3.Connection:
     return copy
 
 
-def _migrate(db: sqlite3.Connection) -> None:
-    """Migrate inside a transaction. While this one waited for the lock, another process may have migrated already."""
-    version = version_of(db)
-    steps = [SCHEMA] if _is_empty(db) else MIGRATIONS[version:]
-    for statements in steps:
-        for statement in statements:
-            db.execute(statement)
-    if steps:
-        db.execute("INSERT OR REPLACE INTO about (key, value) VALUES ('requires', ?)", (REQUIRES,))
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+def statements(db: sqlite3.Connection, version: int) -> Iterator[str]:
+    """Those that make the newest schema of an empty database, or of a ledger of an older version."""
+    yield from SCHEMA if _is_empty(db) else chain.from_iterable(MIGRATIONS[version:])
+    yield f"INSERT OR REPLACE INTO about (key, value) VALUES ('requires', '{REQUIRES}')"
 
 
 def _is_empty(db: sqlite3.Connection) -> bool:

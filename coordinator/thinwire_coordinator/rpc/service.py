@@ -189,10 +189,7 @@ class Service(SwarmServicer):
         member = await self._member(context)
         step = self._swarm.state.snapshot_steps()[-1]
         path, offset = self._swarm.state.snapshot_path(step), request.offset if request.step == step else 0
-        size = (await asyncio.to_thread(path.stat)).st_size
-        if offset > size:  # equality is valid: a node may have died between the last byte and the file's rename
-            text = f"the snapshot of step {step} has {size} bytes, but byte {offset} was requested; fetch it again"
-            await context.abort(grpc.StatusCode.OUT_OF_RANGE, text)
+        await _check_offset(path, offset, f"the snapshot of step {step}", context)
         self._swarm.events.tell(Fetched(member.node_id, "snapshot"))
         async with _one_at_a_time(member, "Snapshot", context):
             async for part in self._file(member, path, step, offset):
@@ -213,6 +210,7 @@ class Service(SwarmServicer):
         if len(request.hash) != HASH_BYTES or not path.is_file():
             text = f"this coordinator does not have the blob {request.hash.hex()[:16]}…"
             await context.abort(grpc.StatusCode.DATA_LOSS, text)  # NOT_FOUND means an unknown session
+        await _check_offset(path, request.offset, f"the blob {request.hash.hex()[:16]}…", context)
         self._swarm.events.tell(Fetched(member.node_id, "blob"))
         async with _one_at_a_time(member, "Blob", context):
             async for part in self._file(member, path, offset=request.offset):
@@ -295,6 +293,14 @@ class Service(SwarmServicer):
                 f"the node's row for step {request.head_step} differs from the one in this ledger: "
                 "they are two lineages; start the node with another --state-dir to take part in this one",
             )
+
+
+async def _check_offset(path: Path, offset: int, what: str, context: Context[Any, Any]) -> None:
+    """Refuse to go on beyond the end. Its end is valid: a node may have died between the last byte and the rename."""
+    size = (await asyncio.to_thread(path.stat)).st_size
+    if offset > size:
+        text = f"{what} has {size} bytes, but byte {offset} was requested; fetch it again"
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, text)
 
 
 async def _payload(

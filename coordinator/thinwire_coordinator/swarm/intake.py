@@ -269,7 +269,5 @@ async def _read(size: int, size_max: int, memory: Reservation, parts: AsyncItera
     assembly = Assembly(size, size_max, "contribution")
     await memory.take()
     async for part in parts:
-        if not part and size:
-            raise PayloadError("contribution: a part is empty")
         assembly.add(part)
     return assembly.whole()

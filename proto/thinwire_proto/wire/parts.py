@@ -33,6 +33,8 @@ class Assembly:
         return len(self._data) == self._size
 
     def add(self, part: bytes) -> None:
+        if not part and self._size:  # otherwise empty parts could keep the reader busy for ever
+            raise PayloadError(f"{self._what}: a part is empty")
         if len(self._data) + len(part) > self._size:
             raise PayloadError(f"{self._what}: more bytes came than the {self._size} announced")
         self._data += part

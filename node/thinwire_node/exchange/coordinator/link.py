@@ -164,6 +164,8 @@ class Link:
         head_step, signature = 0, b""
         assembly: Assembly | None = None
         async for part in _stream(self._stub.Updates(request, metadata=self._metadata)):
+            if row is not None and part.row:
+                raise PayloadError(f"the update of step {row.step} is incomplete, and another one begins")
             if row is None or assembly is None:
                 row, head_step, signature = parse_row(part.row), part.head_step, part.signature
                 assembly = Assembly(row.body_bytes, update_bytes_max(layout, demo.magnitude), "update")
@@ -183,10 +185,13 @@ class Link:
         request = pb.SnapshotRequest(step=step, offset=offset)
         path: Path | None = None
         with contextlib.ExitStack() as opened:
-            async for part, first in self._parts(self._stub.Snapshot(request, metadata=self._metadata), size_max):
+            call = self._stub.Snapshot(request, metadata=self._metadata)
+            async for part, first in self._parts(call, size_max, (0, offset)):
                 if first is not None:
                     path = folder / f"snapshot-{first.step}.part"
-                    goes_on = first.offset > 0 and begun is not None and first.step == step
+                    goes_on = first.offset > 0
+                    if goes_on and first.step != step:
+                        raise PayloadError(f"the snapshot of step {first.step} begins at byte {first.offset}")
                     if begun is not None and not goes_on:
                         begun.path.unlink(missing_ok=True)
                     file = opened.enter_context(path.open("ab" if goes_on else "wb"))
@@ -209,18 +214,27 @@ class Link:
         offset = await asyncio.to_thread(_size_of, path)
         request = pb.BlobRequest(hash=bytes.fromhex(blob.hash), offset=offset)
         with path.open("ab") as file:
-            async for part, _ in self._parts(self._stub.Blob(request, metadata=self._metadata), blob.size):
+            call = self._stub.Blob(request, metadata=self._metadata)
+            async for part, _ in self._parts(call, blob.size, (offset,)):
                 await asyncio.to_thread(file.write, part)
 
-    async def _parts(self, call: Any, size_max: int) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
+    async def _parts(
+        self, call: Any, size_max: int, begins: tuple[int, ...] = (0,)
+    ) -> AsyncIterator[tuple[bytes, pb.FilePart | None]]:
         """Yield a file part by part; the first part comes with its message. Raises LinkLost if the file is incomplete,
-        and PayloadError if it is too large."""
+        and PayloadError if it is too large, or if its parts are not in order.
+
+        begins: the offsets at which the caller can take the file up."""
         size: int | None = None
         received = 0
         async for part in _stream(call):
             first = part if size is None else None
             if first is not None:
                 size, received = first.size, first.offset
+                if received not in begins:
+                    raise PayloadError(f"a file begins at byte {received}; asked for: {' or '.join(map(str, begins))}")
+            elif not part.data or part.size or part.offset or part.step:
+                raise PayloadError(f"a file's parts are not in order: after {received} bytes, another file begins")
             assert size is not None
             received += len(part.data)
             if size > size_max or received > size:

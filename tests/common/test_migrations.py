@@ -1,0 +1,71 @@
+"""Tests of transactions and schema upgrades of SQLite files."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from thinwire_common.migrations import transaction, upgrade, version_of
+
+STEPS = ("CREATE TABLE a (x)", "CREATE TABLE b (x)", "CREATE TABLE c (x)")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(tmp_path / "file.sqlite", isolation_level=None)) as opened:
+        yield opened
+
+
+def tables(db: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
+
+
+def test_an_upgrade_runs_what_is_missing_and_no_more(db: sqlite3.Connection) -> None:
+    assert upgrade(db, 2, lambda version: STEPS[version:2]) == 2
+    assert tables(db) == ["a", "b"]
+    assert upgrade(db, 3, lambda version: STEPS[version:3]) == 3
+    assert upgrade(db, 3, lambda version: STEPS[version:3]) == 3
+    assert tables(db) == ["a", "b", "c"]
+    assert upgrade(db, 1, lambda version: STEPS[version:1]) == 3  # the file is newer than the program
+    assert tables(db) == ["a", "b", "c"]
+
+
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(db: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        upgrade(db, 2, lambda version: (*STEPS[:2], STEPS[0]))
+    assert tables(db) == []
+    assert version_of(db) == 0
+    assert not db.in_transaction
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_undoes_a_transaction(db: sqlite3.Connection, error: type[BaseException]) -> None:
+
+    def fails() -> None:
+        with transaction(db):
+            db.execute(STEPS[0])
+            raise error
+
+    with pytest.raises(error):
+        fails()
+    assert tables(db) == []
+    assert not db.in_transaction
+
+
+def test_a_transaction_that_sqlite_has_undone_itself_tells_why(db: sqlite3.Connection) -> None:
+    """As on a full disk: the statement fails, and SQLite has rolled back before anybody could."""
+    db.execute("CREATE TABLE a (x, y UNIQUE ON CONFLICT ROLLBACK)")
+    db.execute("INSERT INTO a VALUES (1, 1)")
+
+    def insert() -> None:
+        with transaction(db):
+            db.execute("INSERT INTO a VALUES (2, 2)")
+            db.execute("INSERT INTO a VALUES (3, 1)")
+
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        insert()
+    assert db.execute("SELECT x FROM a").fetchall() == [(1,)]

@@ -1,0 +1,134 @@
+"""A coordinator sends the parts of files and updates out of order. A node takes none of them for the right bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hostile_coordinator import HostileCoordinator, serving
+from support.sealed_run import make_run
+from thinwire_common.traffic import Traffic
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
+from thinwire_node.exchange.coordinator.link import Link, connect
+from thinwire_node.exchange.port import LinkLost
+from thinwire_node.storage.state import PartialSnapshot
+from thinwire_proto.blobs import Blob
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.wire import service_pb2 as pb
+
+BLOB = Blob("ab" * 32, 6)
+FIRST = pb.FilePart(size=6, data=b"abc")
+REST = pb.FilePart(data=b"def")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[RunState]:
+    """A run of two steps."""
+    (tmp_path / "run").mkdir()
+    make_run(tmp_path / "run", 2)
+    opened = open_state(tmp_path / "run")
+    yield opened
+    opened.close()
+
+
+@asynccontextmanager
+async def sending(call: str, parts: list[Any]) -> AsyncIterator[Link]:
+    """A node's link to a coordinator that answers one call with these parts."""
+    async with serving(HostileCoordinator(b"", {call: parts})) as hostile:
+        link = await connect(hostile.address, None, Traffic())
+        try:
+            yield link
+        finally:
+            await link.close()
+
+
+async def test_parts_in_order_are_taken(tmp_path: Path) -> None:
+    async with sending("Blob", [FIRST, REST]) as link:
+        await link.blob(BLOB, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == b"abcdef"
+    (tmp_path / "begun").write_bytes(b"ab")
+    async with sending("Blob", [pb.FilePart(size=6, offset=2, data=b"cd"), pb.FilePart(data=b"ef")]) as link:
+        await link.blob(BLOB, tmp_path / "begun")
+    assert (tmp_path / "begun").read_bytes() == b"abcdef"
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([FIRST, pb.FilePart(data=b"def", offset=3)], "not in order"),
+        ([FIRST, pb.FilePart(data=b"def", size=6)], "not in order"),
+        ([FIRST, pb.FilePart(data=b"def", step=1)], "not in order"),
+        ([FIRST, pb.FilePart(), REST], "not in order"),
+        ([FIRST, FIRST], "not in order"),
+        ([pb.FilePart(size=6, offset=3, data=b"def")], "a file begins at byte 3; asked for: 0"),
+        ([pb.FilePart(size=1 << 63, offset=(1 << 63) - 1, data=b"d")], "asked for: 0"),
+        ([pb.FilePart(size=7, data=b"abc")], "too large: 7 bytes announced"),
+        ([FIRST, pb.FilePart(data=b"defg")], "too large"),
+        ([REST], "too large: 0 bytes announced, 3 received"),
+    ],
+)
+async def test_parts_out_of_order_are_refused(tmp_path: Path, parts: list[pb.FilePart], why: str) -> None:
+    async with sending("Blob", parts) as link:
+        with pytest.raises(PayloadError, match=why):
+            await link.blob(BLOB, tmp_path / "blob")
+    assert not (tmp_path / "blob").exists() or (tmp_path / "blob").stat().st_size <= BLOB.size
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+async def test_a_blob_goes_on_where_the_node_asked(tmp_path: Path, offset: int) -> None:
+    (tmp_path / "blob").write_bytes(b"ab")
+    async with sending("Blob", [pb.FilePart(size=6, offset=offset, data=b"x" * (6 - offset))]) as link:
+        with pytest.raises(PayloadError, match=f"begins at byte {offset}; asked for: 2"):
+            await link.blob(BLOB, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == b"ab"
+
+
+async def test_a_snapshot_goes_on_only_if_it_is_the_same(tmp_path: Path, state: RunState) -> None:
+    contract, data = state.contract, state.snapshot_path(0).read_bytes()
+    begun = tmp_path / "snapshot-4.part"
+    begun.write_bytes(data[:10])
+    for part, why in (
+        (pb.FilePart(size=len(data), step=5, offset=10, data=data[10:]), "of step 5 begins at byte 10"),
+        (pb.FilePart(size=len(data), step=4, offset=11, data=data[11:]), "asked for: 0 or 10"),
+    ):
+        async with sending("Snapshot", [part]) as link:
+            with pytest.raises(PayloadError, match=why):
+                await link.snapshot(tmp_path, contract, PartialSnapshot(begun, 4, 10))
+        assert begun.read_bytes() == data[:10]
+    async with sending("Snapshot", [pb.FilePart(size=len(data), step=4, offset=10, data=data[10:])]) as link:
+        assert (await link.snapshot(tmp_path, contract, PartialSnapshot(begun, 4, 10))).read_bytes() == data
+
+
+async def test_a_file_that_ends_early_is_no_file(tmp_path: Path) -> None:
+    async with sending("Blob", [FIRST]) as link:
+        with pytest.raises(LinkLost, match="broke off after 3 of 6 bytes"):
+            await link.blob(BLOB, tmp_path / "blob")
+
+
+async def test_an_update_is_whole_before_the_next_begins(state: RunState) -> None:
+    first, second = list(state.ledger.rows())
+    signature = state.ledger.signatures.of_row(0) or b""
+    body = state.bodies.get(first.body_hash, first.body_bytes)
+    replica, key = state.load_snapshot(0), state.key.public
+    (whole,) = encode_update_parts(0, first.canonical(), body, signature).parts(2)
+    half = pb.UpdatePart(row=first.canonical(), signature=signature, data=body[:-1])
+    other = pb.UpdatePart(row=second.canonical(), data=body[-1:])
+    for parts, why in (
+        ([half, other], "the update of step 0 is incomplete, and another one begins"),
+        ([half, pb.UpdatePart()], "a part is empty"),
+        ([half, pb.UpdatePart(data=b"xy")], "more bytes came than"),
+        ([pb.UpdatePart(row=replace(first, body_bytes=1 << 62).canonical(), data=body)], "bytes announced"),
+    ):
+        async with sending("Updates", parts) as link:
+            link.coordinator = key
+            with pytest.raises(PayloadError, match=why):
+                await anext(link.updates(0, replica))
+    async with sending("Updates", [pb.UpdatePart.FromString(whole)]) as link:
+        link.coordinator = key
+        assert (await anext(link.updates(0, replica))).row == first
