@@ -1,0 +1,175 @@
+"""When a node that trains without a centre waits, mixes and goes on. Pure: events and times in, decisions out.
+
+The problem: a node and its peer must both mix, or neither, and with the same two copies. Otherwise the mean of all
+nodes moves. But messages are late, peers die, and nobody may wait for long.
+
+What fails: if a node whose patience is over drops its peer's message, the peer, which had this node's message in time,
+has mixed already. To acknowledge before mixing costs a round trip in each iteration, and the last acknowledgement can
+be lost too.
+
+The sketch: a *turn* is one use of an edge. Nothing is dropped. A node that has waited for its patience goes on without
+a turn, and mixes it when the message comes, whichever iteration that is. It mixes the same difference of copies as its
+peer, with the other sign. A message that never comes is one that the peer has not sent, and without sending it the
+peer has not mixed the turn either. So once a later message of the peer is in, a turn without one is void on both ends.
+
+Nobody waits for a peer that is known to be absent. A node that finds that its peers no longer wait for it skips to
+their iteration, and the turns between are void.
+
+    computing ──computed──▶ awaiting ──all in, but for what slack allows──▶ mix, step, send ──▶ computing
+                                └──────peer absent, or patience over──────▶ mix, step, send ──▶ computing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from thinwire_proto.errors import ConfigError, LocalError
+
+AHEAD_MAX = 8
+"""Turns of a peer whose messages a node holds before it begins these turns itself."""
+SLACK_MAX = 4
+"""A peer that waits is at most slack + 1 turns ahead, so this is less than AHEAD_MAX."""
+
+
+@dataclass(frozen=True, order=True)
+class Turn:
+    """One use of an edge: the number of the topology, the iteration, and the other end."""
+
+    topology: int
+    iteration: int
+    peer: int
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The decision to mix and to step.
+
+    turns: those to mix, in order. missing: peers for which the node has waited in vain. reason: for people.
+    """
+
+    turns: tuple[Turn, ...]
+    missing: tuple[int, ...]
+    reason: str
+
+
+class IterationMachine:
+    """The iterations of one node.
+
+    slack: iterations that a message may be late before the node waits for it. patience_s: seconds that the node waits
+    in an iteration at most. Raises ConfigError if either is out of range.
+    """
+
+    def __init__(self, slack: int, patience_s: float) -> None:
+        if not 0 <= slack <= SLACK_MAX or not patience_s > 0:
+            raise ConfigError(f"slack must be 0 to {SLACK_MAX} and patience above 0; got {slack} and {patience_s:g} s")
+        self._slack = slack
+        self._patience_s = patience_s
+        self._begun = (-1, -1)  # topology and iteration
+        self._open: set[Turn] = set()  # begun here; the peer's message is not in
+        self._ahead: set[Turn] = set()  # the peer's message is in; not begun here
+        self._ready: set[Turn] = set()  # both, and not mixed yet
+        self._newest: dict[int, Turn] = {}  # of each peer, the turn of its last message
+        self._absent: set[int] = set()
+        self._deadline: float | None = None  # None while the node computes
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that the node computes, or waits for; -1 before the first."""
+        return self._begun[1]
+
+    @property
+    def next_iteration(self) -> int:
+        """The iteration to begin after this one: the next, or that of peers that no longer wait for this node."""
+        passed = [turn.iteration for turn in self._ahead if self._held(turn.peer) > self._slack + 1]
+        return max(self.iteration + 1, *passed) if passed else self.iteration + 1
+
+    def accepts(self, peer: int) -> bool:
+        """Whether the peer's next message may be read. If not, it stays in the line until this node has gone on."""
+        return self._held(peer) < AHEAD_MAX
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which `tick` goes on without those that are missing. None while the node computes."""
+        return self._deadline
+
+    @property
+    def open(self) -> tuple[Turn, ...]:
+        """Turns that this node has begun and may still mix, whose message is not in."""
+        return tuple(sorted(self._open))
+
+    def begin(self, topology: int, iteration: int, peers: Iterable[int]) -> None:
+        """The node has sent its messages for this iteration's turns, and starts to compute."""
+        self._begun = (topology, iteration)
+        for peer in peers:
+            turn = Turn(topology, iteration, peer)
+            if turn in self._ahead:
+                self._ready.add(turn)
+            elif turn > self._newest.get(peer, _before(peer)):
+                self._open.add(turn)
+            # otherwise the peer is past this turn and has not sent it
+        self._ahead = {turn for turn in self._ahead if (turn.topology, turn.iteration) > self._begun}
+
+    def received(self, turn: Turn) -> Mix | None:
+        """The message of a peer is in.
+
+        Raises LocalError, and changes nothing, if the peer's messages are not read in the order in which it sent them,
+        each once, or if the peer is not accepted.
+        """
+        newest = self._newest.get(turn.peer, _before(turn.peer))
+        if turn <= newest:
+            raise LocalError(
+                f"node {turn.peer}: iteration {turn.iteration} was read after iteration {newest.iteration}"
+            )
+        if (turn.topology, turn.iteration) > self._begun:
+            if not self.accepts(turn.peer):
+                raise LocalError(f"node {turn.peer}: iteration {turn.iteration} was read in iteration {self.iteration}")
+            self._ahead.add(turn)
+        elif turn in self._open:
+            self._ready.add(turn)
+        # otherwise this node has passed the turn without sending, and the peer will not mix it either
+        self._newest[turn.peer] = turn
+        self._absent.discard(turn.peer)
+        self._open = {left for left in self._open if left.peer != turn.peer or left > turn}
+        return self._mix_if_all_in()
+
+    def computed(self, now: float) -> Mix | None:
+        """The gradient of this iteration is there."""
+        self._deadline = now + self._patience_s
+        return self._mix_if_all_in()
+
+    def absent(self, peer: int) -> Mix | None:
+        """The peer is gone: do not wait for it until it is heard of."""
+        self._absent.add(peer)
+        return self._mix_if_all_in()
+
+    def tick(self, now: float) -> Mix | None:
+        """Time has passed."""
+        if self._deadline is None or now < self._deadline:
+            return None
+        missing = tuple(sorted({turn.peer for turn in self._awaited()}))
+        self._absent.update(missing)
+        return self._mix(f"nothing from {', '.join(map(str, missing))} within {self._patience_s:g} s", missing)
+
+    def _held(self, peer: int) -> int:
+        return sum(turn.peer == peer for turn in self._ahead)
+
+    def _awaited(self) -> list[Turn]:
+        newest_due = self.iteration - self._slack
+        return [turn for turn in self._open if turn.iteration <= newest_due and turn.peer not in self._absent]
+
+    def _mix_if_all_in(self) -> Mix | None:
+        if self._deadline is None or self._awaited():
+            return None
+        return self._mix(f"{len(self._open)} messages may come later" if self._open else "all messages are in")
+
+    def _mix(self, reason: str, missing: tuple[int, ...] = ()) -> Mix:
+        turns = tuple(sorted(self._ready))
+        self._ready.clear()
+        self._deadline = None
+        return Mix(turns, missing, reason)
+
+
+def _before(peer: int) -> Turn:
+    """An earlier turn than any that a peer sends."""
+    return Turn(-1, -1, peer)

@@ -1,0 +1,225 @@
+"""Iterations of nodes without a centre: each turn is mixed by both ends or by neither, and nobody waits for long."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from support.gossiping import GossipWorld
+from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.gossip.iteration import AHEAD_MAX, SLACK_MAX, IterationMachine, Turn
+from thinwire_proto.gossip.topology import Layout, Topology, make_topology, topology_names
+
+UNDIRECTED = tuple(name for name in topology_names() if name != "directed-exponential")
+PATIENCE_S = 5.0
+ITERATIONS = 60
+Duration = Callable[..., float]
+
+
+def drawn(seed: int, low_s: float, high_s: float) -> Duration:
+    """Durations that depend on seed and arguments alone."""
+    return lambda *key: random.Random(f"{seed} {key}").uniform(low_s, high_s)
+
+
+@pytest.mark.parametrize("name", UNDIRECTED)
+@pytest.mark.parametrize(("nodes", "slack"), [(2, 0), (5, 0), (8, 1), (12, 2)])
+def test_the_mean_stays_however_late_messages_are(name: str, nodes: int, slack: int) -> None:
+    world = GossipWorld(
+        make_topology(name, Layout(nodes)),
+        ITERATIONS,
+        drawn(1, 0.5, 1.5),
+        drawn(2, 0.1, 9.0),
+        slack=slack,
+        patience_s=PATIENCE_S,
+    )
+    before = sum(node.value for node in world.nodes)
+    world.run()
+    world.drain()
+    assert sum(node.value for node in world.nodes) == before
+    assert {node.last for node in world.nodes} == {ITERATIONS - 1}
+    for number, node in enumerate(world.nodes):
+        for turn in node.sent:
+            assert (turn in node.mixed) == (Turn(0, turn.iteration, number) in world.nodes[turn.peer].sent)
+
+
+@pytest.mark.parametrize("slack", [0, 1, 3])
+@pytest.mark.parametrize("name", ["ring", "one-peer-exponential", "complete"])
+def test_nodes_wait_exactly_as_long_as_max_plus_algebra_says(name: str, slack: int) -> None:
+    compute_s, line_s = drawn(3, 0.5, 1.5), drawn(4, 0.2, 2.0)
+    topology = make_topology(name, Layout(8))
+    world = GossipWorld(topology, 50, compute_s, line_s, slack=slack, patience_s=1e9)
+    world.run()
+    for node, expected in zip(world.nodes, max_plus(topology, 50, compute_s, line_s, slack), strict=True):
+        assert node.finished == pytest.approx(expected)
+
+
+def max_plus(
+    topology: Topology, iterations: int, compute_s: Duration, line_s: Duration, slack: int
+) -> list[list[float]]:
+    """End of each iteration of each node: when it has computed, and has the messages of `slack` iterations before."""
+    nodes = range(topology.layout.nodes)
+    ends = [[0.0] for _ in nodes]
+    arrived = {(source, node): 0.0 for source in nodes for node in nodes}  # a line keeps the order
+    arrivals = []
+    for iteration in range(iterations):
+        mixing, at = topology.at(iteration), {}
+        for node in nodes:
+            for source in mixing.sources(node):
+                arrived[source, node] = max(arrived[source, node], ends[source][-1] + line_s(source, node, iteration))
+                at[node, source] = arrived[source, node]
+        arrivals.append(at)
+        due = arrivals[iteration - slack] if iteration >= slack else {}
+        after = [ends[node][-1] + compute_s(node, iteration) for node in nodes]
+        for (node, _), arrival in due.items():
+            after[node] = max(after[node], arrival)
+        for node in nodes:
+            ends[node].append(after[node])
+    return [end[1:] for end in ends]
+
+
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_turns_of_those_that_live_are_mixed_by_both_ends_or_by_neither(name: str) -> None:
+    world = GossipWorld(
+        make_topology(name, Layout(8)), ITERATIONS, drawn(5, 0.5, 1.5), drawn(6, 0.1, 9.0), patience_s=PATIENCE_S
+    )
+    world.kill(3, at_s=20.25)
+    world.kill(6, at_s=40.25)
+    world.run()
+    world.drain()
+    alive = [number for number, node in enumerate(world.nodes) if node.is_alive]
+    assert alive == [0, 1, 2, 4, 5, 7]
+    for number in alive:
+        for turn, moved in world.nodes[number].mixed.items():
+            if turn.peer in alive:
+                assert world.nodes[turn.peer].mixed[Turn(0, turn.iteration, number)] == -moved
+        assert world.nodes[number].last == ITERATIONS - 1
+
+
+def test_a_death_that_is_noticed_costs_no_more_than_until_it_is_noticed() -> None:
+    world = GossipWorld(
+        make_topology("complete", Layout(4)), 30, lambda *_: 1.0, lambda *_: 0.25, patience_s=60.0, detects_death_s=2.0
+    )
+    world.kill(1, at_s=10.5)
+    world.run()
+    assert [max(node.waited_s) for node in world.nodes if node.is_alive] == pytest.approx([0.5] * 3)  # from 12 to 12.5
+    assert not any(node.missing for node in world.nodes)
+
+
+def test_a_death_that_nobody_notices_costs_each_peer_its_patience_once() -> None:
+    world = GossipWorld(
+        make_topology("complete", Layout(4)), 30, lambda *_: 1.0, lambda *_: 0.25, patience_s=PATIENCE_S
+    )
+    world.kill(1, at_s=10.5)
+    world.run()
+    for node in world.nodes:
+        if node.is_alive:
+            assert node.missing == [1]
+            assert max(node.waited_s) == PATIENCE_S
+            assert node.finished[-1] == pytest.approx(30 + PATIENCE_S)
+
+
+def test_slack_hides_a_slow_line() -> None:
+    ends = []
+    for slack in (0, 1):
+        world = GossipWorld(make_topology("ring", Layout(4)), 40, lambda *_: 1.0, lambda *_: 1.75, slack=slack)
+        world.run()
+        ends.append(max(node.finished[-1] for node in world.nodes))
+    assert ends == pytest.approx([40 * 1.75, 40])
+
+
+def begun(*iterations: int, slack: int = 0) -> IterationMachine:
+    """A machine that has begun these iterations, each with peers 1 and 2, and missed all messages."""
+    machine = IterationMachine(slack, PATIENCE_S)
+    for number, iteration in enumerate(iterations):
+        if number:
+            machine.computed(0.0)
+            machine.tick(PATIENCE_S)
+        machine.begin(0, iteration, (1, 2))
+    return machine
+
+
+def test_a_late_message_is_mixed_in_a_later_iteration_and_its_sender_is_waited_for_again() -> None:
+    machine = begun(0, 1)
+    machine.received(Turn(0, 0, 1))
+    assert machine.computed(10.0) is None
+    mix = machine.received(Turn(0, 1, 1))
+    assert mix is not None
+    assert mix.turns == (Turn(0, 0, 1), Turn(0, 1, 1))
+    assert mix.missing == ()  # peer 2 was missing once, and is not waited for again
+
+
+def test_a_turn_that_the_peer_has_passed_is_void() -> None:
+    machine = begun(0, 1)
+    machine.received(Turn(0, 1, 1))
+    assert machine.open == (Turn(0, 0, 2), Turn(0, 1, 2))
+    machine.begin(0, 2, (1, 2))
+    machine.received(Turn(0, 3, 1))
+    machine.begin(0, 3, (1, 2))
+    assert Turn(0, 2, 1) not in machine.open
+
+
+def test_a_turn_that_this_node_has_passed_is_not_mixed() -> None:
+    machine = begun(5)
+    machine.received(Turn(0, 4, 1))
+    machine.received(Turn(0, 5, 1))
+    machine.received(Turn(0, 5, 2))
+    mix = machine.computed(1.0)
+    assert mix is not None
+    assert mix.turns == (Turn(0, 5, 1), Turn(0, 5, 2))
+
+
+def test_a_message_of_a_newer_topology_waits_for_its_announcement() -> None:
+    machine = begun(7)
+    machine.received(Turn(0, 7, 1))
+    machine.received(Turn(0, 7, 2))
+    machine.received(Turn(1, 8, 2))
+    mix = machine.computed(1.0)
+    assert mix is not None
+    assert Turn(1, 8, 2) not in mix.turns
+    machine.begin(1, 8, (2,))
+    mix = machine.computed(2.0)
+    assert mix is not None
+    assert mix.turns == (Turn(1, 8, 2),)
+
+
+def test_a_message_that_is_read_twice_or_too_early_is_refused_and_changes_nothing() -> None:
+    machine = begun(0)
+    machine.received(Turn(0, 0, 1))
+    with pytest.raises(LocalError, match="iteration 0 was read after iteration 0"):
+        machine.received(Turn(0, 0, 1))
+    for iteration in range(1, AHEAD_MAX + 1):
+        assert machine.accepts(1)
+        machine.received(Turn(0, iteration, 1))
+    assert not machine.accepts(1)
+    with pytest.raises(LocalError, match=f"iteration {AHEAD_MAX + 1} was read in iteration 0"):
+        machine.received(Turn(0, AHEAD_MAX + 1, 1))
+    machine.begin(0, 1, (1, 2))
+    assert machine.received(Turn(0, AHEAD_MAX + 1, 1)) is None
+
+
+@pytest.mark.parametrize("slack", [0, 2])
+def test_a_node_skips_to_the_iteration_of_peers_that_no_longer_wait_for_it(slack: int) -> None:
+    machine = begun(0, slack=slack)
+    machine.received(Turn(0, 0, 1))
+    for iteration in range(1, slack + 2):
+        machine.received(Turn(0, 2 * iteration, 1))
+    assert machine.next_iteration == 1  # a peer that waits may be that far ahead
+    machine.received(Turn(0, 40, 1))
+    assert machine.next_iteration == 40
+
+
+@pytest.mark.parametrize(("slack", "patience_s"), [(-1, 1.0), (SLACK_MAX + 1, 1.0), (0, 0.0), (0, float("nan"))])
+def test_slack_and_patience_are_checked(slack: int, patience_s: float) -> None:
+    with pytest.raises(ConfigError, match="slack must be"):
+        IterationMachine(slack, patience_s)
+
+
+def test_waiting_ends_with_a_reason() -> None:
+    machine = begun(0)
+    assert machine.computed(3.0) is None
+    assert machine.deadline == 3.0 + PATIENCE_S
+    assert machine.tick(7.9) is None
+    mix = machine.tick(8.0)
+    assert mix is not None
+    assert (mix.missing, mix.reason) == ((1, 2), "nothing from 1, 2 within 5 s")
+    assert machine.deadline is None
