@@ -140,7 +140,7 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     from bench.speed.small_run import make_small_run  # noqa: PLC0415
     from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
-    from thinwire_coordinator.swarm.assembly import assemble  # noqa: PLC0415
+    from thinwire_coordinator.swarm.assembly import UpdateSource, assemble  # noqa: PLC0415
     from thinwire_coordinator.swarm.workers import Job, Workers  # noqa: PLC0415
 
     body, row, signature, workers = os.urandom(size), b"a row" * 40, bytes(SIGNATURE_BYTES), Workers()
@@ -156,10 +156,8 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
             state,
             replica_at_head(state),
             workers,
-            encode_update_parts,
+            UpdateSource(encode_update_parts, encode, cache_bytes_max),
             wait_for,
-            read_update=encode,
-            cache_bytes_max=cache_bytes_max,
         )
         feed, server = swarm.feed, Server(swarm, door_of(swarm, state.key, Everybody()), plain_transport())
         pipe.send(await server.start("127.0.0.1:0"))

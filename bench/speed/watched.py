@@ -17,7 +17,8 @@ from typing import Any
 import uvloop
 
 from thinwire_coordinator.cli.run_file import read_run
-from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
+from thinwire_coordinator.coordinator import Coordinator
+from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.events import ContributionTaken, Event, RoundOpened, RoundSealed
 
 NEVER = 1 << 30

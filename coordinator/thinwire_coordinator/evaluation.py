@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
+from thinwire_common.logs import tell
 from thinwire_coordinator.generation import (
     SAMPLE_TOKENS,
     Sampling,
@@ -24,11 +27,12 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import DataSource, HeldOutSet, Stateless, task_of
 
+log = logging.getLogger("thinwire.coordinator")
+
+EvaluatedBy = Literal["coordinator", "nodes", "auto"]
 SAMPLES = 64
 """Samples of each held-out set that are measured, unless the organizer says otherwise."""
 BATCH = 8
-
-
 OPERATIONS_MAX = 1e12
 """Operations of one measurement up to which `auto` chooses the coordinator: about 20 seconds of one core that does 50
 billion a second in float32, and so about the time of one round."""
@@ -45,6 +49,18 @@ def choose_nodes(contract: Contract, sets: Sequence[HeldOutSet], samples: int) -
     operations = 2 * parameters * tokens
     text = f"a measurement takes about {operations:.1e} operations ({parameters:,} parameters, {tokens:,} tokens)"
     return operations > OPERATIONS_MAX, text
+
+
+def nodes_evaluate(contract: Contract, sets: Sequence[HeldOutSet], evaluate: EvaluatedBy, samples: int) -> bool:
+    """Whether nodes measure the held-out loss. Logs it if that is not the default."""
+    if evaluate == "coordinator":
+        return False
+    by_nodes, reason = (True, "--evaluate nodes") if evaluate == "nodes" else choose_nodes(contract, sets, samples)
+    by = "nodes" if by_nodes else "coordinator"
+    who = "nodes measure" if by_nodes else "the coordinator measures"
+    text = f"{who} the held-out loss: {reason}"
+    tell(log, logging.INFO, "coordinator.evaluation_by", text, measured_by=by, reason=reason)
+    return by_nodes
 
 
 class HeldOut:

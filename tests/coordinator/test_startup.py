@@ -12,8 +12,9 @@ import pytest
 
 from support.sealed_run import make_run
 from thinwire_common.ready_file import READY_FILE
-from thinwire_coordinator.coordinator import Coordinator, CoordinatorSettings
+from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.ledger.state_directory import is_state, open_state
+from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import LocalError

@@ -10,7 +10,7 @@ import pytest
 from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of, parts_of
 from thinwire_coordinator.round.announcements import RoundAnnouncement
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import assemble
+from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
 from thinwire_coordinator.swarm.joining import OfferedMomentum
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import DemoSpec
@@ -207,7 +207,7 @@ async def test_samples_are_not_granted_twice_over_restarts(tmp_path: Path, resta
         await bench.workers.submit(
             Job.WRITE_LEASES, lambda: None
         )  # queued writes reach the disk before the process is killed
-        bench.swarm = assemble(bench.state, bench.replica, bench.workers, encode_update_parts)
+        bench.swarm = assemble(bench.state, bench.replica, bench.workers, UpdateSource(encode_update_parts))
     assert list(starts.values()) == [8 * number for number in range(restarts + 1)]
     for letter, start in starts.items():  # every node still holds its lease
         assert bench.swarm.registry.leases.granted(key_of(letter).public.node_id)[0].start == start

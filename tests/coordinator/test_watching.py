@@ -34,7 +34,7 @@ from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm import events
 from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
-from thinwire_coordinator.swarm.assembly import assemble, door_of
+from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
@@ -59,7 +59,7 @@ class Served:
 
         self.workers = Workers()
         replica = state.load_snapshot(0)
-        self.swarm = assemble(state, replica, self.workers, encode_update_parts)
+        self.swarm = assemble(state, replica, self.workers, UpdateSource(encode_update_parts))
         self.readiness = Readiness()
         self.exposition = Exposition(self.readiness, self.workers)
         self.server = Server(self.swarm, door_of(self.swarm, state.key, Everybody()), plain_transport())

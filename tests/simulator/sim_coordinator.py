@@ -19,7 +19,7 @@ from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import assemble, door_of
+from thinwire_coordinator.swarm.assembly import Surroundings, UpdateSource, assemble, door_of
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX
 from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.workers import JOBS, WORKER_OF, Job, Workers
@@ -120,19 +120,15 @@ class SimCoordinator:
         replica = SharedReplica(shared, replica_at_head(self.state))
         time = asyncio.get_running_loop().time
         born = time()  # its machine has just booted, so its monotonic clock starts now
+        cache_bytes_max = CACHE_BYTES_MAX if keep is None else 0  # without a cache, nodes also ask for deleted updates
         self.swarm = assemble(
             self.state,
             replica,
             self.workers,
-            encode_update_parts,
+            UpdateSource(encode_update_parts, cache_bytes_max=cache_bytes_max),
             wait_for,
-            now=lambda: time() - born,
-            randomness=randomness,
             trust=TrustSettings(NothingKept(), randomness=random.Random(2)),
-            wall=time,
-            cache_bytes_max=CACHE_BYTES_MAX
-            if keep is None
-            else 0,  # without a cache, nodes also ask for deleted updates
+            surroundings=Surroundings(lambda: time() - born, time, randomness),
         )
         self.service: Service | None = Service(
             self.swarm, door_of(self.swarm, self.state.key, Everybody(), random.Random(1))

@@ -15,7 +15,7 @@ from thinwire_coordinator.round.admission import ContributionClaim
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.assembly import assemble, door_of
+from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.open_round import OpenRound
 from thinwire_coordinator.swarm.workers import Job, Workers
@@ -39,7 +39,8 @@ class Bench:
         self.workers = Workers()
         self.replica: Replica = self.state.load_snapshot(0)
 
-        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers, encode_update_parts)
+        source = UpdateSource(encode_update_parts)
+        self.swarm = assemble(self.state, self.state.load_snapshot(0), self.workers, source)
         self.door = door_of(self.swarm, self.state.key, Everybody())
         self._streams: list[AsyncGenerator[Announcement, None]] = []
 

@@ -1,8 +1,8 @@
 """Says whether nodes can reach the address in invites, and what to do if not.
 
 `classify` knows what kind of address it is, without asking anybody. A connection of the coordinator to itself through
-that address, which `home_check` makes, shows more. But a router may refuse such a connection from inside although it
-lets in those from outside ("hairpin"). So a failure at a public address is a warning, not an error.
+that address (`invite_address`) shows more. But a router may refuse such a connection from inside although it lets in
+those from outside ("hairpin"). So a failure at a public address is a warning, not an error.
 """
 
 from __future__ import annotations

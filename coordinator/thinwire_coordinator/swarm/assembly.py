@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from thinwire_coordinator.access.door import Door
 from thinwire_coordinator.access.port import Admits
@@ -38,29 +39,49 @@ from thinwire_proto.wire.codec import update_bytes_max
 ReadUpdate = Callable[[int], EncodedUpdate]
 
 
+@dataclass(frozen=True)
+class UpdateSource:
+    """The source of the messages that followers are sent.
+
+    encode: makes them. read: reads an old update on a worker; None: from the state directory. cache_bytes_max: see
+    `Feed`.
+    """
+
+    encode: EncodeUpdate
+    read: ReadUpdate | None = None
+    cache_bytes_max: int = CACHE_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Clocks and chance; the simulator has its own.
+
+    now: the coordinator's clock, in seconds. wall: seconds since 1970. randomness: source of nonces and session names.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    randomness: random.Random = field(default_factory=random.SystemRandom)
+
+
 def assemble(
     state: RunState,
     replica: Replica,
     workers: Workers,
-    encode: EncodeUpdate,
+    source: UpdateSource,
     wait_for: int = 1,
     *,
-    now: Callable[[], float] = time.monotonic,
-    randomness: random.Random | None = None,
-    read_update: ReadUpdate | None = None,
     trust: TrustSettings = NO_AUDITS,
-    wall: Callable[[], float] = time.time,
-    cache_bytes_max: int = CACHE_BYTES_MAX,
+    surroundings: Surroundings | None = None,
 ) -> Swarm:
-    """Begin a new term on an open state directory. Needs a running event loop.
+    """Begin a new term on an open state directory. Needs a running event loop. The state's key signs the rows.
 
-    replica: the coordinator's own replica, at the head of the ledger. encode: makes the messages that followers are
-    sent. wait_for: nodes to wait for before the first round. now: the coordinator's clock, in seconds. randomness:
-    source of nonces and session names. read_update: reads old updates for followers, on a worker; by default from
-    `state`. trust: see `TrustSettings`. wall: seconds since 1970. cache_bytes_max: see `Feed`. The state's key signs
-    the rows.
+    replica: the coordinator's own replica, at the head of the ledger. source: of the messages that followers are sent.
+    wait_for: nodes to wait for before the first round. trust: see `TrustSettings`. surroundings: by default, those of
+    this machine.
     """
-    contract, randomness = state.contract, randomness or random.SystemRandom()
+    surroundings = surroundings or Surroundings()
+    contract, now, randomness = state.contract, surroundings.now, surroundings.randomness
     term = state.ledger.begin_term()
     leases = state.ledger.leases()
     leases.block = state.data.block
@@ -73,7 +94,7 @@ def assemble(
         Events([counts.watch]),
         sealed_at=now(),
     )
-    read = read_update or (lambda step: read_encoded(state, step, encode))
+    read = source.read or (lambda step: read_encoded(state, step, source.encode))
 
     async def read_old(step: int) -> EncodedUpdate:
         return await workers.submit(Job.READ_UPDATE, read, step)
@@ -85,13 +106,15 @@ def assemble(
         term=term,
         registry=registry,
         driver=RoundDriver(machine, now),
-        feed=Feed(read_old, replica.step, cache_bytes_max, update_bytes_max(replica.layout, contract.demo.magnitude)),
-        encode=encode,
+        feed=Feed(
+            read_old, replica.step, source.cache_bytes_max, update_bytes_max(replica.layout, contract.demo.magnitude)
+        ),
+        encode=source.encode,
         workers=workers,
         tasks=Tasks(),
     )
     _know_older_bases(shared)
-    observer = Observer(shared, replica, trust, wall)
+    observer = Observer(shared, replica, trust, surroundings.wall)
     view, intake = SwarmView(shared), Intake(shared, observer)
     evaluations = Evaluations(shared, replica, randomness)
     announcer = Announcer(shared, view, intake, evaluations)

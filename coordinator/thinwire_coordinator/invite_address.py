@@ -1,17 +1,28 @@
-"""Tries the address in invites: the coordinator connects to itself through it, and checks that it answers."""
+"""Publishes the address that invites lead to: stores it, logs it, and tries whether it can be reached.
+
+To try it, the coordinator connects to itself through the address, and checks that it answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
+import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.hosts import split_address
 from thinwire_common.reach.preflight import find_way
+from thinwire_coordinator.access.addresses import address_for_invites
+from thinwire_coordinator.access.invite_strings import keep_invite_file
 from thinwire_coordinator.access.reachability import Reach, advice, classify
+from thinwire_coordinator.access.settings_table import ADDRESS, PUBLIC_TLS
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_proto.errors import ConfigError
 
 log = logging.getLogger("thinwire.coordinator")
@@ -23,6 +34,23 @@ class Found:
 
     reach: Reach
     problem: str
+
+
+def publish_address(
+    settings: CoordinatorSettings, access: AccessStore, port: int, fingerprint: bytes, *, public_tls: bool
+) -> Coroutine[Any, Any, None]:
+    """Store the address for invites, write the file with one, and log the address. Raises ConfigError.
+
+    port: on which the coordinator listens. fingerprint: of its key. Returns a check of the address, to be awaited.
+    """
+    address = settings.address or address_for_invites(settings.listen, port)
+    access.settings.put(ADDRESS, address)
+    access.settings.put(PUBLIC_TLS, "1" if public_tls else "")
+    if settings.invite_file is not None:
+        keep_invite_file(settings.invite_file, access, settings.state_dir, time.time())
+    text = f"invites lead to {address}; make one: thinwire-coordinator invite --state-dir {settings.state_dir}"
+    tell(log, logging.INFO, "coordinator.invites", text, address=address)
+    return tell_reachability(address, port, fingerprint, public_tls=public_tls)
 
 
 async def check_address(address: str, fingerprint: bytes, *, public_tls: bool) -> Found:

@@ -1,0 +1,43 @@
+"""Compares what a run needs with the memory and the disks of this machine, logs it, and warns if something is short."""
+
+from __future__ import annotations
+
+import logging
+
+from thinwire_common.logs import tell
+from thinwire_common.units import human_bytes
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
+from thinwire_coordinator.ledger.state_directory import RunState
+from thinwire_coordinator.rpc.memory_bound import MemoryBound, machine_bytes, memory_bound
+from thinwire_proto.contract import Contract
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+def check_memory(contract: Contract, bounds: Bounds) -> MemoryBound:
+    """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive."""
+    memory = memory_bound(contract, bounds)
+    text = f"memory: {memory.in_words()}"
+    tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
+    if memory.total_bytes > (has := machine_bytes()):
+        text = f"this machine has {human_bytes(has)} of memory, which may not be enough; lower nodes_max for a new run"
+        tell(log, logging.WARNING, "coordinator.memory_small", text, memory_bytes=memory.total_bytes, machine_bytes=has)
+    return memory
+
+
+def check_disks(state: RunState, keep: int | None) -> list[Need]:
+    """Log how much disk space the run will take, and warn if there is too little. Return what each disk needs."""
+    forecast, needs = measure(state, keep)
+    elsewhere = None if state.bodies.folder == state.folder / "updates" else state.bodies.location
+    free = ", ".join(f"{human_bytes(need.free_bytes)} are free in {need.location}" for need in needs)
+    text = f"disk: {in_words(forecast, keep, elsewhere)}; {free}"
+    tell(log, logging.INFO, "coordinator.disk_forecast", text, total_bytes=forecast.total_bytes)
+    for need in needs:
+        if need.short_bytes > 0:
+            may = "will" if forecast.measured else "may"
+            short, location = need.short_bytes, need.location
+            text = f"{location} {may} be too small: the run needs {human_bytes(short)} more than is free; make room"
+            text += ", or give --keep N" if keep is None else ""
+            tell(log, logging.WARNING, "coordinator.disk_too_small", text, place=location, short_bytes=short)
+    return needs

@@ -1,0 +1,88 @@
+"""Opens, feeds and closes all that shows a coordinator at work: health endpoints, page, metrics and sinks."""
+
+from __future__ import annotations
+
+import logging
+
+from thinwire_coordinator.access.logins import Logins
+from thinwire_coordinator.access.organizer_secret import FILE as SECRET_FILE
+from thinwire_coordinator.access.organizer_secret import OrganizerSecret
+from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.access.transport import Transport
+from thinwire_coordinator.observe.exposition import Exposition
+from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.observe.sinks.sinks import Sinks
+from thinwire_coordinator.run_opening import ReplayedRun, StartWorker
+from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.web.organizer import Organizer
+from thinwire_coordinator.web.page import Page
+from thinwire_coordinator.web.panel import AccessPanel
+from thinwire_coordinator.web.server import WebServer
+
+log = logging.getLogger("thinwire.coordinator")
+
+
+class Monitoring:
+    """The monitoring of one coordinator process.
+
+    In the life cycle of the process, call `check` first, `start` before the ledger is replayed, `begin` with the swarm,
+    `listening` once nodes can join, and `close` last.
+    """
+
+    def __init__(self, settings: CoordinatorSettings, workers: Workers) -> None:
+        self._settings = settings
+        self.readiness = Readiness()
+        self._exposition = Exposition(self.readiness, workers)
+        self._sinks = Sinks(settings.sinks, settings.state_dir)
+        self._exposition.metrics.registry.register(self._sinks)
+        self._page = Page(self.readiness)
+        self._web: WebServer | None = None
+        self._organizer: Organizer | None = None
+
+    @property
+    def page_address(self) -> str | None:
+        """The address of the page, or None if it is not served."""
+        return self._web.address if self._web is not None else None
+
+    def check(self) -> None:
+        """Raise ConfigError if a sink cannot work."""
+        self._sinks.check()
+
+    def start(self, transport: Transport, secret: OrganizerSecret) -> None:
+        """Serve the page and the metrics, if the settings have an address. secret: the organizer's."""
+        settings = self._settings
+        if settings.http is None:
+            return
+        self._organizer = Organizer(Logins(secret))
+        routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
+        self._web = WebServer(settings.http, transport, self.readiness, routes, may_move=settings.http_may_move)
+        self._web.start()
+
+    async def begin(self, swarm: Swarm, access: AccessStore, run: ReplayedRun, worker: StartWorker) -> None:
+        """Start to watch the swarm."""
+        settings = self._settings
+        if self._web is not None or self._sinks.reads_metrics:
+            self._exposition.begin(swarm, settings.keep, run.needs, run.losses)
+        if self._organizer is not None:
+            self._page.open(swarm)
+            self._organizer.panel = AccessPanel(access, settings.state_dir, swarm)
+        memories = self._sinks.recall()
+        totals = await worker.run(self._sinks.totals, memories, swarm)
+        self._sinks.begin(swarm, memories, totals, self._exposition)
+
+    def listening(self, swarm: Swarm, port: int, memory_bound_bytes: int) -> None:
+        """Show that nodes can join. memory_bound_bytes: see `rpc.memory_bound`."""
+        self._exposition.listening(port, memory_bound_bytes)
+        self.readiness.swarm = swarm.view
+        if (address := self.page_address) is not None:
+            log.info("the page is at %s", address)
+            secret = self._settings.state_dir / SECRET_FILE
+            log.info("the organizer's panel is at %s/organizer; its secret is in %s", address, secret)
+
+    async def close(self) -> None:
+        await self._sinks.close()
+        if self._web is not None:
+            self._page.close()
+            await self._web.stop()
