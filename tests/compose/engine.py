@@ -114,7 +114,9 @@ class Swarm:
     def __init__(self, disk: Path) -> None:
         self._command = [*compose_command(), "-f", "docker-compose.yml", "-f", "tests/compose/small_disk.yml"]
         self.settings = settings()
-        self.env = dict(os.environ) | self.settings | {"SMALL_DISK": str(disk)}
+        # Compose 1 is a Python program, whose package `compose` this folder would hide
+        outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.env = outside | self.settings | {"SMALL_DISK": str(disk)}
         self.has_grafana = bool(self.settings["COMPOSE_PROFILES"])
 
     def compose(self, *arguments: str) -> str:

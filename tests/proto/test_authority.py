@@ -48,6 +48,10 @@ def test_the_coordinators_certificate_leads_to_its_authority() -> None:
     assert check_certificate(der(LEAF), KEY.public.fingerprint, NOW) == AUTHORITY.chain
 
 
+def test_every_tls_library_can_read_the_name_of_the_extension() -> None:
+    assert max(int(number) for number in EXTENSION.dotted_string.split(".")) < 1 << 28, "RFC 5280, appendix B"
+
+
 def test_whoever_copies_the_extension_is_found_out() -> None:
     extension, other = vouch(KEY, der(AUTHORITY)).value, new_authority(NOW)
     with pytest.raises(Untrusted, match="in between: the coordinator's authority did not issue"):

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.identity.authority import EXTENSION, SERVER_NAME, vouch
+from thinwire_proto.identity.authority import SERVER_NAME, vouch
 from thinwire_proto.identity.keys import SecretKey
 
 AUTHORITY_LASTS = timedelta(days=20 * 365)
@@ -94,9 +94,7 @@ def why_renew_leaf(
     found, issuer = leaf.parsed, authority.parsed
     if (due := _time_to_renew(found, now, RENEW_BEFORE)) is not None:
         return due
-    vouched = found.extensions.get_extension_for_oid(EXTENSION).value
-    assert isinstance(vouched, x509.UnrecognizedExtension)
-    if vouched.value != vouch(identity, issuer.public_bytes(Encoding.DER)).value:  # ed25519 signs deterministically
+    if vouch(identity, issuer.public_bytes(Encoding.DER)) not in _values(found):  # ed25519 signs deterministically
         return "the coordinator's key or its authority is another one"
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if list(names) != [_alternative(host) for host in (SERVER_NAME, *hosts)]:
@@ -126,6 +124,10 @@ def check_not_expired(certificate: Certificate, now: datetime) -> None:
     """Raise ConfigError if it has expired."""
     if now > (ends := certificate.parsed.not_valid_after_utc):
         raise ConfigError(f"the certificate has expired on {ends:%Y-%m-%d}; renew it")
+
+
+def _values(certificate: x509.Certificate) -> list[x509.ExtensionType]:
+    return [extension.value for extension in certificate.extensions]
 
 
 def _time_to_renew(certificate: x509.Certificate, now: datetime, renew_before: timedelta) -> str | None:

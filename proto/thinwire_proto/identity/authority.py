@@ -28,8 +28,11 @@ from thinwire_proto.identity.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, 
 
 SERVER_NAME = "thinwire-coordinator"
 """The name in each certificate that a coordinator's authority issues, wherever the coordinator listens."""
-EXTENSION = x509.ObjectIdentifier("2.25.219733286937613127573212498023436547321")
-"""Below 2.25 an identifier is a UUID, so nobody has to register it."""
+EXTENSION = x509.ObjectIdentifier("1.2.840.113556.1.8000.2554.42319.6010.16561.1405.58435.11866075.10253561")
+"""A UUID in pieces of at most 24 bits, below the arc for UUIDs in pieces, so nobody has to register it.
+
+2.25, the usual arc for UUIDs, takes one as a single number of 128 bits. RFC 5280 (appendix B) asks readers for 28 bits,
+and Go, in which Prometheus is written, refuses a certificate with more than 31."""
 MALFORMED = (
     ValueError,
     UnsupportedAlgorithm,
