@@ -8,31 +8,22 @@ import logging
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
+from thinwire_node.bootstrap import Bootstrap, Ready
 from thinwire_node.exchange.kinds import kind_of
-from thinwire_node.exchange.port import Applicant, Exchange, LinkLost, MomentumClaim, NotGenuine
+from thinwire_node.exchange.port import Exchange, LinkLost, NotGenuine
 from thinwire_node.machine import Machine, RealMachine
-from thinwire_node.options import NodeOptions
-from thinwire_node.resources import ResourceLimits, Room, check_contract, check_needs, declared_needs, room_of
-from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
-from thinwire_node.session.join import fetch_data, fetch_snapshot, join
-from thinwire_node.session.record import Record
+from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.session.session import Session
-from thinwire_node.storage.state import Head, KeptMomentum, NodeState
+from thinwire_node.settings import NodeSettings
+from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.training.compute import Interrupted
-from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
-from thinwire_proto.exact.replica import Replica
-from thinwire_proto.identity.invite import Invite
 from thinwire_proto.limits import RECEIPT_WAIT_S
-from thinwire_proto.models import check_manifest
-from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
 
@@ -41,20 +32,6 @@ NAME_DIGITS = 8
 """Digits of the id of a node without a name; the coordinator shows as many."""
 RESYNCS_IN_VAIN_MAX = 5
 """Resyncs without progress in between. After more of them the node gives up."""
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """The settings of one node process. invite: of the coordinator at `address`; None for one on this machine."""
-
-    address: str
-    state_dir: Path
-    device: str
-    options: NodeOptions
-    give_up_after_s: float | None
-    limits: ResourceLimits | None = None
-    """What a contract may take of this machine. None: it is not checked."""
-    invite: Invite | None = None
 
 
 class GaveUp(LocalError):
@@ -71,16 +48,13 @@ class Node:
         self.machine = machine
         self._random = randomness or random.Random()
         self.record = Record()
-        self.work: Work | None = None
-        self.contract: Contract | None = None
         self.session: Session | None = None
         """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"
         """Activity outside of a session, in words: starting, connecting, fetching the data or a snapshot, leaving,
         left."""
         self._state: NodeState | None = None
-        self._replica: Replica | None = None  # loaded or fetched, not adopted yet
-        self._kept: KeptMomentum | None = None  # loaded from disk, not adopted yet
+        self._bootstrap: Bootstrap | None = None
         self.on_opened: Callable[[], None] | None = None
         """Called once the node holds its state directory. A ThinwireError from it ends the node."""
         self.leaving = False
@@ -88,8 +62,6 @@ class Node:
         self._joined = False
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
-        self._data: DataSource | None = None
-        self._checked: bytes | None = None  # the contract that was found to fit into this machine
 
     @property
     def node_id(self) -> str | None:
@@ -105,6 +77,16 @@ class Node:
     def holds_state(self) -> bool:
         """Whether this node holds the lock on its state directory."""
         return self._state is not None
+
+    @property
+    def contract(self) -> Contract | None:
+        """The contract, or None until the node has joined for the first time."""
+        return self._bootstrap.contract if self._bootstrap is not None else None
+
+    @property
+    def work(self) -> Work | None:
+        """The node's work, or None until it holds data and parameters."""
+        return self._bootstrap.work if self._bootstrap is not None else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, the run is complete or enough rounds are done. Raises ThinwireError."""
@@ -137,21 +119,7 @@ class Node:
         self._state = self.machine.open_state()
         if self.on_opened is not None:
             self.on_opened()
-        self.contract = self._state.contract()
-        if self.contract is not None:
-            if (room := self._room()) is not None:
-                check_needs(self.contract, declared_needs(self.contract), room, settings.options.micro_batch)
-            self._replica = self._state.replica(self.contract)
-            self._kept = self._momentum_on_disk(self._state, self.contract)
-
-    def _momentum_on_disk(self, state: NodeState, contract: Contract) -> KeptMomentum | None:
-        kept = state.momentum(shapes_kept(contract))
-        if kept is None or state.sent() is not None:
-            return kept
-        why = "sent.json is lost or damaged, so contributions that are in this momentum may be in an update already"
-        tell(log, logging.WARNING, "node.momentum_dropped", f"the momentum is dropped: {why}", reason=why)
-        state.drop_momentum()
-        return None
+        self._bootstrap = Bootstrap(settings, self.machine, self._state, self.record, self._random, self._show_doing)
 
     async def _main_loop(self, stop: asyncio.Event) -> None:
         """Run sessions one after another, with a pause after each one that is lost. Raises GaveUp."""
@@ -209,27 +177,27 @@ class Node:
         """Values that change when a session makes progress: the counted contributions and the newest sealed row."""
         return self.record.counted, self._state.head if self._state else None
 
+    def _show_doing(self, doing: str) -> None:
+        self.doing = doing
+
     async def _session(self) -> None:
         """Connect, join and take part until the session ends."""
-        assert self._state is not None
         assert self.machine is not None
         exchange = self.machine.connect(kind_of(self.contract), self.record.traffic)
         self._joined = False
         self.doing = "connecting"
         try:
-            work, head_step = await self._join(exchange)
-            assert self._data is not None
-            session = Session(
+            ready, head_step = await self._join(exchange)
+            self.session = session = Session(
                 exchange,
-                work,
+                ready.work,
                 self.record,
                 self.settings.options,
                 self.machine.clocks,
                 head_step,
-                self._data,
-                self._fetcher,
+                ready.data,
+                ready.fetcher,
             )
-            self.session = session
             try:
                 await session.run()
                 self.leaving = True
@@ -238,112 +206,29 @@ class Node:
                 self.doing = "leaving" if self.leaving else "connecting"
                 if self.leaving:
                     with contextlib.suppress(ThinwireError):
-                        await exchange.leave(work.trained_through_at_extraction)
+                        await exchange.leave(ready.work.trained_through_at_extraction)
         finally:
             if self._joined:
                 self._last_contact = self._now()
                 self.record.sessions_lost += not self.leaving
             await exchange.close()
 
-    async def _join(self, exchange: Exchange) -> tuple[Work, int]:
-        """Join and fetch missing data and parameters. Returns the work and the number of sealed steps."""
+    async def _join(self, exchange: Exchange) -> tuple[Ready, int]:
+        """Join and fetch missing data and parameters. Returns the number of sealed steps too."""
+        assert self._bootstrap is not None
         assert self._state is not None
-        name = self.name
-        held = self.work.replica if self.work and self.work.replica else self._replica
-        replica_step = held.step if held else None
-        applicant = Applicant(self._state.key, name, self.contract, self._state.head, replica_step, self._momentum())
-        kind = kind_of(self.contract)
-        admission = await join(exchange, self._state, applicant, self._check)
-        self.contract = admission.contract
-        urls: tuple[str, ...] = getattr(self.contract.data, "urls", ())
-        addresses = self.settings.options.addresses
-        self._fetcher = BlobFetcher(self._state.blobs, urls, exchange.blob, self._random, self.record, addresses)
+        kind, name = kind_of(self.contract), self.name
+        admission = await self._bootstrap.join(exchange, name)
         self._joined = True
         if self.settings.invite is not None:
             self._state.keep_invite(self.settings.invite)
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)
-        if kind_of(self.contract) != kind:
-            raise LinkLost(f"this run uses the exchange {kind_of(self.contract)!r}, so the node connects again")
+        if kind_of(admission.contract) != kind:
+            raise LinkLost(f"this run uses the exchange {kind_of(admission.contract)!r}, so the node connects again")
         self.has_joined.set()
-        if admission.drop_momentum:
-            await self._drop_momentum(admission.drop_momentum)
-        if self._data is None:
-            self.doing = "fetching the data"
-            self._data = await fetch_data(exchange, self._state, self.contract)
-        if admission.take_snapshot or held is None:
-            self.doing = "fetching a snapshot"
-            held = await fetch_snapshot(exchange, self._state, self.contract)
-        await self._fetch_base()
-        self.doing = "taking up the replica"
-        await self._adopt(held)
-        assert self.work is not None
-        return self.work, admission.step
-
-    def _room(self) -> Room | None:
-        assert self.machine is not None
-        limits, folder = self.settings.limits, self.settings.state_dir
-        return None if limits is None else room_of(limits, folder, self.machine.device)
-
-    def _check(self, contract: Contract) -> None:
-        """Check once in each process that this machine can take part. See `check_contract`."""
-        assert self._state is not None
-        if contract.hash == self._checked:
-            return
-        room, options = self._room(), self.settings.options
-        if room is None:
-            check_manifest(contract)
-        else:
-            needs = check_contract(contract, room, options.micro_batch)
-            left = room.disk_bytes - needs.state_disk - needs.data_disk
-            self._state.blobs.bound(min(options.cache_bytes, left), file_bytes_max=left)
-        self._checked = contract.hash
-
-    async def _fetch_base(self) -> None:
-        """Fetch the blobs that the model itself needs."""
-        assert self.contract is not None
-        blobs = task_of(self.contract.model).blobs()
-        if not blobs:
-            return
-        self.doing = "fetching the weights of the base"
-        try:
-            await self._fetcher.fetch(blobs)
-        except BlobUnavailable as error:
-            raise LinkLost(str(error)) from None
-
-    def _momentum(self) -> MomentumClaim | None:
-        """The claim about this node's momentum for the swarm to check."""
-        assert self._state is not None
-        if self.work is not None:
-            # the next contribution reports the samples in the gradient that is not extracted yet
-            return MomentumClaim(self.work.trained_through_at_extraction)
-        sent = self._state.sent()
-        if self._kept is None or sent is None:  # `_momentum_on_disk` keeps neither without the other
-            return None
-        return MomentumClaim(self._kept.trained_through, tuple(sent))
-
-    async def _drop_momentum(self, why: str) -> None:
-        assert self._state is not None
-        tell(log, logging.WARNING, "node.momentum_dropped", f"dropped the momentum: {why}", reason=why)
-        self._kept = None
-        if self.work is not None:
-            await self.work.forget()
-        else:
-            self._state.drop_momentum()
-
-    async def _adopt(self, replica: Replica) -> None:
-        assert self.contract is not None
-        assert self._data is not None
-        assert self._state is not None
-        assert self.machine is not None
-        if self.work is None:
-            self.work = await self.machine.make_work(self.contract, self._state, self._data, replica, self._kept)
-            if self._kept is not None:
-                tell(log, logging.INFO, "node.momentum_taken_up", "momentum taken up")
-        elif replica is not self.work.replica:
-            await self.work.adopt(self.machine.place(replica))
-        self._replica = self._kept = None
+        return await self._bootstrap.take_up(exchange, admission), admission.step
 
     def _resync(self, error: ReplicaError) -> None:
         """Give up the replica after an error, so that the next session fetches it again."""
@@ -356,9 +241,8 @@ class Node:
                 f"the parameters differ from the swarm's {self._resyncs_in_vain} times in a row, without an update in "
                 "between: this machine's memory, disk or device may be faulty; try --device cpu"
             )
-        self._replica = None
-        if self.work is not None:
-            self.work.replica = None
+        if self._bootstrap is not None:
+            self._bootstrap.drop_replica()
 
     async def _end(self, session: asyncio.Future[None]) -> None:
         """Stop the running session. Waits up to RECEIPT_WAIT_S for a pending receipt."""
@@ -382,28 +266,7 @@ class Node:
             if self._state is not None:
                 self._state.close()
             self.doing = "left"
-            self._tell_totals(self.record)
-
-    def _tell_totals(self, record: Record) -> None:
-        sent, received = record.traffic.sent.total_bytes, record.traffic.received.total_bytes
-        text = (
-            f"counted {record.counted} times, not counted {record.not_counted} times, "
-            f"{record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
-            f"{record.tokens:,} tokens, {sent:,} bytes up, {received:,} bytes down"
-        )
-        tell(
-            log,
-            logging.INFO,
-            "node.totals",
-            text,
-            counted=record.counted,
-            not_counted=record.not_counted,
-            dropped=record.dropped,
-            resyncs=record.resyncs,
-            tokens=record.tokens,
-            sent_bytes=sent,
-            received_bytes=received,
-        )
+            tell_totals(self.record)
 
     async def _leave(self, work: Work) -> None:
         self.doing = "leaving"

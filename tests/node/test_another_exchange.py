@@ -14,7 +14,7 @@ import pytest
 
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_common.traffic import Traffic
-from thinwire_node.daemon import Node, NodeSettings
+from thinwire_node.daemon import Node
 from thinwire_node.exchange.kinds import Surroundings, open_exchange, register
 from thinwire_node.exchange.port import (
     Admission,
@@ -34,6 +34,7 @@ from thinwire_node.exchange.port import (
 from thinwire_node.machine import RealMachine
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
+from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import NodeState, PartialSnapshot
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract import Contract

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from thinwire_common.ready_file import READY_FILE, write_ready
-from thinwire_node.daemon import Node, NodeSettings
+from thinwire_node.daemon import Node
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.options import NodeOptions
+from thinwire_node.settings import NodeSettings
 from thinwire_proto.errors import LocalError
 
 

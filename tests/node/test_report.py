@@ -19,7 +19,7 @@ from thinwire_common.tcp import End, WireCount, parse_tcp_info, wire_counts
 from thinwire_common.traffic import KINDS, KINDS_OF_CALL, Traffic
 from thinwire_common.units import human_bytes, human_seconds
 from thinwire_node.__main__ import main
-from thinwire_node.daemon import Node, NodeSettings
+from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.definitions import METRICS
 from thinwire_node.observe.metrics import NodeMetrics, samples
@@ -28,6 +28,7 @@ from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
 from thinwire_node.options import NodeOptions
 from thinwire_node.session.record import Durations, Record
+from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR

@@ -25,8 +25,9 @@ from simulator.sim_coordinator import SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
 from thinwire_coordinator.ledger.verify import verify
-from thinwire_node.daemon import Node, NodeSettings
+from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
+from thinwire_node.settings import NodeSettings
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.exact.topk import dropped_by_update
 from thinwire_proto.exact.votes import Merged, merge

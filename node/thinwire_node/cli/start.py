@@ -14,12 +14,13 @@ from thinwire_common.options import host_and_port
 from thinwire_common.units import read_bytes_size
 from thinwire_node import runtime
 from thinwire_node.cli.options import METRICS_HOST, StartOptions, names
-from thinwire_node.daemon import Node, NodeSettings
+from thinwire_node.daemon import Node
 from thinwire_node.data_addresses import DataAddresses, read_networks
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
 from thinwire_node.resources import ResourceLimits
+from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.enrolment import choose, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 

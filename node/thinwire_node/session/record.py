@@ -4,14 +4,18 @@ The record outlives sessions. `report.py` takes all its figures from here."""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.port import Outcome
 from thinwire_node.training import pacing
 from thinwire_node.training.work import Extraction
 from thinwire_proto.wire.reasons import Reason
+
+log = logging.getLogger("thinwire.node")
 
 PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate")
 BLOB_SOURCES = ("url", "coordinator")
@@ -102,3 +106,26 @@ class Record:
     def heard(self, outcome: Outcome) -> None:
         """Record the outcome of a claim."""
         self.outcomes[outcome.reason.value] += 1
+
+
+def tell_totals(record: Record) -> None:
+    """Log the totals of a process that ends."""
+    sent, received = record.traffic.sent.total_bytes, record.traffic.received.total_bytes
+    text = (
+        f"counted {record.counted} times, not counted {record.not_counted} times, "
+        f"{record.dropped} micro-batches dropped, {record.resyncs} resyncs, "
+        f"{record.tokens:,} tokens, {sent:,} bytes up, {received:,} bytes down"
+    )
+    tell(
+        log,
+        logging.INFO,
+        "node.totals",
+        text,
+        counted=record.counted,
+        not_counted=record.not_counted,
+        dropped=record.dropped,
+        resyncs=record.resyncs,
+        tokens=record.tokens,
+        sent_bytes=sent,
+        received_bytes=received,
+    )
