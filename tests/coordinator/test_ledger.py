@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.sealed_run import COLUMNS, make_run, signed
+from support.sealed_run import COLUMNS, make_run, signed, verified
 from support.small import MODEL
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state, replica_at_head
-from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted
@@ -30,14 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(folder: Path) -> str:
-    lines: list[str] = []
-    verify(folder, lines.append)
-    return "\n".join(lines)
-
-
 def test_verify_reports_its_checks(folder: Path) -> None:
-    text = said(folder)
+    text = verified(folder)
     assert "replayed 4 updates from the first state" in text
     assert "8 contributions" in text
     assert "2 snapshots" in text
@@ -52,7 +45,7 @@ def test_one_byte_changed_in_any_field_of_a_row_is_found_and_named(folder: Path,
         db.execute(f"UPDATE rows SET {column} = ? WHERE step = ?", (changed, step))
     db.close()
     with pytest.raises(LedgerError) as error:
-        said(folder)
+        verified(folder)
     named = {step, step ^ 64} if column == "step" else {step}
     assert error.value.step in named
     assert f"step {error.value.step}" in str(error.value)
@@ -68,10 +61,10 @@ def test_one_byte_changed_in_any_body_is_found_and_named(folder: Path, step: int
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(LedgerError, match=f"step {step}: body .*; restore it from the newest copy that you have"):
-        said(folder)
+        verified(folder)
     path.unlink()
     with pytest.raises(LedgerError, match=f"step {step}: body .* is missing; restore it from the newest copy"):
-        said(folder)
+        verified(folder)
 
 
 @pytest.mark.parametrize("snapshot", [0, 2])
@@ -81,7 +74,7 @@ def test_one_bit_changed_in_a_snapshot_is_found_and_named(folder: Path, snapshot
     data[-100] ^= 1
     path.write_bytes(data)
     with pytest.raises(LedgerError, match=f"step {snapshot}: .*is damaged.*; restore the snapshot from"):
-        said(folder)
+        verified(folder)
 
 
 def test_an_intact_snapshot_of_other_parameters_is_found(folder: Path) -> None:
@@ -91,7 +84,7 @@ def test_an_intact_snapshot_of_other_parameters_is_found(folder: Path) -> None:
     state.save_snapshot(replica)
     state.close()
     with pytest.raises(LedgerError, match="step 2: the snapshot differs from the replayed state"):
-        said(folder)
+        verified(folder)
 
 
 def test_a_damaged_snapshot_is_set_aside_and_new_nodes_get_the_previous_one(folder: Path) -> None:
@@ -137,7 +130,7 @@ def test_a_malformed_database_page_is_an_error(folder: Path) -> None:
     data[4096:] = b"\xa5" * (len(data) - 4096)
     path.write_bytes(data)
     with pytest.raises(LedgerError, match=r"cannot (read|open) .*; restore it from the newest copy"):
-        said(folder)
+        verified(folder)
 
 
 def test_a_missing_row_in_the_middle_is_found(folder: Path) -> None:
@@ -145,7 +138,7 @@ def test_a_missing_row_in_the_middle_is_found(folder: Path) -> None:
         db.execute("DELETE FROM rows WHERE step = 1")
     db.close()
     with pytest.raises(LedgerError, match="step 1: the row is missing"):
-        said(folder)
+        verified(folder)
 
 
 def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path) -> None:
@@ -153,7 +146,7 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
         db.execute("DELETE FROM rows WHERE step >= 1")
     db.close()
     with pytest.raises(LedgerError, match="the last rows were lost"):
-        said(folder)
+        verified(folder)
     with pytest.raises(LedgerError, match="the last rows were lost"):
         replica_at_head(open_state(folder))
 
@@ -161,7 +154,7 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
 def test_a_file_that_is_not_a_ledger_is_an_error(folder: Path) -> None:
     (folder / "ledger.sqlite").write_bytes(b"not a database" * 1000)
     with pytest.raises(LedgerError, match=r"cannot open .* as a ledger.*; restore it from the newest copy"):
-        said(folder)
+        verified(folder)
 
 
 def test_a_torn_snapshot_does_not_stop_a_replay(folder: Path) -> None:

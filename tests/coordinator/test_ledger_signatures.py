@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.sealed_run import counted, make_run, node_key
+from support.sealed_run import counted, make_run, node_key, verified
 from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.ledger.signing import sign_older_rows
 from thinwire_coordinator.ledger.state_directory import StartInterrupted, open_state
@@ -27,12 +27,6 @@ def folder(tmp_path: Path) -> Path:
     """A run of four steps, sealed by the real code."""
     make_run(tmp_path, STEPS)
     return tmp_path
-
-
-def said(folder: Path) -> str:
-    lines: list[str] = []
-    verify(folder, lines.append)
-    return "\n".join(lines)
 
 
 def change(folder: Path, sql: str, *values: object) -> None:
@@ -54,7 +48,7 @@ def make_old(folder: Path) -> None:
 
 
 def test_verify_counts_the_signatures_and_names_the_key(folder: Path) -> None:
-    text = said(folder)
+    text = verified(folder)
     assert "signatures: 4 of rows and 8 of contributions are correct" in text
     state = open_state(folder)
     assert f"coordinator's key: {state.key.public.fingerprint.hex()}" in text
@@ -78,7 +72,7 @@ def test_verify_compares_the_key_with_that_of_an_invite(folder: Path) -> None:
 
 def test_verify_needs_no_secret(folder: Path) -> None:
     (folder / KEY_FILE).unlink()
-    assert "signatures: 4 of rows" in said(folder)
+    assert "signatures: 4 of rows" in verified(folder)
     assert not (folder / KEY_FILE).exists()
 
 
@@ -101,7 +95,7 @@ def test_verify_needs_no_secret(folder: Path) -> None:
 def test_a_wrong_signature_or_key_is_found_and_named(folder: Path, sql: str, why: str) -> None:
     change(folder, sql)
     with pytest.raises(Damaged, match=f"step 1: {why}") as error:
-        said(folder)
+        verified(folder)
     assert error.value.step == 1
 
 
@@ -111,19 +105,19 @@ def test_a_wrong_signature_or_key_is_found_and_named(folder: Path, sql: str, why
 def test_a_wrong_signature_of_a_contribution_is_found_and_named(folder: Path, value: str, why: str) -> None:
     change(folder, f"UPDATE contributions SET signature = {value} WHERE hash = ?", counted(2).contribution)
     with pytest.raises(Damaged, match=f"step 1: node {NODE}: {why}"):
-        said(folder)
+        verified(folder)
 
 
 def test_a_row_of_another_coordinator_is_found(folder: Path) -> None:
     """Its hashes are right, so only the signature tells."""
     change(folder, "UPDATE about SET value = ? WHERE key = 'coordinator_key'", node_key(1).public.data.hex())
     with pytest.raises(Damaged, match="step 0: the row's signature is not that of the coordinator's key"):
-        said(folder)
+        verified(folder)
 
 
 def test_rows_of_an_older_version_are_signed_once(folder: Path) -> None:
     make_old(folder)
-    text = said(folder)
+    text = verified(folder)
     assert "signatures: 0 of rows and 0 of contributions are correct" in text
     assert "4 rows are not signed yet: the coordinator signs them when it starts" in text
     assert "8 contributions are from before signatures" in text
@@ -131,12 +125,12 @@ def test_rows_of_an_older_version_are_signed_once(folder: Path) -> None:
     assert sign_older_rows(state) == STEPS
     assert sign_older_rows(state) == 0
     state.close()
-    text = said(folder)
+    text = verified(folder)
     assert "signatures: 4 of rows and 0 of contributions are correct" in text
     assert "not signed yet" not in text
     change(folder, "UPDATE rows SET signature = zeroblob(64) WHERE step = 1")
     with pytest.raises(Damaged, match="step 1: the row's signature"):
-        said(folder)
+        verified(folder)
 
 
 def test_signing_continues_where_it_was_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +149,7 @@ def test_signing_continues_where_it_was_interrupted(folder: Path, monkeypatch: p
     assert state.ledger.signatures.first_unsigned() == 3
     assert sign_older_rows(state) == 1
     state.close()
-    assert "signatures: 4 of rows" in said(folder)
+    assert "signatures: 4 of rows" in verified(folder)
 
 
 def test_a_row_that_does_not_follow_the_row_before_it_is_not_signed(folder: Path) -> None:

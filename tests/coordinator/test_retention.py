@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from support.sealed_run import make_run
+from support.sealed_run import make_run, verified
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_words, measure, predict
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
-from thinwire_coordinator.ledger.verify import verify
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import read_encoded
 from thinwire_proto.errors import ConfigError, LedgerError
@@ -57,12 +56,6 @@ def names(state: RunState, *steps: int) -> set[str]:
     return {state.ledger.row(step).body_hash.hex() for step in steps}
 
 
-def said(folder: Path) -> str:
-    lines: list[str] = []
-    verify(folder, lines.append)
-    return "\n".join(lines)
-
-
 # the rule
 
 
@@ -89,7 +82,7 @@ def test_without_keep_all_bodies_and_the_first_and_newest_snapshots_stay(state: 
     Retention(state, None).sweep()
     assert state.snapshot_steps() == [0, *SNAPSHOTS[-SNAPSHOTS_KEPT:]]
     assert state.bodies.names() == names(state, *range(STEPS))
-    assert "replayed 10 updates from the first state" in said(state.folder)
+    assert "replayed 10 updates from the first state" in verified(state.folder)
 
 
 def test_bodies_are_deleted_one_pass_after_their_snapshot(state: RunState) -> None:
@@ -101,7 +94,7 @@ def test_bodies_are_deleted_one_pass_after_their_snapshot(state: RunState) -> No
     retention.trim()
     assert state.snapshot_steps() == [8, 10]
     assert state.bodies.names() == names(state, 6, 7, 8, 9)
-    text = said(state.folder)
+    text = verified(state.folder)
     assert "replayed 2 updates from the snapshot of step 8, the oldest that is kept" in text
     assert "for the 8 updates before step 8, only each row" in text
     with pytest.raises(ConfigError, match="step 7 is no longer kept: the oldest snapshot is that of step 8"):

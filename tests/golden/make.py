@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sqlite3
 import sys
 import tempfile
 from pathlib import Path
+
+from two_lives import run_two_lives
 
 MODEL = {"width": 32, "layers": 1, "heads": 2, "hidden": 32, "context": 32}
 SCHEDULE = {"steps": 24, "warmup_steps": 2, "learning_rate": 0.002}
@@ -38,7 +39,7 @@ def main(base: Path, out: Path) -> None:
     for name, sections in RUNS.items():
         with tempfile.TemporaryDirectory() as work:
             make_state(Path(work) / "coordinator", sections)
-            run(Path(work))
+            run_two_lives(Path(work))
             target = out / name
             shutil.rmtree(target, ignore_errors=True)
             keep = shutil.ignore_patterns("*lock", "*-wal", "*-shm")
@@ -69,24 +70,6 @@ def make_state(folder: Path, sections: dict) -> None:
     first.head = genesis(contract.hash, first.state_hash())
     first.save(folder / "snapshots" / "0.safetensors")
     (folder / "contract.json").write_bytes(contract.canonical())
-
-
-def run(folder: Path) -> None:
-    """Run two nodes and two lives of the coordinator as real processes."""
-    from support.real import real_swarm, until
-
-    with real_swarm(folder) as swarm:
-        first = swarm.coordinator(None, "--evaluate-every", "4")
-        nodes = [swarm.node("node-a"), swarm.node("node-b")]
-        swarm.reached(8)
-        first.tell(signal.SIGTERM)
-        until(lambda: not first.running, "the first life ends", first)
-        second = swarm.coordinator(None, "--evaluate-every", "4")
-        swarm.reached(12)
-        for process in (*nodes, second):
-            process.tell(signal.SIGTERM)
-            until(lambda process=process: not process.running, "it ends", process)
-        print(swarm.verify())
 
 
 def facts_of(folder: Path) -> dict:

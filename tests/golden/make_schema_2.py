@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sqlite3
 import sys
 import tempfile
 from pathlib import Path
+
+from two_lives import run_two_lives
 
 SECTIONS = {
     "model": {"width": 32, "layers": 1, "heads": 2, "hidden": 32, "context": 32},
@@ -28,7 +29,7 @@ def main(base: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
         state = Path(work) / "coordinator"
         make_state(state)
-        run(Path(work))
+        run_two_lives(Path(work))
         facts = facts_of(state)
         shutil.rmtree(out, ignore_errors=True)
         keep = shutil.ignore_patterns("*lock", "*-wal", "*-shm", "sinks", "samples*")
@@ -56,24 +57,6 @@ def make_state(folder: Path) -> None:
     first.head = genesis(contract.hash, first.state_hash())
     first.save(folder / "snapshots" / "0.safetensors")
     (folder / "contract.json").write_bytes(contract.written)
-
-
-def run(folder: Path) -> None:
-    """Run two nodes and two lives of the coordinator as real processes."""
-    from support.real import real_swarm, until
-
-    with real_swarm(folder) as swarm:
-        first = swarm.coordinator(None, "--evaluate-every", "4")
-        nodes = [swarm.node("node-a"), swarm.node("node-b")]
-        swarm.reached(8)
-        first.tell(signal.SIGTERM)
-        until(lambda: not first.running, "the first life ends", first)
-        second = swarm.coordinator(None, "--evaluate-every", "4")
-        swarm.reached(12)
-        for process in (*nodes, second):
-            process.tell(signal.SIGTERM)
-            until(lambda process=process: not process.running, "it ends", process)
-        print(swarm.verify())
 
 
 def facts_of(folder: Path) -> dict:

@@ -10,6 +10,7 @@ import numpy as np
 
 from support.small import random_replica, random_votes, small_contract, small_corpus
 from thinwire_coordinator.ledger.state_directory import RunState, open_state
+from thinwire_coordinator.ledger.verify import verify
 from thinwire_coordinator.round.contributions import NodeSignature
 from thinwire_coordinator.round.leases import Leases
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
@@ -85,3 +86,10 @@ async def _seal(state: RunState, steps: int) -> None:
             state.save_snapshot(replica)
     workers.close()
     state.close()
+
+
+def verified(folder: Path) -> str:
+    """Verify a run. Returns the lines that `verify` prints."""
+    lines: list[str] = []
+    verify(folder, lines.append)
+    return "\n".join(lines)

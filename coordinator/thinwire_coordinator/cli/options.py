@@ -9,7 +9,15 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
-from thinwire_common.options import Address, Options, host_and_port, option
+from thinwire_common.options import (
+    Address,
+    LogFormat,
+    Options,
+    host_and_port,
+    log_format_option,
+    option,
+    ready_file_option,
+)
 from thinwire_coordinator.access.addresses import checked_address
 from thinwire_proto.identity.invite import PREFIX
 
@@ -137,13 +145,8 @@ class ServeOptions(RunStateOptions):
         metavar="HOST:PORT",
         shown=f"{DEFAULT_HTTP}, or a free port",
     )
-    log_format: Literal["text", "json"] = option("text, or one JSON object per line", "text")
-    ready_file: Path | None = option(
-        "JSON file with the addresses, written once nodes can join",
-        None,
-        metavar="FILE",
-        shown="ready.json in the state directory",
-    )
+    log_format: LogFormat = log_format_option()
+    ready_file: Path | None = ready_file_option("once nodes can join")
     tensorboard: Path | None = option(
         "also write the curves for TensorBoard into a folder of this run; needs thinwire[tensorboard]",
         None,

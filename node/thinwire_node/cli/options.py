@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from thinwire_common.options import Options, host_and_port, option
+from thinwire_common.options import LogFormat, Options, host_and_port, log_format_option, option, ready_file_option
 from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
 from thinwire_node.storage.blob_cache import CACHE_BYTES
@@ -117,13 +117,8 @@ class StartOptions(NodeStateOptions):
         metavar="DIR",
     )
     log_level: Literal["debug", "info", "warning"] = option("the lowest level that is logged", "info")
-    log_format: Literal["text", "json"] = option("text, or one JSON object per line", "text")
-    ready_file: Path | None = option(
-        "write a JSON file with the node's addresses once the node has joined",
-        None,
-        metavar="FILE",
-        shown="ready.json in the state directory",
-    )
+    log_format: LogFormat = log_format_option()
+    ready_file: Path | None = ready_file_option("once the node has joined")
     state_slots: Path | None = option(
         "for several nodes on one machine: use a free folder DIR/0, DIR/1, … as the state directory",
         None,
