@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,16 @@ def test_nothing_runs_as_root_and_memory_is_limited(swarm: Swarm) -> None:
             assert user.partition(":")[0] not in ("", "0", "root")
             assert int(memory) > 0
             assert dropped == "[ALL]"
+
+
+def test_the_processes_can_do_little_else(swarm: Swarm) -> None:
+    """As the kernel sees it: no capabilities, none to be had, filtered system calls, and a read-only root."""
+    confined = {"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"}
+    for container in swarm.containers("coordinator") + swarm.containers("node"):
+        status = run("docker", "exec", container, "cat", "/proc/1/status")
+        assert confined <= set(status.splitlines())
+        wrote = subprocess.run(["docker", "exec", container, "touch", "/here"], capture_output=True, check=False)
+        assert b"Read-only file system" in wrote.stderr
 
 
 def test_all_targets_are_up_and_thirty_rounds_are_sealed(swarm: Swarm) -> None:
