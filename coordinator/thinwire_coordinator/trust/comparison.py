@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_coordinator.trust.ballots import Ballot, Bools, Secret
+from thinwire_coordinator.trust.ballots import Ballot, Bools, Secret, digest_of
 from thinwire_coordinator.trust.earlier_votes import COPY_DIFFERS, DIFFERING_MIN, EarlierVotes
 from thinwire_coordinator.trust.evidence import Shown
 
@@ -87,17 +87,26 @@ class Comparer:
 def _originals(ballots: Sequence[Ballot], table: _Table, empty: Bools) -> list[str]:
     """The node that each contribution copies in this round, or nothing. The first to arrive is the original."""
     differing = table.differing()
+    bounds = [_copy_bound(usual) for usual in _usually_differing(differing)]
+    first: dict[bytes, int] = {}  # place of the first contribution with these votes
     found = []
     for place, ballot in enumerate(ballots):
-        usual = float(np.median(np.delete(differing[place], place))) if len(ballots) >= NODES_MIN else 0.0
-        bound = _copy_bound(usual)
-        same = (
-            other.node
-            for earlier, other in enumerate(ballots[:place])
-            if not empty[place] and (differing[place, earlier] <= bound or _is_same(other, ballot))
-        )
-        found.append(next(same, ""))
+        near = np.flatnonzero(differing[place, :place] <= bounds[place])
+        same = place
+        if len(ballot) >= DIFFERING_MIN:
+            same = first.setdefault(ballot.digest or digest_of(ballot.components, ballot.positive), place)
+        original = min(same, int(near[0])) if len(near) else same
+        found.append("" if empty[place] or original == place else ballots[original].node)
     return found
+
+
+def _usually_differing(differing: Floats) -> list[float]:
+    """In how many votes each node (row) differs from the median one of the others; 0 if there are too few."""
+    nodes = len(differing)
+    if nodes < NODES_MIN:
+        return [0.0] * nodes
+    others = differing[~np.eye(nodes, dtype=bool)].reshape(nodes, nodes - 1)
+    return [float(median) for median in np.median(others, axis=1)]
 
 
 def _copy_bound(usual: float) -> float:
@@ -105,14 +114,6 @@ def _copy_bound(usual: float) -> float:
     if usual < DIFFERING_MIN:
         return -1.0
     return max(COPY_DIFFERS * usual, min(SHARED_DIFFERS * usual, usual - SHARED_SPREADS * math.sqrt(usual)))
-
-
-def _is_same(one: Ballot, other: Ballot) -> bool:
-    if len(one) != len(other) or len(one) < DIFFERING_MIN:
-        return False
-    if one.digest and other.digest:
-        return one.digest == other.digest
-    return np.array_equal(one.components, other.components) and np.array_equal(one.positive, other.positive)
 
 
 class _Table:
