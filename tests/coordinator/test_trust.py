@@ -18,7 +18,7 @@ from thinwire_coordinator.trust.evidence import Audited, Cause, Decision, RoundE
 from thinwire_coordinator.trust.sequential import ALARM, STEP_MAX
 from thinwire_coordinator.trust.standing import BAN_S, BAN_S_MAX, Standing
 from thinwire_coordinator.trust.trust import Trust
-from thinwire_coordinator.trust.weights import FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
+from thinwire_coordinator.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
 
 HONEST = [f"honest{number}" for number in range(12)]
 HOSTILE = [f"hostile{number}" for number in range(4)]
@@ -275,6 +275,64 @@ def test_a_thousand_keys_of_one_address_are_worth_little() -> None:
         trust.arrived(f"key{number}", "4:203.0.113", 0.0)
     summed = sum(-(-8 * trust.weight(f"key{number}") // 1) for number in range(1000))
     assert 0 < summed <= GROUP_SHARE * 8 * len(HONEST) + 1
+
+
+NETWORK = "203.0.113.0/24"
+
+
+def _run_of_one_network(rounds: int) -> Trust:
+    """Two hundred nodes of one network, of which each but the first is left out of one of the first four rounds."""
+    trust = Trust(4)
+    for node in range(200):
+        trust.arrived(f"founder{node}", NETWORK, 0.0)
+    for number in range(rounds):
+        came = [node for node in range(200) if node == 0 or node % 4 != number]
+        trust.observe(RoundEvidence(number, tuple(Shown(f"founder{node}", 0.0) for node in came)), 0.0)
+    return trust
+
+
+@pytest.mark.parametrize("rounds", [1, FULL_AFTER - 1, FULL_AFTER, FULL_AFTER + 1, FULL_AFTER + 9])
+def test_the_first_nodes_of_a_run_all_count_though_all_are_of_one_network(rounds: int) -> None:
+    trust = _run_of_one_network(rounds)
+    least = earned(rounds - 1) / earned(rounds)
+    assert min(trust.weight(f"founder{node}") for node in range(200)) >= least
+
+
+def test_a_newcomer_of_another_network_takes_nothing_from_the_founders() -> None:
+    trust = _run_of_one_network(FULL_AFTER)
+    trust.arrived("later", "198.51.100.0/24", 0.0)
+    assert min(trust.weight(f"founder{node}") for node in range(200)) >= earned(FULL_AFTER - 1)
+
+
+def test_keys_that_come_later_are_bounded_although_their_network_founded_the_run() -> None:
+    trust = _run_of_one_network(FULL_AFTER)
+    for number in range(1000):
+        trust.arrived(f"key{number}", NETWORK, 0.0)
+    founders = sum(-(-4 * trust.weight(f"founder{node}") // 1) for node in range(200))
+    keys = sum(-(-4 * trust.weight(f"key{number}") // 1) for number in range(1000))
+    assert 0 < keys <= GROUP_SHARE * founders + 1
+
+
+@pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])
+def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(lost: str) -> None:
+    """One of two hundred has earned its full weight, and the others together weigh as much as that one."""
+    trust = Trust(4)
+    for node in range(200):
+        trust.arrived(f"founder{node}", NETWORK, 0.0)
+    if lost == "another network":
+        trust.arrived("elsewhere", "198.51.100.0/24", 0.0)
+    if lost == "suspicion":
+        for node in range(1, 200):
+            trust.of(f"founder{node}").suspect(Cause.NOISE, "")
+            trust.of(f"founder{node}").pardon()
+    rounds = FULL_AFTER + (FOUNDERS_ROUNDS if lost == "time" else 1)
+    everybody = tuple(f"founder{node}" for node in range(200))
+    for number in range(rounds):
+        for name in everybody[1:]:
+            trust.of(name).seen = number  # they are present, but late in each round
+        trust.observe(RoundEvidence(number, (Shown("founder0", 0.0),)), 0.0)
+    assert trust.weight("founder0") == 1
+    assert sum(trust.weight(node) for node in everybody[1:]) <= 1
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=30), st.integers(0, 50))

@@ -21,14 +21,15 @@ VOUCHED = -math.log(1e-2)
 @dataclass
 class Standing:
     """One node. group: of its address; empty if it has none. counted: counted rounds since it was last suspected.
-    evidence: S of each test, see `sequential`. vouched: S of the audits in the node's favour. suspected: why its votes
-    are not merged, in words, by cause. banned_until: in seconds on the caller's clock. seen: newest round with
-    evidence.
+    founder: whether it came before any node had its full weight, and was never suspected. evidence: S of each test, see
+    `sequential`. vouched: S of the audits in the node's favour. suspected: why its votes are not merged, in words, by
+    cause. banned_until: in seconds on the caller's clock. seen: newest round with evidence.
     """
 
     node: str
     group: str = ""
     counted: int = 0
+    founder: bool = False
     evidence: dict[Cause, float] = field(default_factory=dict)
     vouched: float = 0.0
     audits: int = 0
@@ -57,6 +58,7 @@ class Standing:
             self.evidence.pop(cause)
         else:
             self.suspected[cause] = reason
+            self.founder = False
 
     def is_cleared(self, cause: Cause) -> bool:
         """Whether a suspicion is over."""

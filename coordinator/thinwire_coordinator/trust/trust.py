@@ -33,7 +33,7 @@ from thinwire_coordinator.trust.sequential import (
     noise_step,
 )
 from thinwire_coordinator.trust.standing import Standing
-from thinwire_coordinator.trust.weights import NEWCOMER, weights_of
+from thinwire_coordinator.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, NEWCOMER, weights_of
 from thinwire_coordinator.trust.words import because
 
 OUTAGE_SHARE = 1 / 3
@@ -60,6 +60,11 @@ class Trust:
         self._round = 0
         self._audits: deque[float] = deque(maxlen=AUDITS_KEPT)
         self._weights: dict[str, float] = {}
+        self._weigh_at: float | None = None  # set while `_weights` is out of date
+        self._settled = any(one.counted >= FULL_AFTER for one in self._standings.values())
+        self._settled_since: int | None = None  # the first round after which a node had its full weight
+        for one in self._standings.values():
+            one.founder = not self._settled
 
     # the past of a node
 
@@ -67,7 +72,7 @@ class Trust:
         """What is known about a node. Somebody who was never seen is a newcomer."""
         found = self._standings.get(node)
         if found is None:
-            found = self._standings[node] = Standing(node, seen=self._round)
+            found = self._standings[node] = Standing(node, seen=self._round, founder=not self._settled)
             self._forget()
         return found
 
@@ -95,37 +100,43 @@ class Trust:
 
     def weight(self, node: str) -> float:
         """The trust in a node, 0 to 1. Somebody who was never seen is a newcomer."""
-        return self._weights.get(node, NEWCOMER if self._weights else 1.0)
+        return self.weights.get(node, NEWCOMER if self.weights else 1.0)
 
     @property
     def weights(self) -> Mapping[str, float]:
         """The trust in each node that is present, 0 to 1."""
+        if self._weigh_at is not None:
+            present = [one for one in self._standings.values() if one.seen >= self._round - PRESENT_ROUNDS]
+            founding = self._settled_since is None or self._round - self._settled_since < FOUNDERS_ROUNDS
+            self._weights = weights_of(present, self._weigh_at, self._round, self._weight_max, founding=founding)
+            self._weigh_at = None
         return self._weights
 
     def _weigh(self, now: float) -> None:
-        present = [one for one in self._standings.values() if one.seen >= self._round - PRESENT_ROUNDS]
-        self._weights = weights_of(present, now, self._round, self._weight_max)
+        """Have the weights computed when they are next read: a thousand nodes may join before that."""
+        self._weigh_at = now
 
     # evidence
 
     def observe(self, evidence: RoundEvidence, now: float) -> tuple[Mapping[str, float], tuple[Decision, ...]]:
         """Add the evidence of a round. Returns the weights of the next round, by node, and the decisions."""
+        median = _median_agreement(evidence.shown, self.weights)
         self._round = max(self._round, evidence.round)
         touched: set[str] = set()
-        self._observe_votes(evidence.shown)
+        self._observe_votes(evidence.shown, median)
         self._observe_failures(evidence)
         self._observe_audits(evidence.audits)
         touched.update(one.node for one in evidence.shown)
         touched.update(evidence.silent, evidence.mismatched, evidence.malformed)
         touched.update(one.node for one in evidence.audits)
-        median = _median_agreement(evidence.shown, self._weights)
         decisions = [self._decide(self.of(node), evidence, median, now) for node in sorted(touched)]
         self._count(evidence.shown)
+        if self._settled and self._settled_since is None:
+            self._settled_since = self._round
         self._weigh(now)
-        return self._weights, tuple(one for made in decisions for one in made)
+        return self.weights, tuple(one for made in decisions for one in made)
 
-    def _observe_votes(self, shown: Sequence[Shown]) -> None:
-        median = _median_agreement(shown, self._weights)
+    def _observe_votes(self, shown: Sequence[Shown], median: float) -> None:
         for one in shown:
             standing = self.of(one.node)
             standing.seen = self._round
@@ -167,6 +178,7 @@ class Trust:
             standing = self.of(one.node)
             if one.merged and not standing.suspected:
                 standing.count()
+                self._settled = self._settled or standing.counted >= FULL_AFTER
 
     # decisions
 
