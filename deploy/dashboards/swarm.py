@@ -140,6 +140,23 @@ NODES = PanelRow(
             (Query("rate(thinwire_coordinator_fingerprints_compared_total[$__rate_interval])", "{{result}}"),),
             width=8,
         ),
+        Panel(
+            "Trust",
+            "Decisions about the trust in nodes since the coordinator started: suspected (its votes are not merged), "
+            "lowered (it counts as a newcomer), cleared, banned.",
+            "lines",
+            "number",
+            (Query("thinwire_coordinator_trust_decisions_total", "{{verdict}}"),),
+            width=8,
+        ),
+        Panel(
+            "Joins refused",
+            "Joins that the door refused, and sessions that it ended, a second.",
+            "stack",
+            "times/s",
+            (Query("rate(thinwire_coordinator_joins_refused_total[$__rate_interval])", "{{reason}}"),),
+            width=8,
+        ),
     ),
 )
 MACHINE = PanelRow(

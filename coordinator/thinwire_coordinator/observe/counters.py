@@ -37,6 +37,7 @@ class Counters(Collector):
         yield _one(definitions.NODES_CAME, counts.came)
         yield _each(definitions.CALLS_REFUSED, {reason.value: count for reason, count in counts.calls_refused.items()})
         yield _each(definitions.JOINS_REFUSED, {reason.value: count for reason, count in counts.refused.items()})
+        yield _each(definitions.TRUST_DECISIONS, {verdict.value: count for verdict, count in counts.judged.items()})
         yield _each(definitions.NODES_WENT, {"left": counts.left, "lost": counts.lost})
         yield _each(definitions.FETCHES, counts.fetches)
         yield _each(definitions.EVALUATION_PARTS, counts.evaluation_parts)

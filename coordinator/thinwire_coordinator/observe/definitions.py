@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from thinwire_common.metrics import Definitions
 from thinwire_coordinator.access.refusals import DoorReason
+from thinwire_coordinator.trust.evidence import Verdict
 from thinwire_proto.wire.reasons import Reason
 
 OUTCOMES = tuple(reason.value for reason in Reason if reason is not Reason.UNKNOWN)  # UNKNOWN answers only questions
@@ -196,6 +197,14 @@ JOINS_REFUSED = METRICS.counter(
     "reason",
     values=tuple(reason.value for reason in DoorReason),
     unit="{join}",
+)
+TRUST_DECISIONS = METRICS.counter(
+    "trust_decisions_total",
+    "Decisions about the trust in nodes. verdict: suspected (its votes are not merged), lowered (it counts as a "
+    "newcomer), cleared (its votes are merged again), banned.",
+    "verdict",
+    values=tuple(verdict.value for verdict in Verdict),
+    unit="{decision}",
 )
 NODES_WENT = METRICS.counter(
     "nodes_went_total",

@@ -24,11 +24,13 @@ from thinwire_coordinator.swarm.events import (
     FingerprintCompared,
     JoinRefused,
     NodeCame,
+    NodeJudged,
     NodeWent,
     PartJudged,
     RoundSealed,
     RoundVoid,
 )
+from thinwire_coordinator.trust.evidence import Verdict
 from thinwire_proto.wire.reasons import Reason
 
 NODES_MAX = 65_536
@@ -91,6 +93,8 @@ class Counts:
         """Calls of nodes that the door refused."""
         self.calls_refused: Counter[DoorReason] = Counter()
         """Calls that the guard of the port refused."""
+        self.judged: Counter[Verdict] = Counter()
+        """Decisions about the trust in nodes."""
         self.came = 0
         self.left = 0
         self.lost = 0
@@ -152,20 +156,28 @@ class Counts:
                 self._seal(event)
             case RoundVoid():
                 self.rounds_void[_end_of(event.why)] += 1
+            case Fetched():
+                self.fetches[event.what] += 1
+            case PartJudged():
+                self.evaluation_parts[event.result] += 1
+            case _:
+                self._watch_nodes(event)
+
+    def _watch_nodes(self, event: Event) -> None:
+        """Add an event that tells of the coming and going of a node, or of the trust in it."""
+        match event:
             case NodeCame():
                 self.came += 1
             case JoinRefused():
                 self.refused[event.reason] += 1
             case CallDenied():
                 self.calls_refused[event.reason] += 1
+            case NodeJudged():
+                self.judged[event.verdict] += 1
             case NodeWent():
                 self.of(event.node_id).lost += event.lost
                 self.lost += event.lost
                 self.left += not event.lost
-            case PartJudged():
-                self.evaluation_parts[event.result] += 1
-            case Fetched():
-                self.fetches[event.what] += 1
 
     def _seal(self, event: RoundSealed) -> None:
         self.rounds_sealed[_end_of(event.why)] += 1
