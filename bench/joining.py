@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.refusals import Denied
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
@@ -24,3 +26,10 @@ async def join(stub: Any, key: SecretKey, invite: Invite | None, name: str = "")
     proof = prove(key, invite.token if invite else b"", greeting)
     reply = await stub.Join(pb.JoinRequest(protocol=PROTOCOL, name=name, **proof), timeout=JOIN_S)
     return reply, ((SESSION, reply.session),)
+
+
+class Everybody:
+    """Admits all, with or without an invite, and enrols nobody, so that a thousand nodes write nothing to disk."""
+
+    def admit(self, candidate: Candidate, now: float) -> Denied | None:
+        return None

@@ -23,8 +23,7 @@ from typing import Any
 
 import grpc
 
-from bench.joining import Metadata, join
-from thinwire_coordinator.access.port import Everybody
+from bench.joining import Everybody, Metadata, join
 from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import door_of

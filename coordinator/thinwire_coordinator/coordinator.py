@@ -14,7 +14,6 @@ from thinwire_common.logs import tell
 from thinwire_common.ready_file import prepare_ready, remove_ready, write_ready
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.organizer_secret import open_organizer_secret
-from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.auditing import Auditor
@@ -123,7 +122,7 @@ class Coordinator:
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
         key = open_identity(folder)  # now, so that invites can be made while a large run is created
-        self._access = access = AccessStore(folder)
+        self._access = access = AccessStore(folder, needs_invite=not settings.tls.insecure)
         addresses = [settings.listen, settings.address, settings.http]
         self._transport = transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         self._monitoring.start(transport, secret)
@@ -161,8 +160,7 @@ class Coordinator:
         settings, contract = self._settings, swarm.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max))
         memory = check_memory(contract, bounds)
-        admits = access if transport.invites_needed else Everybody()
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, admits), transport, bounds)
+        self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds)
         port = await self._server.start(settings.listen)
         if transport.invites_needed:
             fingerprint = swarm.state.key.public.fingerprint

@@ -18,11 +18,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 from starlette.requests import Request
 
+from bench.joining import Everybody
 from support.prometheus import parsed, value
 from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_common.tcp import IPV4_BYTES, TCP_INFO_BYTES, Connections, End, parse_tcp_info
-from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.access.transport import plain_transport
 from thinwire_coordinator.observe.counters import Counters
 from thinwire_coordinator.observe.cpu_budget import CpuBudget
@@ -37,6 +37,7 @@ from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.trust.evidence import Cause, Verdict
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.task import HeldOutSet
@@ -166,6 +167,8 @@ def test_events_update_the_metrics() -> None:
         events.LossMeasured(5, "unknown", 1.0),
         events.NodeCame(NODE),
         events.NodeWent(NODE, lost=True),
+        *(events.NodeJudged(NODE, verdict, Cause.COPY, "") for verdict in (Verdict.SUSPECTED, Verdict.BANNED)),
+        events.NodeJudged(NODE, Verdict.SUSPECTED, Cause.NOISE, ""),
         events.Fetched(NODE, "corpus"),
         events.Sampled(5, "def ", "x"),
         events.RoundOpened(9, 6, 3, 3.0, 5.0),
@@ -196,6 +199,8 @@ def test_events_update_the_metrics() -> None:
     sets_shown = {label for name, labels in of if "held_out" in name for label in labels}
     assert sets_shown == {("set", "wiki"), ("set", "images")}  # no series for sets that are not measured
     assert (figure("nodes_came_total"), figure("nodes_went_total", reason="lost")) == (1, 1)
+    decisions = {verdict: figure("trust_decisions_total", verdict=verdict.value) for verdict in Verdict}
+    assert decisions == {Verdict.SUSPECTED: 2, Verdict.LOWERED: 0, Verdict.CLEARED: 0, Verdict.BANNED: 1}
     assert figure("fetches_total", what="corpus") == 1
     assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes(3, 1000)
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
-from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from bench.joining import Everybody
 from support.sealed_run import make_state
 from support.small import random_votes, small_contract
-from thinwire_coordinator.access.port import Everybody
 from thinwire_coordinator.round.admission import ContributionClaim
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt

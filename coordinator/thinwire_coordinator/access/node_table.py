@@ -59,10 +59,11 @@ class NodeTable:
         return int(self._db.execute(query, invite, network, since)[0][0])
 
     def enrol(self, record: NodeRecord) -> None:
+        """Record a node. One that came without an invite may be recorded again, with its invite."""
         self._make_room()
         placeholders = ", ".join("?" * len(fields(NodeRecord)))
         values = (getattr(record, field.name) for field in fields(NodeRecord))
-        self._db.write(f"INSERT INTO nodes ({COLUMNS}) VALUES ({placeholders})", *values)
+        self._db.write(f"INSERT OR REPLACE INTO nodes ({COLUMNS}) VALUES ({placeholders})", *values)
 
     def see(self, node: str, name: str, address: str, now: float) -> None:
         """Record that a node has joined again."""

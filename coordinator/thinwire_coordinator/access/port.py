@@ -39,10 +39,3 @@ class Bans(Protocol):
     def pardoned_since(self, number: int) -> tuple[int, list[str]]:
         """The nodes that the organizer has pardoned after the decision with this number, and the newest number. A
         worker calls this."""
-
-
-class Everybody:
-    """Admits all, with or without an invite: for `serve --insecure`, and for the simulator and the benchmarks."""
-
-    def admit(self, candidate: Candidate, now: float) -> Denied | None:
-        return None

@@ -24,7 +24,8 @@ NO_INVITE = 0
 class AccessStore:
     """The tables of a state directory, and the decision who may join. Raises LocalError if the file cannot be used.
 
-    needs_invite: whether an unknown node needs one; without, everybody is enrolled who is not banned.
+    needs_invite: whether a node needs one, unless it enrolled with one; without, everybody is enrolled who is not
+    banned.
     """
 
     def __init__(self, folder: Path, *, needs_invite: bool = True) -> None:
@@ -46,7 +47,7 @@ class AccessStore:
         if ban is not None and ban.holds(now):
             return ban.denied(now)
         known = self.nodes.of(node)
-        if known is not None:
+        if known is not None and (known.invite != NO_INVITE or not self._needs_invite):
             self._see(known, candidate, now)
             return None
         with self._db.transaction():  # so that two nodes cannot both have the last use of an invite
