@@ -41,7 +41,7 @@ def message_targets() -> list[Target]:
     return [
         _target("join request", _join_request(), _join),
         _target("contribution part", _contribution_part(), _contribute),
-        _target("evaluated request", pb.EvaluatedRequest(part=_part(), loss=2.5), lambda it: coordinator.part(it.part)),
+        _target("evaluated request", pb.EvaluatedRequest(part=_part(), loss=2.5), _evaluated),
         _target("leave request", pb.LeaveRequest(trained_through=7), _leave),
         _target("blob request", pb.BlobRequest(hash=HASH, offset=5), lambda request: request.hash.hex()),
         _target("join reply", _join_reply(), _admission),
@@ -127,7 +127,13 @@ def _contribute(part: pb.ContributionPart) -> None:
     assert Leases.from_plain(leases.plain()).plain() == leases.plain(), "leases"
 
 
+def _evaluated(request: pb.EvaluatedRequest) -> None:
+    coordinator.part(request.part)
+    coordinator.evaluated_statement(request, HASH.hex())
+
+
 def _leave(request: pb.LeaveRequest) -> None:
+    coordinator.leave_statement(request, HASH.hex())
     leases = Leases()
     leases.grant(NODE_ID, 8, 0)
     leases.resume(NODE_ID, coordinator.trained_through(request))

@@ -18,6 +18,7 @@ from support.real import PATIENCE_S, RealSwarm, ended, last_fingerprint, run_tex
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.state_directory import open_state, replay
 from thinwire_coordinator.round.measurement import TOLERANCE
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.service_pb2 import EvaluatedRequest, EvaluationPart
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -40,9 +41,13 @@ def prepared(swarm: RealSwarm) -> Path:
 def refused(swarm: RealSwarm, part: EvaluationPart, loss: float) -> grpc.Call:
     """The answer to a report of a node that was given no part."""
     with swarm.channel() as channel:
-        stub = in_session(channel, join(SwarmStub(channel), SecretKey(), swarm.token, name="foreign").session)
+        key = SecretKey()
+        secret = join(SwarmStub(channel), key, swarm.token, name="foreign").session
+        where = (part.step, part.name, part.start, part.count, part.spread)
+        statement = statements.evaluated(statements.session_of(secret), *where, loss)
+        request = EvaluatedRequest(part=part, loss=loss, signature=key.sign(statement))
         with pytest.raises(grpc.RpcError) as error:
-            stub.Evaluated(EvaluatedRequest(part=part, loss=loss), timeout=10)
+            in_session(channel, secret).Evaluated(request, timeout=10)
         answer: grpc.Call = error.value  # type: ignore[assignment]
         return answer
 

@@ -18,6 +18,7 @@ from support.raw_node import RawNode, opened
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
@@ -135,6 +136,36 @@ def test_only_the_newest_session_counts(swarm: RealSwarm, stub: SwarmStub) -> No
             calls = in_session(channel, secret)
             code, _, text = answer(lambda: calls.Probe(pb.ProbeRequest(), timeout=10))  # noqa: B023 - called at once
             assert (code, text) == (grpc.StatusCode.NOT_FOUND, "no such session: join again")
+
+
+def test_a_sessions_secret_alone_cannot_leave_or_report_a_loss(swarm: RealSwarm, stub: SwarmStub) -> None:
+    node, other = RawNode(swarm), RawNode(swarm)
+    opened(node.attend())
+    session, elsewhere = statements.session_of(node.secret), statements.session_of(other.secret)
+    part = pb.EvaluationPart(step=0, name="x", start=0, count=4, spread=16)
+    where = (part.step, part.name, part.start, part.count, part.spread)
+    leave, evaluated = statements.leave(session, 3), statements.evaluated(session, *where, 2.5)
+    sign, steal = node.key.sign, SecretKey().sign
+
+    def leaves(signature: bytes, trained_through: int | None = 3) -> Callable[[], object]:
+        return lambda: node.stub.Leave(pb.LeaveRequest(trained_through=trained_through, signature=signature))
+
+    def reports(signature: bytes, loss: float = 2.5) -> Callable[[], object]:
+        return lambda: node.stub.Evaluated(pb.EvaluatedRequest(part=part, loss=loss, signature=signature))
+
+    forged = [
+        *(leaves(signature) for signature in (b"", bytes(64), steal(leave), sign(statements.leave(elsewhere, 3)))),
+        *(leaves(sign(leave), trained_through) for trained_through in (4, None)),
+        leaves(sign(statements.leave(session, None))),
+        *(reports(signature) for signature in (b"", steal(evaluated), sign(leave))),
+        reports(sign(evaluated), 2.25),
+        reports(sign(statements.evaluated(elsewhere, *where, 2.5))),
+    ]
+    for call in forged:
+        assert answer(call)[:2] == (DENIED, "bad_signature")
+    code, _, text = answer(reports(sign(evaluated)))
+    assert (code, text) == (grpc.StatusCode.INVALID_ARGUMENT, "no measurement is in progress")
+    leaves(sign(leave))()
 
 
 def test_a_ban_ends_the_session_and_the_node_is_told_why_until_it_ends(swarm: RealSwarm, stub: SwarmStub) -> None:

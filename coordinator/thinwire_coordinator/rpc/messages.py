@@ -10,6 +10,7 @@ from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
+from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.reason_numbers import NUMBERS, outcome_of
 
@@ -40,6 +41,18 @@ def join_reply(decision: JoinDecision, contract: bytes, secret: str, protocol: i
 def trained_through(message: pb.LeaveRequest | pb.ContributionHeader) -> int | None:
     """The last position that the node has trained on; None if it names none."""
     return message.trained_through if message.HasField("trained_through") else None
+
+
+def leave_statement(request: pb.LeaveRequest, session: str) -> bytes:
+    """What the node has to sign. session: as the member has it, in hexadecimal."""
+    return statements.leave(bytes.fromhex(session), trained_through(request))
+
+
+def evaluated_statement(request: pb.EvaluatedRequest, session: str) -> bytes:
+    """As `leave_statement`."""
+    done = request.part
+    where = (done.step, done.name, done.start, done.count, done.spread)
+    return statements.evaluated(bytes.fromhex(session), *where, request.loss)
 
 
 def announcement(told: Announcement) -> pb.Announcement:

@@ -120,6 +120,7 @@ class Service(SwarmServicer):
 
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self._member(context)
+        _check_signed(member, messages.leave_statement(request, member.session), request.signature)
         self._swarm.leave(member, messages.trained_through(request))
         return pb.LeaveReply()
 
@@ -234,6 +235,7 @@ class Service(SwarmServicer):
 
     async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
         member = await self._member(context)
+        _check_signed(member, messages.evaluated_statement(request, member.session), request.signature)
         refusal = self._swarm.evaluations.answered(member.node_id, messages.part(request.part), request.loss)
         if refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal[:REFUSAL_LENGTH_MAX])
@@ -311,6 +313,12 @@ async def _payload(
     async for part in parts:
         counts.bytes_up += part.ByteSize()
         yield part.data
+
+
+def _check_signed(member: Member, statement: bytes, signature: bytes) -> None:
+    """Refuse what the node's key has not signed: a session's secret alone must not speak for the node."""
+    if not member.public_key.verifies(signature, statement):
+        raise CallRefused(Denied(DoorReason.BAD_SIGNATURE, "this is not signed by the key of the node"))
 
 
 def _check_expelled(member: Member) -> None:

@@ -7,7 +7,6 @@ call, among those that have no call open.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.identity.keys import PublicKey
+from thinwire_proto.identity.statements import session_of
 from thinwire_proto.wire.negotiation import ABILITIES, PROTOCOL, Abilities
 
 
@@ -128,4 +128,4 @@ class Members:
 
 
 def _hashed(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return session_of(secret).hex()

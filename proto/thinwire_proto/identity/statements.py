@@ -6,6 +6,9 @@ its length, so that no two statements have the same bytes.
 
 from __future__ import annotations
 
+import hashlib
+import struct
+
 CONTEXT = b"thinwire 1 "
 
 
@@ -21,7 +24,23 @@ def join(coordinator: bytes, challenge: bytes, token: bytes) -> bytes:
 
 def contribution(name: bytes, samples: int) -> bytes:
     """By a node: a contribution, by its hash, which covers contract, term, round, node and body, and its samples."""
-    return _statement(b"contribution", name, samples.to_bytes(8, "big"))
+    return _statement(b"contribution", name, _number(samples))
+
+
+def session_of(secret: str) -> bytes:
+    """The name of a session in statements: the SHA-256 of its secret. So they fit no other session."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def leave(session: bytes, trained_through: int | None) -> bytes:
+    """By a node: it leaves, with this last position in its momentum."""
+    return _statement(b"leave", session, b"" if trained_through is None else _number(trained_through))
+
+
+def evaluated(session: bytes, step: int, name: str, start: int, count: int, spread: int, loss: float) -> bytes:
+    """By a node: the held-out loss of one part, whose fields are those of `EvaluationPart`."""
+    numbers = (_number(number) for number in (step, start, count, spread))
+    return _statement(b"evaluated", session, name.encode(), *numbers, struct.pack(">d", loss))
 
 
 def row(row_hash: bytes) -> bytes:
@@ -32,6 +51,10 @@ def row(row_hash: bytes) -> bytes:
 def authority(certificate: bytes) -> bytes:
     """By the coordinator: the certificate (DER) of the authority that issues its TLS certificates."""
     return _statement(b"authority", certificate)
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(8, "big")
 
 
 def _statement(name: bytes, *parts: bytes) -> bytes:

@@ -6,6 +6,9 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from fuzz import corpus
 from fuzz.messages import damage_field
@@ -15,13 +18,21 @@ from fuzz.wire.calls import REQUESTS, SERVICE, Call, damaged_call, damaged_messa
 from fuzz.wire.connection import Answer
 from fuzz.wire.frames import block
 from fuzz.wire.session import Session
+from thinwire_coordinator.rpc import messages
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.identity import statements
 from thinwire_proto.wire import service_pb2 as pb
 
 LIVE_MAX = 200
 LARGE = frozenset({"Corpus", "Snapshot"})
 """Calls whose answer is long. They are made less often, since the bytes would be most of the work."""
 RARE = 0.1
+SIGNED = 0.7
+SIGNS: dict[str, tuple[Any, Any]] = {
+    "Leave": (pb.LeaveRequest, messages.leave_statement),
+    "Evaluated": (pb.EvaluatedRequest, messages.evaluated_statement),
+}
+"""Calls beside Contribute that a node signs: the request, and its statement."""
 WRONG_SECRETS = ("", "0" * 32, "x", "\xff" * 40, "a" * 4000)
 
 
@@ -48,8 +59,10 @@ class Inputs:
         method = self._method()
         message = self.rng.choice(self.live[method])
         if choice < 0.85:
-            message = damaged_message(self.rng, method, message)
-            return right(method, message, self._secret(), self.scheme), method, message
+            message, secret = damaged_message(self.rng, method, message), self._secret()
+            if self.rng.random() < SIGNED:
+                message = self._signed(method, message, secret)
+            return right(method, message, secret, self.scheme), method, message
         call = right(method, message, "", self.scheme)
         return damaged_call(self.rng, call, SERVICE + method, self._secret(), self.scheme), "", message
 
@@ -89,6 +102,20 @@ class Inputs:
         if self.rng.random() < 0.08:
             return self.rng.choice(WRONG_SECRETS)
         return self.rng.choice(self.sessions).secret
+
+    def _signed(self, method: str, message: bytes, secret: str) -> bytes:
+        """A damaged message, signed if its call has a signature, so that it reaches the code behind the check."""
+        session = next((one for one in self.sessions if one.secret == secret), None)
+        if session is None or method not in SIGNS:
+            return message
+        request = SIGNS[method][0]()
+        try:
+            request.ParseFromString(message)
+        except DecodeError:
+            return message
+        name = statements.session_of(secret).hex()
+        request.signature = session.key.sign(SIGNS[method][1](request, name))
+        return bytes(request.SerializeToString())
 
     def _right(self, method: str) -> bytes:
         session = self.sessions[0]

@@ -16,6 +16,7 @@ from fuzz.wire.inputs import Inputs
 from fuzz.wire.session import ANSWER_S, OK, Session, called
 from fuzz.wire.tally import Tally
 from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 
@@ -146,5 +147,6 @@ async def _one_honest(connection: Connection, token: bytes, inputs: Inputs, repl
     assert answer.status == OK, f"Contribute: {answer}"
     receipt = pb.Receipt.FromString(messages_in(answer.data)[0])
     assert receipt.reason in FAIR, f"Contribute: {receipt}"
-    left = await called(connection, "Leave", b"", session.secret)
+    leave = pb.LeaveRequest(signature=session.key.sign(statements.leave(statements.session_of(session.secret), None)))
+    left = await called(connection, "Leave", leave.SerializeToString(), session.secret)
     assert left.status == OK, f"Leave: {left}"

@@ -75,6 +75,8 @@ class Link:
         self._stub = stub
         self._close = close
         self._metadata: Metadata = ()
+        self._key = SecretKey()  # replaced by `join`
+        self._session = b""
         self.abilities = ABILITIES[PROTOCOL]
         """The abilities of the coordinator. Available after `join`."""
         self.coordinator: PublicKey | None = None
@@ -116,6 +118,7 @@ class Link:
         except ContractError as error:
             raise Refused(str(error)) from None
         self._metadata = ((SESSION, reply.session),)
+        self._key, self._session = key, statements.session_of(reply.session)
         return reply
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
@@ -143,7 +146,8 @@ class Link:
         return await _told(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
 
     async def leave(self, trained_through: int | None) -> None:
-        request = pb.LeaveRequest(trained_through=trained_through)
+        signature = self._key.sign(statements.leave(self._session, trained_through))
+        request = pb.LeaveRequest(trained_through=trained_through, signature=signature)
         await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S, metadata=self._metadata))
 
     async def ask_receipt(self, contribution: bytes) -> pb.Receipt:
@@ -151,7 +155,9 @@ class Link:
         return await _told(self._stub.AskReceipt(request, metadata=self._metadata))
 
     async def evaluated(self, part: pb.EvaluationPart, loss: float) -> None:
-        request = pb.EvaluatedRequest(part=part, loss=loss)
+        where = (part.step, part.name, part.start, part.count, part.spread)
+        signature = self._key.sign(statements.evaluated(self._session, *where, loss))
+        request = pb.EvaluatedRequest(part=part, loss=loss, signature=signature)
         await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
 
     async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
