@@ -19,7 +19,7 @@ from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.capacity import check_memory
 from thinwire_coordinator.evaluation import nodes_evaluate
-from thinwire_coordinator.invite_address import publish_address
+from thinwire_coordinator.invite_address import publish_address, tell_proxy
 from thinwire_coordinator.kept_trust import KeptTrust
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
@@ -158,7 +158,7 @@ class Coordinator:
     async def _listen(self, swarm: Swarm, access: AccessStore, transport: Transport) -> None:
         """Let nodes join, and log what they join."""
         settings, contract = self._settings, swarm.view.contract
-        bounds = open_files_for(Bounds(contract.round.nodes_max))
+        bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
         memory = check_memory(contract, bounds)
         self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds)
         port = await self._server.start(settings.listen)
@@ -166,6 +166,8 @@ class Coordinator:
             fingerprint = swarm.state.key.public.fingerprint
             trying = publish_address(settings, access, port, fingerprint, public_tls=transport.public_tls)
             self._trying = asyncio.get_running_loop().create_task(trying)
+        if transport.behind_proxy:
+            tell_proxy(forwards=transport.trusted_proxy is not None)
         name, parameters = contract.hash.hex(), swarm.view.layout.parameters
         steps, pace = contract.schedule.steps, contract.round.pace
         text = f"contract {name[:16]}: {parameters:,} parameters, {steps} steps, pace {pace}"

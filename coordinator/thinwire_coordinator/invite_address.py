@@ -68,6 +68,17 @@ async def check_address(address: str, fingerprint: bytes, *, public_tls: bool) -
     return Found(reach, "")
 
 
+def tell_proxy(*, forwards: bool) -> None:
+    """Log whether limits by address hold for each node, or for all of them together. forwards: see `TlsSettings`."""
+    text = "limits by address hold for the addresses that the proxy adds to X-Forwarded-For"
+    if not forwards:
+        text = (
+            "all nodes have the proxy's address, and share the limits of one address; if the proxy adds the client's "
+            "address to X-Forwarded-For, say so: --tls-proxy-forwards"
+        )
+    tell(log, logging.INFO, "coordinator.proxy", text, forwards=forwards)
+
+
 async def tell_reachability(address: str, port: int, fingerprint: bytes, *, public_tls: bool) -> None:
     """Log who can reach the address in invites, and what to do. port: on which the coordinator listens."""
     found = await check_address(address, fingerprint, public_tls=public_tls)

@@ -55,7 +55,7 @@ class Monitoring:
         settings = self._settings
         if settings.http is None:
             return
-        self._organizer = Organizer(Logins(secret))
+        self._organizer = Organizer(Logins(secret), behind_proxy=transport.behind_proxy)
         routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
         self._web = WebServer(settings.http, transport, self.readiness, routes, may_move=settings.http_may_move)
         self._web.start()

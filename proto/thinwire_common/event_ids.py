@@ -86,6 +86,10 @@ COORDINATOR = {
     "coordinator.replayed": EventType("The ledger was replayed, and every fingerprint matched.", ("step",)),
     "coordinator.contract": EventType("The contract of this run.", ("contract", "parameters", "steps")),
     "coordinator.invites": EventType("The address that invites hold.", ("address",)),
+    "coordinator.proxy": EventType(
+        "A proxy terminates TLS. forwards: whether limits hold for its clients' addresses, not for its own.",
+        ("forwards",),
+    ),
     "coordinator.reachable": EventType(
         "The coordinator has tried the address in its invites; with a reason, in vain.", ("address", "reach", "reason")
     ),

@@ -53,6 +53,7 @@ class HttpServer:
     """Serves `routes` on a bound socket, from `start` to `stop`.
 
     tls: serve HTTPS with this certificate; None: plain HTTP. may_connect: whether a client with this IP address may.
+    proxy: network whose X-Forwarded-For and X-Forwarded-Proto count.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class HttpServer:
         connections_max: int,
         tls: ServerTls | None = None,
         may_connect: Callable[[str], bool] = lambda _: True,
+        proxy: str | None = None,
     ) -> None:
         self._socket = bound
         self.scheme = "http" if tls is None else "https"
@@ -76,6 +78,8 @@ class HttpServer:
             log_config=None,
             log_level="error",  # port scans are not worth a log line
             lifespan="off",
+            proxy_headers=proxy is not None,  # uvicorn would believe anybody on this machine
+            forwarded_allow_ips=proxy or "",
             http=connection,  # type: ignore[arg-type]  # uvicorn only calls it
             ws="none",
             h11_max_incomplete_event_size=REQUEST_BYTES_MAX,

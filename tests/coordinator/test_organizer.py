@@ -71,6 +71,24 @@ def test_a_secret_that_others_can_read_or_that_is_short_is_refused(tmp_path: Pat
         open_organizer_secret(tmp_path)
 
 
+@pytest.mark.parametrize(("proxy", "waits"), [(None, True), ("10.0.0.0/8", True), ("127.0.0.1/32", False)])
+async def test_attempts_count_for_the_address_that_a_named_proxy_passes_on(
+    clock: Clock, proxy: str | None, waits: bool
+) -> None:
+    """A header that anybody can write must not give each attempt an address of its own."""
+    routes = Organizer(Logins(OrganizerSecret(SECRET)), clock, behind_proxy=True).routes
+    server = HttpServer(bind("127.0.0.1", 0, ""), routes, 8, proxy=proxy)
+    server.start()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        for number in range(ATTEMPTS_MAX):
+            await log_in(client, "wrong", **{"x-forwarded-for": f"192.0.2.{number}"})
+        found = await log_in(client, **{"x-forwarded-for": "192.0.2.200"})
+    await server.stop()
+    assert found.status_code == (429 if waits else 200)
+    if not waits:
+        assert "secure" in found.headers["set-cookie"].lower()
+
+
 async def test_without_a_login_nothing_is_told_and_nothing_is_changed(site: httpx.AsyncClient) -> None:
     assert (await site.get("/organizer/state")).status_code == 401
     for name in ("invite", "revoke", "ban", "unban"):

@@ -120,3 +120,39 @@ async def test_a_name_without_an_address_is_said_so() -> None:
     found = await check_address("nowhere.invalid:7700", KEY.public.fingerprint, public_tls=False)
     assert found.reach is Reach.NOBODY
     assert "cannot be found" in found.problem
+
+
+PROXIES = ip_network("10.1.0.0/16")
+
+
+@pytest.mark.parametrize(
+    ("host", "forwarded", "client"),
+    [
+        ("10.1.2.3", ["192.0.2.7"], "192.0.2.7"),
+        ("10.1.2.3", ["198.51.100.1, 192.0.2.7"], "192.0.2.7"),  # the client wrote the first one
+        ("10.1.2.3", ["198.51.100.1", "192.0.2.7"], "192.0.2.7"),
+        ("10.1.2.3", ["192.0.2.7, 10.1.9.9"], "192.0.2.7"),  # through two proxies
+        ("10.1.2.3", ["192.0.2.7:5000"], "192.0.2.7"),
+        ("10.1.2.3", ["[2001:db8::7]:5000"], "2001:db8::7"),
+        ("10.1.2.3", ["2001:db8::7"], "2001:db8::7"),
+        ("10.1.2.3", [], "10.1.2.3"),
+        ("10.1.2.3", ["", "unknown"], "10.1.2.3"),
+        ("10.1.2.3", ["192.0.2.7, nonsense"], "10.1.2.3"),
+        ("10.1.2.3", ["192.0.2.7, [::1"], "10.1.2.3"),
+        ("10.1.2.3", ["1,2,3," * 10_000 + "192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", ["192.0.2.7"], "127.0.0.1"),  # may connect, but is not the proxy
+        ("192.0.2.1", ["192.0.2.7"], "192.0.2.1"),
+    ],
+)
+def test_only_what_the_named_proxy_adds_is_the_clients_address(
+    host: str, forwarded: list[str], client: str, tmp_path: Path
+) -> None:
+    trusting = Transport(TlsSettings(proxy=PROXIES, proxy_forwards=True), tmp_path, KEY, [])
+    assert trusting.client_of(host, forwarded) == client
+    for settings in (TlsSettings(proxy=PROXIES), TlsSettings(insecure=True)):
+        assert Transport(settings, tmp_path, KEY, []).client_of(host, forwarded) == host
+
+
+def test_forwarding_needs_a_proxy() -> None:
+    with pytest.raises(ConfigError, match="name its network with --tls-proxy"):
+        TlsSettings(proxy_forwards=True).check("127.0.0.1:7700", None)

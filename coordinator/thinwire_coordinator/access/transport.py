@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from typing import TypeAlias
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_coordinator.access.addresses import is_any
 from thinwire_coordinator.access.certificates import Certificate
+from thinwire_coordinator.access.forwarded import client_of
 from thinwire_coordinator.access.rotation import Rotation, utc_now
 from thinwire_coordinator.access.tls_files import FOLDER, Certificates, GivenCertificates, OwnCertificates
 from thinwire_proto.errors import ConfigError
@@ -22,14 +24,15 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 @dataclass(frozen=True)
 class TlsSettings:
     """certificate, key: the organizer's own files. proxy: the network of a proxy that terminates TLS; the ports then
-    speak plain text, to it alone. insecure: plain text on this machine, without invites. ca_file: also write the
-    authority's certificate there."""
+    speak plain text, to it alone. proxy_forwards: it adds its client's address to X-Forwarded-For. insecure: plain text
+    on this machine, without invites. ca_file: also write the authority's certificate there."""
 
     certificate: Path | None = None
     key: Path | None = None
     proxy: Network | None = None
     insecure: bool = False
     ca_file: Path | None = None
+    proxy_forwards: bool = False
 
     def check(self, listen: str, http: str | None, *, writes_invite: bool = False) -> None:
         """Raise ConfigError if the settings contradict each other. listen, http: HOST:PORT."""
@@ -43,6 +46,8 @@ class TlsSettings:
             raise ConfigError("--insecure means plain text: leave out --tls-certificate and --tls-proxy")
         if self.certificate is not None and self.proxy is not None:
             raise ConfigError("with --tls-proxy the proxy has the certificate: leave out --tls-certificate")
+        if self.proxy_forwards and self.proxy is None:
+            raise ConfigError("--tls-proxy-forwards is about a proxy: name its network with --tls-proxy")
         for option, address in (("--listen", listen), ("--http", http)):
             if self.insecure and address is not None and not is_loopback(split_address(address)[0]):
                 raise ConfigError(
@@ -77,6 +82,17 @@ class Transport:
         return self._settings.proxy is not None
 
     @property
+    def trusted_proxy(self) -> Network | None:
+        """The network of the proxies whose X-Forwarded-For counts."""
+        return self._settings.proxy if self._settings.proxy_forwards else None
+
+    def client_of(self, host: str, forwarded: Sequence[str]) -> str:
+        """The IP address of a client; see `forwarded.client_of`."""
+        if self.trusted_proxy is None:
+            return host
+        return client_of(host, forwarded, self._is_proxy)
+
+    @property
     def invites_needed(self) -> bool:
         return not self._settings.insecure
 
@@ -88,13 +104,21 @@ class Transport:
 
     def may_connect(self, host: str) -> bool:
         """Whether a client with this IP address may use a port in plain text."""
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return address.is_loopback or (self._settings.proxy is not None and address in self._settings.proxy)
+        address = _address(host)
+        return address is not None and (address.is_loopback or self._is_proxy(host))
+
+    def _is_proxy(self, host: str) -> bool:
+        address, proxy = _address(host), self._settings.proxy
+        return address is not None and proxy is not None and address in proxy
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def plain_transport() -> Transport:

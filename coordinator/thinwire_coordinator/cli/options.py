@@ -104,6 +104,10 @@ class ServeOptions(RunStateOptions):
         None,
         metavar="NETWORK",
     )
+    tls_proxy_forwards: bool = option(
+        "the proxy adds its client's address to X-Forwarded-For, so limits by address hold for each client",
+        False,
+    )
     tls_ca_file: Path | None = option(
         "also write the certificate of the coordinator's TLS authority to this file, for browsers and Prometheus",
         None,

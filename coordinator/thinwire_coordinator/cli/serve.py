@@ -31,7 +31,12 @@ def serve(options: ServeOptions) -> None:
         address=options.address,
         invite_file=options.invite_file,
         tls=TlsSettings(
-            options.tls_certificate, options.tls_key, options.tls_proxy, options.insecure, options.tls_ca_file
+            options.tls_certificate,
+            options.tls_key,
+            options.tls_proxy,
+            options.insecure,
+            options.tls_ca_file,
+            options.tls_proxy_forwards,
         ),
         http=None if options.http == NO_HTTP else options.http or DEFAULT_HTTP,
         http_may_move=options.http is None,

@@ -8,7 +8,9 @@ from urllib.parse import unquote
 import grpc
 from grpc.aio import ServicerContext as Context
 
+from thinwire_coordinator.access.forwarded import HEADER
 from thinwire_coordinator.access.refusals import MUST_WAIT, Denied
+from thinwire_coordinator.access.transport import Transport
 from thinwire_proto.wire.metadata import REASON, SESSION
 
 REFUSAL_LENGTH_MAX = 2000
@@ -27,6 +29,21 @@ def host_of(peer: str) -> str:
     """The host in gRPC's name of a peer: `ipv4:192.0.2.1:5000`, `ipv6:%5B2001:db8::1%5D:5000`, `unix:…`."""
     _, _, address = unquote(peer).partition(":")
     return address.rpartition(":")[0].strip("[]")
+
+
+def peer_of(context: Context[Any, Any]) -> str:
+    """The other end of the connection."""
+    return context.peer()
+
+
+def peer_behind(transport: Transport, context: Context[Any, Any]) -> str:
+    """The caller, named as gRPC names a peer: behind a proxy that says whom it passes on, the proxy's client."""
+    peer = context.peer()
+    forwarded = [str(value) for key, value in context.invocation_metadata() or () if key == HEADER]
+    client = transport.client_of(host := host_of(peer), forwarded)
+    if client == host:
+        return peer
+    return f"ipv6:[{client}]:0" if ":" in client else f"ipv4:{client}:0"
 
 
 NO_SESSION = "no such session: join again"

@@ -29,7 +29,7 @@ from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import REFUSALS_WAITING_MAX
 from thinwire_coordinator.access.callers import Caller, network_of
 from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.rpc.calls import NO_SESSION, CallRefused, deny, session_of
+from thinwire_coordinator.rpc.calls import NO_SESSION, CallRefused, deny, peer_of, session_of
 from thinwire_coordinator.rpc.hang_up import hang_up
 from thinwire_coordinator.rpc.request_bounds import is_for_strangers, request_bytes_max
 from thinwire_coordinator.rpc.silent_calls import Silence, SilentCalls
@@ -60,7 +60,7 @@ class Patience:
 
 class Guard(grpc.aio.ServerInterceptor):
     """rules: decides. node_of: the node whose session has a secret; None if there is none. now: seconds on the clock of
-    the rules. told: learns of each refusal. Must be the outermost interceptor."""
+    the rules. told: learns of each refusal. peer: names the caller of a call. Must be the outermost interceptor."""
 
     def __init__(
         self,
@@ -69,7 +69,9 @@ class Guard(grpc.aio.ServerInterceptor):
         now: Callable[[], float],
         told: Callable[[Denied], None] = lambda denied: None,
         patience: Patience | None = None,
+        peer: Callable[[Context[Any, Any]], str] = peer_of,
     ) -> None:
+        self._peer = peer
         self.rules = rules
         self._node_of = node_of
         self._now = now
@@ -80,10 +82,10 @@ class Guard(grpc.aio.ServerInterceptor):
         self._waiting = 0  # refused calls that are not answered yet
 
     def caller(self, context: Context[Any, Any]) -> Caller:
-        """Who makes a call. Behind a proxy, the network would come from a header that only the proxy can set."""
+        """Who makes a call."""
         secret = session_of(context)
         node_id = self._node_of(secret) if secret else None
-        return Caller(network_of(context.peer()), node_id)
+        return Caller(network_of(self._peer(context)), node_id)
 
     async def intercept_service(
         self,

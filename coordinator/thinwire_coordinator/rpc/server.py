@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
@@ -12,6 +14,7 @@ from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.door import Door
 from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.access.transport import Transport
+from thinwire_coordinator.rpc.calls import peer_behind
 from thinwire_coordinator.rpc.guard import Guard
 from thinwire_coordinator.rpc.secure_port import PlainPeers, credentials
 from thinwire_coordinator.rpc.server_options import server_options
@@ -41,7 +44,8 @@ class Server:
         def told(denied: Denied) -> None:
             swarm.events.tell(CallDenied(denied.reason))
 
-        guard = Guard(rules, node_of, lambda: swarm.view.now, told)
+        peer = partial(peer_behind, transport)
+        guard = Guard(rules, node_of, lambda: swarm.view.now, told, peer=peer)
         counting = CountMessages(swarm.view.counts.traffic)
         self._server = tough_server(
             options=server_options(bounds),
@@ -49,7 +53,7 @@ class Server:
             interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something
         )
         self._health = health.aio.HealthServicer()
-        add_service(Service(swarm, door, rules), self._server)
+        add_service(Service(swarm, door, rules, peer), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from thinwire_coordinator.rpc.calls import (
     CallRefused,
     deny,
     host_of,
+    peer_of,
     refuse,
     session_of,
 )
@@ -68,7 +69,14 @@ def add_service(service: Service, server: grpc.aio.Server) -> None:
 class Service(SwarmServicer):
     """See service.proto for what each call means."""
 
-    def __init__(self, swarm: Swarm, door: Door, rules: AdmissionRules | None = None) -> None:
+    def __init__(
+        self,
+        swarm: Swarm,
+        door: Door,
+        rules: AdmissionRules | None = None,
+        peer: Callable[[Context[Any, Any]], str] = peer_of,
+    ) -> None:
+        self._peer = peer
         self._swarm = swarm
         self._door = door
         self._rules = rules or AdmissionRules(Bounds(swarm.view.contract.round.nodes_max))
@@ -89,11 +97,12 @@ class Service(SwarmServicer):
             await refuse(context, str(error))
         if too_large := join_too_large(request):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, too_large)
-        key, name, caller = PublicKey(request.public_key), clean_name(request.name), Caller(network_of(context.peer()))
+        key, name, peer = PublicKey(request.public_key), clean_name(request.name), self._peer(context)
+        caller = Caller(network_of(peer))
         known = key.node_id in self._swarm.members.by_id
         if denied := self._rules.join(caller, known, self._swarm.view.now):
             raise CallRefused(denied)
-        candidate = Candidate(key, request.token, name, host_of(context.peer()))
+        candidate = Candidate(key, request.token, name, host_of(peer))
         denied = await self._door.check(candidate, request.challenge, request.signature)
         if denied is not None:
             self._rules.join_failed(caller, self._swarm.view.now)

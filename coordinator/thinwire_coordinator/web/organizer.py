@@ -86,10 +86,16 @@ Change = Callable[[Panel, Any], Any]
 
 
 class Organizer:
-    """The routes of the login and the panel. panel: lists and changes; None until the run is open."""
+    """The routes of the login and the panel. panel: lists and changes; None until the run is open.
 
-    def __init__(self, logins: Logins, now: Callable[[], float] = time.monotonic) -> None:
+    behind_proxy: a proxy in front encrypts, so the cookie is for HTTPS although requests come in plain text.
+    """
+
+    def __init__(
+        self, logins: Logins, now: Callable[[], float] = time.monotonic, *, behind_proxy: bool = False
+    ) -> None:
         self._logins = logins
+        self._behind_proxy = behind_proxy
         self._now = now
         self.panel: Panel | None = None
         self.routes: list[BaseRoute] = [
@@ -124,7 +130,7 @@ class Organizer:
                 return _error(429, f"too many attempts; wait {wait_s:.0f} s", {"retry-after": str(int(wait_s) + 1)})
             return _error(403, text)
         answer = JSONResponse({"ok": True}, headers=HEADERS)
-        secure = request.url.scheme == "https"
+        secure = self._behind_proxy or request.url.scheme == "https"
         answer.set_cookie(COOKIE, token, int(LOGIN_S), path="/", secure=secure, httponly=True, samesite="strict")
         return answer
 
