@@ -27,7 +27,7 @@ from typing import IO
 
 from deploy.local_swarm.daemon_log import entry_of
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, SwarmError, left_with, start_installed
-from thinwire_coordinator.cli.status_client import open_channel
+from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
@@ -201,7 +201,8 @@ class Chaos:
 
     def status(self) -> StatusReply:
         with open_channel(self.address) as channel:
-            reply: StatusReply = SwarmStub(channel).Status(StatusRequest(), timeout=END_S)
+            metadata = as_organizer(self.folder / "coordinator")
+            reply: StatusReply = SwarmStub(channel).Status(StatusRequest(), timeout=END_S, metadata=metadata)
             return reply
 
     def finish(self) -> None:

@@ -72,7 +72,8 @@ def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> P
         command += ["--device", "cpu", "--state-dir", str(folder / host.name), "--threads", str(THREADS)]
         command += ["--micro-batch", str(MICRO_BATCH)]
         programs.start(host.name, host.inside(*command))
-    return programs.start("watch", hosts.coordinator.inside(*module("bench.wide_area.watch"), f"@{folder / 'invite'}"))
+    watch = (*module("bench.wide_area.watch"), f"@{folder / 'invite'}", str(folder / "coordinator"))
+    return programs.start("watch", hosts.coordinator.inside(*watch))
 
 
 def _sealed(watch: Process, programs: Programs) -> Iterator[Sample]:

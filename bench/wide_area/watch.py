@@ -9,8 +9,9 @@ import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from thinwire_coordinator.cli.status_client import open_channel
+from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -53,10 +54,13 @@ def sample_of(status: StatusReply, at_s: float) -> Sample:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.wide_area.watch", description=__doc__)
     parser.add_argument("coordinator", help="an invite, @FILE with one, or HOST:PORT on this machine")
-    with open_channel(parser.parse_args().coordinator) as channel:
+    parser.add_argument("state_dir", type=Path, help="the coordinator's state directory")
+    arguments = parser.parse_args()
+    with open_channel(arguments.coordinator) as channel:
         stub = SwarmStub(channel)
         while True:
-            status = stub.Status(StatusRequest(), timeout=TIMEOUT_S, wait_for_ready=True)
+            metadata = as_organizer(arguments.state_dir)
+            status = stub.Status(StatusRequest(), timeout=TIMEOUT_S, wait_for_ready=True, metadata=metadata)
             print(json.dumps(asdict(sample_of(status, time.monotonic()))), flush=True)
             time.sleep(INTERVAL_S)
 

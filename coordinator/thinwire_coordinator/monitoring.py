@@ -56,6 +56,8 @@ class Monitoring:
         if settings.http is None:
             return
         self._organizer = Organizer(Logins(secret), behind_proxy=transport.behind_proxy)
+        private = transport.is_private(settings.http)
+        self._page.sees_all = (lambda _: True) if private else self._organizer.knows
         routes = (self._exposition.route, *self._page.routes, *self._organizer.routes)
         self._web = WebServer(settings.http, transport, self.readiness, routes, may_move=settings.http_may_move)
         self._web.start()

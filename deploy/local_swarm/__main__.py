@@ -18,7 +18,7 @@ from rich.console import Console
 from deploy.local_swarm.processes import BIN, ENDING, Processes, SwarmError, left_with
 from deploy.local_swarm.summary import SwarmOutcome, print_summary
 from deploy.local_swarm.view import View
-from thinwire_coordinator.cli.status_client import open_channel
+from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -110,7 +110,8 @@ def _status(processes: Processes, stub: SwarmStub, *, fingerprint: bool = False)
     """The coordinator's status. Retries while the coordinator is busy; raises SwarmError if it has ended."""
     while True:
         try:
-            return stub.Status(StatusRequest(fingerprint=fingerprint), timeout=STATUS_TIMEOUT_S)
+            request, metadata = StatusRequest(fingerprint=fingerprint), as_organizer(processes.state_dir)
+            return stub.Status(request, timeout=STATUS_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError:
             coordinator = processes.coordinator
             if coordinator is None or not coordinator.running:

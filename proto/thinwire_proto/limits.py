@@ -56,6 +56,8 @@ STATUS_OLD_AFTER_S = LOST_AFTER_S
 """An older status.json says nothing about whether the node is well; a node writes it every 2 s."""
 STATUS_ANSWER_S = 5 * ROUND_TRIP_MAX_S
 """Timeout of `thinwire-coordinator status`."""
+STATUS_PROOF_S = 30 * ROUND_TRIP_MAX_S
+"""How far the clocks of organizer and coordinator may be apart when the organizer proves who asks for the status."""
 LOCK_WAIT_S = ROUND_TRIP_MAX_S / 8
 """Wait for a lock that others hold only briefly: that of a state directory, which `thinwire-node status` holds to test
 whether a node runs, and that of the cards, which a node holds while it chooses one."""

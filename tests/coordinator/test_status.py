@@ -27,10 +27,26 @@ def test_the_table_shows_each_node_and_prints_names_literally() -> None:
         NodeStatus(name="b", counted=1, replica_equal=False),
     ]
     text = printed(
-        StatusReply(state="training", step=4, steps=9, round=5, tokens=99_000, loss_newest=2.345, nodes=nodes)
+        StatusReply(
+            state="training",
+            step=4,
+            steps=9,
+            round=5,
+            tokens=99_000,
+            loss_newest=2.345,
+            nodes=nodes,
+            nodes_in_full=True,
+        )
     )
     for words in ("step 4 of 9", "training", "2.345", "99,000", "[red]a[/]", "1,234", "5.6 kB", "DIFFERS (away)"):
         assert words in text
+
+
+def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:
+    nodes = [NodeStatus(name="b", counted=1, tokens=1234)]
+    text = printed(StatusReply(nodes=nodes, nodes_active=7))
+    assert all(words in text for words in ("b", "1,234", "7 take part"))
+    assert not any(words in text for words in ("not counted", "away", "up\n"))
 
 
 def test_each_held_out_set_is_shown_with_its_perplexity_and_bits_per_byte() -> None:

@@ -111,6 +111,13 @@ async def test_a_stream_survives_a_message_that_cannot_be_built(tmp_path: Path) 
     await bench.close()
 
 
+class Strange:
+    """The context of a stranger's call."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
 async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     member = bench.join("a")
@@ -118,7 +125,7 @@ async def test_queries_are_answered_while_a_seal_waits_for_the_disk(tmp_path: Pa
     assert (await bench.contribute(member, 1)).reason is Reason.COUNTED
     counted = bench.state.ledger.row(0).counted[0].contribution
     with Busy(bench, Job.WRITE_UPDATE):
-        asked = Service(bench.swarm, bench.door).Status(StatusRequest(), None)  # type: ignore[arg-type]
+        asked = Service(bench.swarm, bench.door).Status(StatusRequest(), Strange())  # type: ignore[arg-type]
         assert (await asyncio.wait_for(asked, PATIENCE_S / 2)).step == 1
         found = await asyncio.wait_for(bench.swarm.ask_receipt(counted), PATIENCE_S / 2)
         assert (found.reason, found.step) == (Reason.COUNTED, 0)

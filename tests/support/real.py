@@ -14,7 +14,7 @@ import grpc
 
 from deploy.local_swarm.processes import JSON_LOG, Process, Started, left_with, start_installed
 from support.fork_server import can_fork, fork_server, run
-from thinwire_coordinator.cli.status_client import open_channel
+from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.identity.invite import Invite, parse_invite
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -114,7 +114,8 @@ class RealSwarm:
 
     def status(self, *, fingerprint: bool = False) -> StatusReply:
         with self.channel() as channel:
-            return SwarmStub(channel).Status(StatusRequest(fingerprint=fingerprint), timeout=10)
+            request, metadata = StatusRequest(fingerprint=fingerprint), as_organizer(self.state)
+            return SwarmStub(channel).Status(request, timeout=10, metadata=metadata)
 
     def reached(self, step: int) -> None:
         until(lambda: self.status().step >= step, f"step {step}", *self.processes)

@@ -81,6 +81,10 @@ class Transport:
         """Whether a proxy terminates TLS, and nobody else may connect."""
         return self._settings.proxy is not None
 
+    def is_private(self, http: str) -> bool:
+        """Whether the page at HOST:PORT is for this machine alone."""
+        return is_loopback(split_address(http)[0]) and not self.behind_proxy
+
     @property
     def trusted_proxy(self) -> Network | None:
         """The network of the proxies whose X-Forwarded-For counts."""

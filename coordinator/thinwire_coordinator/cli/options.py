@@ -175,3 +175,6 @@ class StatusOptions(CommonOptions):
         metavar="COORDINATOR",
         positional=True,
     )
+    state_dir: Path | None = option(
+        "the coordinator's state directory: shows the organizer more of each node", None, metavar="DIR"
+    )

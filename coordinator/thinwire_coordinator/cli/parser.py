@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     add_access_commands(commands)
 
     ask = commands.add_parser("status", help="show the status of a running swarm")
-    add_options(ask, StatusOptions, "coordinator")
+    add_options(ask, StatusOptions, "coordinator", "state_dir")
     ask.set_defaults(command=_status)
 
     check = commands.add_parser("verify", help="replay the ledger and check every hash, fingerprint and signature")
@@ -100,7 +100,7 @@ def _status(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.status import print_status  # noqa: PLC0415
 
-    print_status(options.coordinator)
+    print_status(options.coordinator, options.state_dir)
 
 
 def _verify(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_common.reach.preflight import Way, find_way
+from thinwire_coordinator.access.organizer_proof import organizer_proof
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError
 from thinwire_proto.identity.invite import INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
+from thinwire_proto.identity.keys import KEY_FILE, open_key
+from thinwire_proto.wire.metadata import ORGANIZER
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
@@ -22,13 +26,23 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 FILE_MARK = "@"
 
 
-def ask_status(coordinator: str) -> StatusReply:
-    """The status of a swarm. coordinator: see `open_channel`. Raises RemoteError if no coordinator answers."""
+def ask_status(coordinator: str, state_dir: Path | None = None) -> StatusReply:
+    """The status of a swarm. coordinator: see `open_channel`. state_dir: see `as_organizer`. Raises RemoteError if no
+    coordinator answers."""
+    metadata = as_organizer(state_dir) if state_dir is not None else ()
     with open_channel(coordinator) as channel:
         try:
-            return SwarmStub(channel).Status(StatusRequest(), timeout=limits.STATUS_ANSWER_S)
+            return SwarmStub(channel).Status(StatusRequest(), timeout=limits.STATUS_ANSWER_S, metadata=metadata)
         except grpc.RpcError as error:
             raise RemoteError(f"{_shown(coordinator)}: {_in_words(error)}") from None
+
+
+def as_organizer(state_dir: Path) -> tuple[tuple[str, str], ...]:
+    """Metadata that prove to a coordinator that its organizer asks. state_dir: its own. Raises ConfigError."""
+    path = state_dir / KEY_FILE
+    if not path.exists():
+        raise ConfigError(f"{state_dir}: no coordinator has started here; give its state directory, or leave it out")
+    return ((ORGANIZER, organizer_proof(open_key(path), time.time())),)
 
 
 def open_channel(coordinator: str) -> grpc.Channel:

@@ -53,6 +53,7 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts.add_row("tokens", f"{status.tokens:,}", *rate)
     facts.add_row("bytes up", human_bytes(status.bytes_up), "bytes down", human_bytes(status.bytes_down))
     style = "bold red" if status.fingerprints_different else "green"
+    facts.add_row("nodes", f"{status.nodes_active} take part")
     facts.add_row("replicas", Text(equality(status), style=style))
     return facts
 
@@ -72,20 +73,22 @@ def _held_out(status: StatusReply) -> Table:
 
 def _nodes(status: StatusReply) -> Table:
     nodes = Table(box=None, padding=(0, 2), header_style="dim")
-    for title in ("node", "counted", "not counted", "tokens", "up", "down", "replica"):
+    more = ("not counted", "up", "down", "replica") if status.nodes_in_full else ()
+    for title in ("node", "counted", "tokens", *more):
         nodes.add_column(title, justify="left" if title in ("node", "replica") else "right")
     shown = sorted(status.nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
     for node in sorted(shown, key=lambda node: node.name):
         nodes.add_row(
             Text(clean_name(node.name)),
             str(node.counted),
-            str(node.not_counted),
             f"{node.tokens:,}",
-            human_bytes(node.bytes_up),
-            human_bytes(node.bytes_down),
-            _replica(node),
+            *(_in_full(node) if status.nodes_in_full else ()),
         )
     return nodes
+
+
+def _in_full(node: NodeStatus) -> tuple[str, ...]:
+    return str(node.not_counted), human_bytes(node.bytes_up), human_bytes(node.bytes_down), _replica(node)
 
 
 def _replica(node: NodeStatus) -> str:

@@ -11,7 +11,7 @@ from grpc.aio import ServicerContext as Context
 from thinwire_coordinator.access.forwarded import HEADER
 from thinwire_coordinator.access.refusals import MUST_WAIT, Denied
 from thinwire_coordinator.access.transport import Transport
-from thinwire_proto.wire.metadata import REASON, SESSION
+from thinwire_proto.wire.metadata import ORGANIZER, REASON, SESSION
 
 REFUSAL_LENGTH_MAX = 2000
 """gRPC sends an error's text in a header, and headers are limited to 8 kB."""
@@ -19,8 +19,17 @@ REFUSAL_LENGTH_MAX = 2000
 
 def session_of(context: Context[Any, Any]) -> str:
     """The session's secret; empty if the call has none."""
+    return _metadata(context, SESSION)
+
+
+def organizer_of(context: Context[Any, Any]) -> str:
+    """The organizer's proof; empty if the call has none."""
+    return _metadata(context, ORGANIZER)
+
+
+def _metadata(context: Context[Any, Any], wanted: str) -> str:
     for key, value in context.invocation_metadata() or ():
-        if key == SESSION and isinstance(value, str):
+        if key == wanted and isinstance(value, str):
             return value
     return ""
 

@@ -112,8 +112,10 @@ def receipt(given: Receipt) -> pb.Receipt:
     )
 
 
-def status(view: SwarmView, recorded: Recorded, step: int, fingerprint: int | None) -> pb.StatusReply:
-    """The state of the swarm. step: the step of the fingerprint, or the newest one."""
+def status(
+    view: SwarmView, recorded: Recorded, step: int, fingerprint: int | None, *, in_full: bool = False
+) -> pb.StatusReply:
+    """The state of the swarm. step: the step of the fingerprint, or the newest one. in_full: for the organizer."""
     counts, name = view.counts, next((found.name for found in view.held_out_sets), "")
     first, newest = recorded.first.get(name), recorded.newest.get(name)
     return pb.StatusReply(
@@ -137,7 +139,9 @@ def status(view: SwarmView, recorded: Recorded, step: int, fingerprint: int | No
         fingerprints_different=counts.fingerprints_different,
         parameters=view.layout.parameters,
         held_out=_held_out(view, recorded),
-        nodes=[_node_status(member, counts.of(member.node_id)) for member in view.members.values()],
+        nodes_active=view.active,
+        nodes_in_full=in_full,
+        nodes=[_node_status(member, counts.of(member.node_id), in_full) for member in view.members.values()],
     )
 
 
@@ -152,7 +156,9 @@ def _held_out(view: SwarmView, recorded: Recorded) -> list[pb.HeldOutLoss]:
     return losses
 
 
-def _node_status(member: MemberView, counts: NodeCounts) -> pb.NodeStatus:
+def _node_status(member: MemberView, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
+    if not in_full:  # what the ledger tells everybody
+        return pb.NodeStatus(node_id=member.node_id, name=member.name, counted=counts.counted, tokens=counts.tokens)
     return pb.NodeStatus(
         node_id=member.node_id,
         name=member.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.callers import Caller, network_of
 from thinwire_coordinator.access.door import NONCE_BYTES, Door
+from thinwire_coordinator.access.organizer_proof import proves_organizer
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.ledger.retention import NotKept
@@ -25,6 +27,7 @@ from thinwire_coordinator.rpc.calls import (
     CallRefused,
     deny,
     host_of,
+    organizer_of,
     peer_of,
     refuse,
     session_of,
@@ -254,7 +257,8 @@ class Service(SwarmServicer):
         swarm, view = self._swarm, self._swarm.view
         step, fingerprint = await swarm.own_fingerprint() if request.fingerprint else (view.step, None)
         recorded = await swarm.workers.submit(Job.READ_STATUS, swarm.state.watch_ledger.recorded)
-        return messages.status(view, recorded, step, fingerprint)
+        in_full = proves_organizer(organizer_of(context), self._door.key.public, time.time())
+        return messages.status(view, recorded, step, fingerprint, in_full=in_full)
 
     def _counts(self, member: Member) -> NodeCounts:
         return self._swarm.view.counts.of(member.node_id)

@@ -114,6 +114,10 @@ class Organizer:
             ),
         ]
 
+    def knows(self, request: Request) -> bool:
+        """Whether a request comes with a login."""
+        return self._logins.holds(_token(request), self._now())
+
     async def _login(self, request: Request) -> Response:
         if refused := _refuse_origin(request):
             return refused
@@ -172,8 +176,7 @@ class Organizer:
         return JSONResponse(found, headers=HEADERS)
 
     def _refuse_stranger(self, request: Request) -> Response | None:
-        is_known = self._logins.holds(_token(request), self._now())
-        return None if is_known else _error(401, "log in with the organizer's secret")
+        return None if self.knows(request) else _error(401, "log in with the organizer's secret")
 
 
 async def _state_of(panel: Panel) -> Any:

@@ -53,9 +53,13 @@ KINDS = {
 
 
 class Page:
-    """Serves the page. Its routes answer 503 with the current state until `open` is called with a swarm."""
+    """Serves the page. Its routes answer 503 with the current state until `open` is called with a swarm.
+
+    sees_all: whether a request is the organizer's, who sees all that is known of each node; nobody, unless it is set.
+    """
 
     def __init__(self, readiness: Readiness) -> None:
+        self.sees_all: Callable[[Request], bool] = lambda request: False
         self._readiness = readiness
         self._swarm: SwarmView | None = None
         self._history: History | None = None
@@ -167,12 +171,14 @@ class Page:
         except ValueError as error:
             return _refused(str(error))
 
+        in_full = self.sees_all(request)
+
         def make(swarm: SwarmView, history: History) -> Any:
-            reverse = sort.startswith("-")
-            page = status.nodes(swarm, history, sort.removeprefix("-"), reverse, offset, count)
+            name, reverse = sort.removeprefix("-"), sort.startswith("-")
+            page = status.nodes(swarm, history, name, reverse, offset, count, in_full=in_full)
             return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
 
-        return self._answer(f"status {count} {offset} {sort}", make)
+        return self._answer(f"status {count} {offset} {sort} {in_full}", make)
 
     async def _series(self, request: Request) -> Response:
         try:

@@ -127,8 +127,18 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 """Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
 
 
-def nodes(swarm: SwarmView, history: History, sort: str, reverse: bool, offset: int, count: int) -> Plain:
-    """One page of the table of nodes. sort: a key of SORTS."""
+PUBLIC_SORTS = frozenset({"name", "rounds", "tokens"})
+PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
+"""What the page tells everybody of a node: the same as the ledger, which everybody gets."""
+
+
+def nodes(
+    swarm: SwarmView, history: History, sort: str, reverse: bool, offset: int, count: int, *, in_full: bool
+) -> Plain:
+    """One page of the table of nodes. sort: a key of SORTS. in_full: for the organizer; others get what is PUBLIC, and
+    null for all else."""
+    if not in_full and sort not in PUBLIC_SORTS:
+        sort = "tokens"
     rows: list[Row] = [
         (node, member, swarm.counts.of(node), history.share(node), history.manners.get(node, Manner()))
         for node, member in swarm.members.items()
@@ -136,7 +146,10 @@ def nodes(swarm: SwarmView, history: History, sort: str, reverse: bool, offset: 
     key = SORTS[sort]
     rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
     rows.sort(key=key, reverse=reverse)
-    return {"total": len(rows), "offset": offset, "rows": [_node(*row) for row in rows[offset : offset + count]]}
+    shown = [_node(*row) for row in rows[offset : offset + count]]
+    if not in_full:
+        shown = [{key: value if key in PUBLIC else None for key, value in row.items()} for row in shown]
+    return {"total": len(rows), "offset": offset, "rows": shown}
 
 
 def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:

@@ -43,6 +43,11 @@ def evaluated(session: bytes, step: int, name: str, start: int, count: int, spre
     return _statement(b"evaluated", session, name.encode(), *numbers, struct.pack(">d", loss))
 
 
+def organizer(at: int) -> bytes:
+    """By the coordinator's key, in the organizer's hands: they ask at this Unix time, in seconds."""
+    return _statement(b"organizer", _number(at))
+
+
 def row(row_hash: bytes) -> bytes:
     """By the coordinator: a sealed row, and by its chain all rows before it."""
     return _statement(b"row", row_hash)

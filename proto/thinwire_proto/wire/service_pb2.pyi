@@ -924,6 +924,8 @@ class StatusReply(_message.Message):
     MEASURED_STEP_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     HELD_OUT_FIELD_NUMBER: _builtins.int
+    NODES_ACTIVE_FIELD_NUMBER: _builtins.int
+    NODES_IN_FULL_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """In words: waiting for nodes, training, complete."""
     term: _builtins.int
@@ -950,6 +952,10 @@ class StatusReply(_message.Message):
     measured_step: _builtins.int
     """The newest step whose held-out loss this process has measured, finite or not."""
     parameters: _builtins.int
+    nodes_active: _builtins.int
+    """Nodes that take part now."""
+    nodes_in_full: _builtins.bool
+    """Whether `nodes` have all their fields; otherwise they have id, name, `counted` and `tokens`."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeStatus]: ...
     @_builtins.property
@@ -980,10 +986,12 @@ class StatusReply(_message.Message):
         measured_step: _builtins.int = ...,
         parameters: _builtins.int = ...,
         held_out: _abc.Iterable[Global___HeldOutLoss] | None = ...,
+        nodes_active: _builtins.int = ...,
+        nodes_in_full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
     _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015

@@ -193,7 +193,8 @@ class SwarmServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Returns the state of the swarm.
+        """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
+        what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,7 +67,9 @@ class SwarmStub:
     Evaluated: _grpc.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]
     """Takes the held-out loss of one part that the coordinator assigned."""
     Status: _grpc.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]
-    """Returns the state of the swarm."""
+    """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
+    what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
+    """
 
 @_typing.type_check_only
 class SwarmAsyncStub(SwarmStub):
@@ -103,7 +105,9 @@ class SwarmAsyncStub(SwarmStub):
     Evaluated: _aio.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]  # type: ignore[assignment]
     """Takes the held-out loss of one part that the coordinator assigned."""
     Status: _aio.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]  # type: ignore[assignment]
-    """Returns the state of the swarm."""
+    """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
+    what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
+    """
 
 class SwarmServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -214,6 +218,8 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         request: _service_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_service_pb2.StatusReply, _abc.Awaitable[_service_pb2.StatusReply]]:
-        """Returns the state of the swarm."""
+        """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
+        what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
+        """
 
 def add_SwarmServicer_to_server(servicer: SwarmServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -80,10 +80,11 @@ export class NodeTable {
 }
 
 function nodeRow(node) {
-  const row = element("tr", { class: node.active ? "" : "away" });
+  const known = node.active !== null; // the page tells strangers little of a node
+  const row = element("tr", { class: node.active || !known ? "" : "away" });
   const name = Object.assign(element("th", { scope: "row", title: `${node.name} (${node.id})` }), { textContent: node.name });
   const replica = { true: "equal", false: "differs" }[node.equal] ?? "–";
-  const state = node.active ? (node.why_not ? `active, ${node.why_not}` : "active") : "away";
+  const state = !known ? "–" : node.active ? (node.why_not ? `active, ${node.why_not}` : "active") : "away";
   row.append(
     name,
     cell(state),
@@ -92,8 +93,8 @@ function nodeRow(node) {
     cell(node.weight || "–", "number"),
     cell(words.seconds(node.early_s), node.early_s < 0 ? "number bad" : "number"),
     cell(replica, node.equal === false ? "bad" : ""),
-    cell(words.bytes(node.up), "number"),
-    cell(words.bytes(node.down), "number"),
+    cell(known ? words.bytes(node.up) : "–", "number"),
+    cell(known ? words.bytes(node.down) : "–", "number"),
   );
   return row;
 }
