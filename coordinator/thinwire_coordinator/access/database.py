@@ -31,6 +31,7 @@ class Database:
         self._turn = threading.RLock()
         try:
             path.touch(mode=0o600)  # addresses of volunteers are in it
+            path.chmod(0o600)  # a copy that was restored may have another mode; SQLite gives it to its journal too
             self._db = sqlite3.connect(path, timeout=LEDGER_BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")

@@ -28,6 +28,8 @@ class DoorReason(Enum):
     TOO_LARGE = "too_large"
     MALFORMED = "malformed"
     """A message is not one of this call."""
+    FAILED = "failed"
+    """The coordinator could not answer: its disk fails, or this is a bug. Its log says why."""
 
 
 MUST_WAIT = frozenset({DoorReason.BANNED, DoorReason.STALE_CHALLENGE, DoorReason.FULL, DoorReason.RATE})

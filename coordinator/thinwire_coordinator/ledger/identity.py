@@ -19,7 +19,10 @@ def open_identity(folder: Path) -> SecretKey:
     if known is None:
         return open_key(path)
     if not path.exists():
-        text = "is missing: it signs the rows, and nodes know this run by it; restore it from a copy"
+        text = (
+            "is missing: it signs the rows, and nodes know this run by it; restore it from a copy; without one, "
+            "this run has ended: export its model, and start a new run from that (docs/operating.md, lost keys)"
+        )
         raise ConfigError(f"{path} {text}")
     key = open_key(path)
     if key.public != known:

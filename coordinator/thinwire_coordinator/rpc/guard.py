@@ -34,6 +34,7 @@ from thinwire_coordinator.rpc.hang_up import hang_up
 from thinwire_coordinator.rpc.request_bounds import is_for_strangers, request_bytes_max
 from thinwire_coordinator.rpc.silent_calls import Silence, SilentCalls
 from thinwire_proto import limits
+from thinwire_proto.errors import ThinwireError
 from thinwire_proto.wire.metadata import REASON
 
 log = logging.getLogger("thinwire.coordinator")
@@ -41,6 +42,7 @@ log = logging.getLogger("thinwire.coordinator")
 Handler = Any  # grpc.RpcMethodHandler, whose stubs do not say what it holds
 
 
+FAILED = "the coordinator could not answer this call; its log says why; try again later"
 UNREADABLE = "this message cannot be read: it is not what this call takes"
 
 
@@ -133,6 +135,12 @@ class Guard(grpc.aio.ServerInterceptor):
             except asyncio.TimeoutError:
                 slow = Denied(DoorReason.SLOW, f"a call without a session may last {lasts_s:g} s")
                 await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, slow)
+            except (grpc.aio.AbortError, NotImplementedError):  # the latter by a call that is not served here
+                raise
+            except Exception as error:  # the boundary of a call; gRPC would send the text, with paths, to the peer
+                self._told(Denied(DoorReason.FAILED, FAILED))
+                log.error("a call failed: %s", error, exc_info=not isinstance(error, ThinwireError))
+                await context.abort(grpc.StatusCode.INTERNAL, FAILED)
             finally:
                 if self._silent.close(call.silence):
                     self.rules.end(caller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -52,6 +53,7 @@ from thinwire_proto.wire.negotiation import ABILITIES, choose
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
 
 HASH_BYTES = 32
+log = logging.getLogger("thinwire.coordinator")
 
 
 def add_service(service: Service, server: grpc.aio.Server) -> None:
@@ -301,7 +303,8 @@ class Service(SwarmServicer):
                 Job.READ_ROW, self._swarm.state.reading_ledger.row, request.head_step - 1
             )
         except LedgerError as error:
-            await refuse(context, f"the coordinator cannot read its own ledger: {error}")
+            log.error("cannot read the row that a joining node names: %s", error)
+            await refuse(context, "the coordinator cannot read its own ledger; tell the organizer, whose log says why")
         if row.hash != request.head_hash:
             await refuse(
                 context,

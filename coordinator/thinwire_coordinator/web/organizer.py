@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from thinwire_common.http import read_body
 from thinwire_common.logs import tell
+from thinwire_coordinator.access.invites import network_of
 from thinwire_coordinator.access.logins import LOGIN_S, Logins
 from thinwire_coordinator.web.safety import SAFETY
 from thinwire_proto.errors import ThinwireError
@@ -124,7 +125,7 @@ class Organizer:
         said = await _said(request, SecretSaid)
         if isinstance(said, Response):
             return said
-        address, now = request.client.host if request.client else "", self._now()
+        address, now = network_of(request.client.host if request.client else ""), self._now()
         token = self._logins.begin(said.secret, address, now)
         if token is None:
             wait_s = self._logins.wait_s(address, now)

@@ -59,8 +59,8 @@ def choose(folder: Path, given: Destination | None) -> Destination:
         return given
     if given.invite is None or given.invite.fingerprint != kept.fingerprint:
         raise ConfigError(
-            f"{folder} belongs to the coordinator at {kept.address}; to take part in another run, give another "
-            "--state-dir"
+            f"{folder} belongs to the coordinator at {kept.address}, by its key; to take part in another run, or in a "
+            "new one of an organizer who has lost that key, give another --state-dir"
         )
     return given
 

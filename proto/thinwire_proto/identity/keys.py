@@ -110,7 +110,8 @@ def open_key(path: Path) -> SecretKey:
 
 def _create(path: Path) -> SecretKey:
     key, temporary = SecretKey(), path.with_name(f"{path.name}.{os.getpid()}.part")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary.unlink(missing_ok=True)  # of a process that was killed, or a link that somebody else put there
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(key.data)
         file.flush()
