@@ -35,6 +35,7 @@ FIELDS = {
     "ends": "the last day on which a certificate is valid, as an ISO 8601 time",
     "fingerprint": "fingerprint of the parameters with nonce 0, in hex",
     "folder": "the state directory",
+    "forwards": "whether the proxy adds its client's address to X-Forwarded-For",
     "head_step": "the swarm's newest step",
     "here_bytes": "size of the part that is here already, in bytes",
     "joined": "whether the node had joined",
