@@ -15,9 +15,10 @@ from thinwire_proto.contract import Contract
 log = logging.getLogger("thinwire.coordinator")
 
 
-def check_memory(contract: Contract, bounds: Bounds) -> MemoryBound:
-    """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive."""
-    memory = memory_bound(contract, bounds)
+def check_memory(contract: Contract, bounds: Bounds, *, audits: bool) -> MemoryBound:
+    """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive. audits:
+    whether contributions are audited."""
+    memory = memory_bound(contract, bounds, audits=audits)
     text = f"memory: {memory.in_words()}"
     tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
     if memory.total_bytes > (has := machine_bytes()):

@@ -159,7 +159,7 @@ class Coordinator:
         """Let nodes join, and log what they join."""
         settings, contract = self._settings, swarm.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
-        memory = check_memory(contract, bounds)
+        memory = check_memory(contract, bounds, audits=settings.audit_every > 0)
         self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds)
         port = await self._server.start(settings.listen)
         if transport.invites_needed:

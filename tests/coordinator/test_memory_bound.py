@@ -11,10 +11,12 @@ import pytest
 
 from support.small import small_contract
 from thinwire_coordinator.access.bounds import Bounds
-from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, memory_bound
+from thinwire_coordinator.rpc.memory_bound import PROGRAM_BYTES, MemoryBound, memory_bound
 from thinwire_coordinator.rpc.open_files import OWN_FILES, open_files_for
 from thinwire_coordinator.swarm import feed as feeds
 from thinwire_coordinator.swarm.feed import Feed
+from thinwire_coordinator.trust.earlier_votes import NODES_KEPT, OWN_KEPT, SKETCH
+from thinwire_proto.exact.tiles import TileLayout
 
 
 def bound(nodes_max: int, **sections: object) -> int:
@@ -31,6 +33,24 @@ def test_the_bound_is_told_part_by_part() -> None:
     words = memory_bound(small_contract(), Bounds(16)).in_words()
     assert "contributions" in words
     assert "connections" in words
+    assert "trust" in words
+    assert "audits" in words
+
+
+def test_the_bound_holds_what_trust_and_audits_take() -> None:
+    def of(nodes: int) -> MemoryBound:
+        return memory_bound(small_contract(round={"nodes_max": nodes, "weight_max": 1}), Bounds(nodes))
+
+    few, many = of(16), of(8192)
+    assert many.trust - few.trust >= 8192**2 * 4  # a number for each pair of nodes
+    assert few.trust >= NODES_KEPT * OWN_KEPT * SKETCH * 8
+    large, small = (memory_bound(small_contract(demo={"k": k}), Bounds(16)) for k in (176, 8))
+    assert large.trust > small.trust
+    parameters = TileLayout(small_contract().parameters).parameters
+    assert few.audits >= 4 * 4 * parameters  # a copy of the replica, the model and two gradients
+    without = memory_bound(small_contract(), Bounds(16), audits=False)
+    assert without.audits == 0
+    assert without.total_bytes < memory_bound(small_contract(), Bounds(16)).total_bytes
 
 
 def test_connections_leave_files_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

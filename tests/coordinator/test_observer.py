@@ -6,9 +6,11 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
 from thinwire_coordinator.round.receipts import Receipt
+from thinwire_coordinator.swarm import observer
 from thinwire_coordinator.swarm.events import Event, NodeJudged
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.trust.evidence import Cause, Verdict
@@ -139,4 +141,18 @@ async def test_a_newcomer_weighs_less_than_those_that_have_been_counted(tmp_path
         weights = {one.node: one.weight for one in bench.state.ledger.row(step).counted}
     assert weights.pop(newcomer) <= 2  # of 8
     assert set(weights.values()) == {8}
+    await bench.close()
+
+
+async def test_votes_beyond_the_bound_of_a_round_are_merged_and_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
+    rounds = Rounds(bench)
+    await rounds.join("f" + HONEST)
+    votes = K * bench.replica.layout.matrix_tiles
+    monkeypatch.setattr(observer, "NOTED_VOTES_MAX", 3 * votes)  # of three contributions, which cannot be compared
+    for _ in range(12):
+        assert (await rounds.play("f"))["f"].reason is Reason.COUNTED
+    assert rounds.judged == []
     await bench.close()

@@ -17,6 +17,11 @@ from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BY
 from thinwire_coordinator.swarm.checking import UNMERGED_MAX
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, CATCH_UP_BYTES_MAX
 from thinwire_coordinator.swarm.intake import arriving_bytes_max
+from thinwire_coordinator.swarm.observer import NOTED_VOTES_MAX, ROUNDS_WAITING_MAX
+from thinwire_coordinator.trust.audit import REFERENCES_MAX
+from thinwire_coordinator.trust.comparison import ENTRIES_MAX
+from thinwire_coordinator.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, OWN_KEPT, SKETCH
+from thinwire_coordinator.trust.trust import NODES_MAX
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
@@ -44,6 +49,16 @@ COPIES = 3
 """Of a message while it is sent or received: ours, the serialized one, and gRPC's."""
 TABLES_BYTES = 96 << 20
 """Token buckets, answered challenges, counts of nodes, members, histories: each table has a greatest length."""
+NOTED_VOTE_BYTES = 9
+"""A vote that is kept for comparison: its component and its sign."""
+COMPARED_VOTE_BYTES = 64
+"""A vote that is being compared: sorted, counted and placed in the table."""
+PAIR_BYTES = 24
+"""Each pair of a round's contributions: six numbers of 4 bytes."""
+STANDING_BYTES = 2 << 10
+DIGEST_BYTES = 256
+AUDIT_BYTES_A_PARAMETER = 24
+"""An audit: a copy of the replica, the model, two gradients and a third that is added to one, and their scale."""
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 ALLOCATOR = 1.25
 """Memory that the allocator keeps beside what is used, as a factor."""
@@ -61,6 +76,8 @@ class MemoryBound:
     requests: int
     updates: int
     files: int
+    trust: int
+    audits: int
     connections: int
     tables: int
 
@@ -84,8 +101,8 @@ def machine_bytes() -> int:
     return min(most, int(given)) if given.isdecimal() else most
 
 
-def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0) -> MemoryBound:
-    """The bound of a run. frozen: parameters that are not trained."""
+def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0, *, audits: bool = True) -> MemoryBound:
+    """The bound of a run. frozen: parameters that are not trained. audits: whether contributions are audited."""
     demo, layout, nodes = contract.demo, TileLayout(contract.parameters), contract.round.nodes_max
     payload, update = contribution_bytes_max(layout, demo.k, demo.magnitude), update_bytes_max(layout, demo.magnitude)
     selected = layout.selected_max(demo.k)
@@ -104,6 +121,22 @@ def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0) -> MemoryB
         requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
         updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
         files=COPIES * FILE_PARTS_MAX * FILE_PART_BYTES,
+        trust=_trust_bytes(nodes, selected),
+        audits=AUDIT_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen if audits else 0,
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
         tables=TABLES_BYTES,
     )
+
+
+def _trust_bytes(nodes: int, selected: int) -> int:
+    """Votes of the rounds that are noted, waiting or compared, those of earlier rounds, and what is known of nodes.
+
+    selected: votes of a contribution, at most.
+    """
+    noted = min(nodes * selected, NOTED_VOTES_MAX)
+    table = 2 * 4 * min(ENTRIES_MAX + nodes, nodes * noted)  # the votes, and their absolute values
+    comparing = COMPARED_VOTE_BYTES * noted + table + PAIR_BYTES * nodes**2
+    references = REFERENCES_MAX * min(selected, NOTED_VOTES_MAX)
+    kept = NOTED_VOTE_BYTES * ((1 + ROUNDS_WAITING_MAX) * noted + references)
+    sketches = NODES_KEPT * OWN_KEPT * SKETCH * 8 + DIGESTS_KEPT * DIGEST_BYTES
+    return comparing + kept + sketches + NODES_MAX * STANDING_BYTES

@@ -34,6 +34,9 @@ log = logging.getLogger("thinwire.coordinator")
 
 VOTES_MAX = 1 << 20
 """Votes of a round that are compared: about 9 MiB. Of larger rounds, a secret sample of the components is."""
+NOTED_VOTES_MAX = 2 * VOTES_MAX
+"""Votes of a round that are noted. Contributions beyond that, of nodes that came after the round had opened, are not
+compared."""
 ROUNDS_WAITING_MAX = 2
 """Rounds whose votes may wait for the worker. Each keeps its votes in memory."""
 SILENT_AFTER = 16
@@ -67,6 +70,7 @@ class _Notes:
     subjects: dict[str, Subject] = field(default_factory=dict)  # by node, in the order of arrival
     mismatched: list[str] = field(default_factory=list)
     malformed: list[str] = field(default_factory=list)
+    votes: int = 0  # of all subjects
     came: set[str] = field(default_factory=set)
     copy: asyncio.Future[Replica] | None = None  # the replica at the round's step, if the round will be audited
 
@@ -162,7 +166,8 @@ class Observer:
 
     def voted(self, contribution: Contribution, ballot: Ballot) -> None:
         """A contribution to the open round was decoded."""
-        if self._notes is not None:
+        if self._notes is not None and self._notes.votes + len(ballot) <= NOTED_VOTES_MAX:
+            self._notes.votes += len(ballot)
             some = chain.from_iterable(range(run.start, run.start + run.count) for run in contribution.trained)
             positions = tuple(position for _, position in zip(range(AUDIT_POSITIONS_MAX), some, strict=False))
             self._notes.subjects[contribution.node] = Subject(ballot, positions)
