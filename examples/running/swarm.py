@@ -127,7 +127,8 @@ class Swarm:
         while not holds(status := self._status()):
             if status.step // 20 != shown:
                 shown = status.step // 20
-                self._say(f"step {status.step} of {status.steps}, training loss {status.loss_training:.3f}")
+                loss = f", training loss {status.loss_training:.3f}" if status.HasField("loss_training") else ""
+                self._say(f"step {status.step} of {status.steps}{loss}")
             assert self._coordinator is not None
             if not self._coordinator.running:
                 raise SwarmError(f"the coordinator has ended:\n{self._coordinator.tail()}")
