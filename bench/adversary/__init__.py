@@ -1,1 +1,1 @@
-"""What hostile nodes do to a run, and what the aggregation rules and the trust in nodes do against them."""
+"""Measures hostile nodes against the aggregation rules and the trust in nodes."""

@@ -17,9 +17,11 @@ STALE_AFTER = 8
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a hostile node knows: everything. number: its own, from 0, among the hostile ones. own: what an honest node
-    in its place would send. earlier: its `own` of all rounds before. others: what the honest nodes send in this round.
-    k: components a tile. drawn: its own random numbers. agreed: random numbers that all hostile ones share in a round.
+    """The knowledge of a hostile node: everything.
+
+    number: its own, from 0, among the hostile ones. own: what an honest node in its place would send. earlier: its
+    `own` of all rounds before. others: what the honest nodes send in this round. k: components a tile. drawn: its own
+    random numbers. agreed: random numbers that all hostile ones share in a round.
     """
 
     number: int

@@ -56,7 +56,7 @@ class AveragingSwarm:
         return 1
 
     def _attack(self, number: int, turn: int, honest: list[Sent]) -> Sent:
-        """What a hostile node sends; `bench.adversary.attacks` describes each."""
+        """Return the gradient that a hostile node sends; `bench.adversary.attacks` describes each attack."""
         own, earlier = self._under_way[number], self._earlier[number]
         earlier.append(own)
         agreed = torch.Generator().manual_seed((self._scene.seed << 32) + turn)

@@ -24,7 +24,7 @@ CURVE_SAMPLES = 64
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What became of a node. zero_from: the round in which its weight first was zero; None if it never was. zero:
+    """The fate of a node. zero_from: the round in which its weight first was zero; None if it never was. zero:
     rounds at weight zero. bans: how many. why: reasons of the decisions about it, by cause."""
 
     hostile: bool

@@ -17,7 +17,7 @@ DEFAULT = "vote"
 
 @dataclass(frozen=True)
 class AdversarySize:
-    """What all scenes of a study share: the model, the samples of a node in a round, and the rounds.
+    """The sizes that all scenes of a study share: model, samples of a node in a round, and rounds.
 
     present: nodes, hostile ones included. k: components a tile, as docs/organizer.md advises for many nodes. held_out:
     samples of the final evaluation.
@@ -78,7 +78,7 @@ HOSTILE = (2, 4, 6)
 
 @dataclass(frozen=True)
 class Study:
-    """Which scenes belong to a study."""
+    """The scenes of a study."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE

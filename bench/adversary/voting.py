@@ -72,7 +72,7 @@ class VotingSwarm:
         return self._weight_max if self.judge is None else math.ceil(self._weight_max * self.judge.weight(number))
 
     def _in_order(self, honest: dict[int, Votes], hostile: dict[int, Votes]) -> list[tuple[int, Votes]]:
-        """What arrives, in the order of arrival: at random, hostile nodes last, because they know what others sent."""
+        """Order contributions by arrival: at random, hostile nodes last, because they know what others sent."""
         order = [*self._drawn.permutation(list(honest)).tolist(), *self._drawn.permutation(list(hostile)).tolist()]
         return [(number, (honest | hostile)[number]) for number in order if not self._refused(number)]
 

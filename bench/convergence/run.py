@@ -47,7 +47,7 @@ PROGRESS_S = 2.0
 
 @dataclass(frozen=True)
 class Size:
-    """What all runs of a study share.
+    """The sizes that all runs of a study share.
 
     text: see `bench.convergence.text`. samples: of all nodes in a local step. held_out: samples of the final
     evaluation.

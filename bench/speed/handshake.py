@@ -1,4 +1,4 @@
-"""What TLS costs when a node connects, beside the same in plain text: time and bytes until the first answer.
+"""Measures TLS when a node connects, beside the same in plain text: time and bytes until the first answer.
 
 A node connects twice: once to find the way and to check the certificate, and once by gRPC. Both are in the figures.
 Loopback has no round trips to speak of; each costs its own time on a real link, and TLS needs three more of them.

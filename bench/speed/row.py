@@ -32,7 +32,7 @@ class BenchRow:
 
     @property
     def ratio(self) -> float:
-        """How many times better than the baseline: 2 means half the cost or twice the speed, below 1 is worse."""
+        """The factor over the baseline: 2 means half the cost or twice the speed, below 1 is worse."""
         first, second = (self.baseline, self.ours) if self.better == "less" else (self.ours, self.baseline)
         return first / second
 

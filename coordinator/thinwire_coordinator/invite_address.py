@@ -30,7 +30,7 @@ log = logging.getLogger("thinwire.coordinator")
 
 @dataclass(frozen=True)
 class Found:
-    """What the check found. problem: why the coordinator did not reach itself; empty if it did."""
+    """The result of the check. problem: why the coordinator did not reach itself; empty if it did."""
 
     reach: Reach
     problem: str

@@ -28,7 +28,7 @@ class CoordinatorSettings:
     bodies: str | None = None
     """Address of the bodies; None: the address of the existing run, or the state directory for a new run."""
     keep: int | None = None
-    """How many snapshots to keep; see `retention`."""
+    """Number of snapshots to keep; see `retention`."""
     address: str | None = None
     """HOST:PORT in invites; None: derived from `listen`."""
     invite_file: Path | None = None

@@ -28,7 +28,7 @@ log = logging.getLogger("thinwire.node")
 
 @dataclass(frozen=True)
 class Ready:
-    """What a session needs beside its exchange."""
+    """The needs of a session beside its exchange."""
 
     work: Work
     data: DataSource

@@ -38,13 +38,13 @@ volunteer's own network is recognized by the machine's own address."""
 
 @dataclass(frozen=True)
 class DataAddresses:
-    """What the volunteer allows. networks: beside the public internet."""
+    """The addresses that the volunteer allows. networks: beside the public internet."""
 
     schemes: frozenset[str] = frozenset(DEFAULT_SCHEMES)
     networks: tuple[IpNetwork, ...] = ()
 
     def scheme_refusal(self, scheme: str) -> str:
-        """Why an address with this scheme is not read; empty if it may be."""
+        """Return the reason not to read an address with this scheme; empty if it may be read."""
         if scheme in self.schemes or (scheme == "http" and self._allows_loopback):
             return ""
         if scheme not in SCHEMES:
@@ -52,7 +52,7 @@ class DataAddresses:
         return f"this node does not read addresses of {scheme} (--data-schemes)"
 
     def refusal(self, address: IpAddress, scheme: str, own: IpAddress | None = None) -> str:
-        """Why no connection is opened to `address`; empty if it may be.
+        """Return the reason not to connect to `address`; empty if the node may.
 
         own: the address from which this machine would open it."""
         address = _unwrapped(address)

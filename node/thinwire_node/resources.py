@@ -1,4 +1,4 @@
-"""What a contract may take of this machine: memory and disk, as the volunteer allows or as the machine has.
+"""Checks that a contract fits into this machine: memory and disk, as the volunteer allows or as the machine has.
 
 A contract is from a stranger. So its needs are computed from it and compared with the room, before anything is
 allocated or fetched: first from the sizes that it declares, before a model is built, and then with the activations of
@@ -48,7 +48,7 @@ class ResourceLimits:
 
 @dataclass(frozen=True)
 class Room:
-    """What a node may use. Each bound comes with where it is from, in words. device: of a GPU's memory, or None."""
+    """The memory and disk that a node may use, each with its origin in words. device: of a GPU's memory, or None."""
 
     memory_bytes: int
     memory_from: str
@@ -59,7 +59,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a contract takes, in bytes. activations: of one sample; 0 if it is not known."""
+    """The memory and disk that a contract takes, in bytes. activations: of one sample; 0 if it is not known."""
 
     trained: int
     frozen: int

@@ -20,5 +20,5 @@ class NodeSettings:
     options: NodeOptions
     give_up_after_s: float | None
     limits: ResourceLimits | None = None
-    """What a contract may take of this machine. None: it is not checked."""
+    """Bounds on the memory and disk that a contract takes. None: they are not checked."""
     invite: Invite | None = None

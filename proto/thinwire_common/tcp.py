@@ -31,7 +31,7 @@ TIMESTAMPS = 1
 
 
 class End(enum.Enum):
-    """Which end of a connection has the port."""
+    """The end of a connection that has the port."""
 
     OURS = "ours"
     THEIRS = "theirs"
@@ -58,7 +58,7 @@ class Connections:
         self._closed = WireCount()
 
     def __len__(self) -> int:
-        """How many connections were open at the last reading."""
+        """The number of connections that were open at the last reading."""
         return len(self._open)
 
     @property

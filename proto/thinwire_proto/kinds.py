@@ -1,4 +1,4 @@
-"""What stands behind the kinds that a contract names: a model's task, a data source, a local rule.
+"""Registers the code of the kinds that a contract names: a model's task, a data source, a local rule.
 
 Each kind is a file that registers itself. No list names them: a registry imports every module of its home package when
 it is asked for a kind that it does not know yet. Other packages register theirs when they are imported.

@@ -12,7 +12,7 @@ from abuse.attacks.table import ATTACKS
 from abuse.swarm_under_attack import NODES, SwarmUnderAttack
 
 LONGER_MAX = 0.10
-"""How much longer rounds may be in median, as a part."""
+"""The largest delay of the median round, as a part."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Window:
 
 @dataclass
 class Measured:
-    """What one attack did. sent: as the attack tells it, for each window."""
+    """The measurement of one attack. sent: as the attack tells it, for each window."""
 
     attack: str
     bound_bytes: int
@@ -42,7 +42,7 @@ class Measured:
 
     @property
     def longer(self) -> float:
-        """How much longer the median round was under attack, as a part of the quiet one."""
+        """The delay of the median round under attack, as a part of the quiet one."""
         return median(self.attacked.rounds_s) / median(self.quiet.rounds_s) - 1
 
     @property

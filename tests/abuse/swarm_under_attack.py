@@ -63,7 +63,7 @@ class SwarmUnderAttack:
         return {node.name: node.counted for node in found[0].nodes if node.name in NODES}
 
     def sealed_at(self) -> list[float]:
-        """When each round was sealed, in Unix seconds."""
+        """The time at which each round was sealed, in Unix seconds."""
         told = self.coordinator.events("coordinator.round_sealed")
         return [datetime.fromisoformat(entry["time"]).timestamp() for entry in told]
 

@@ -1,4 +1,4 @@
-"""What is attacked: a coordinator's port, as a stranger and as a node that has joined."""
+"""The target of the attacks: a coordinator's port, as a stranger and as a node that has joined."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Target:
 
     @cached_property
     def way(self) -> Way | None:
-        """How to reach the coordinator over TLS; None if it speaks plain text."""
+        """The way to the coordinator over TLS; None if it speaks plain text."""
         host, port = split_address(self.address)
         try:
             return asyncio.run(find_way(host, port, None, public_tls=False))

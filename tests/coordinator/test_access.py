@@ -36,7 +36,7 @@ def candidate(token: bytes = TOKEN, *, address: str = "192.0.2.1", key: PublicKe
 
 
 def reason(store: AccessStore, someone: Candidate, now: float = NOW) -> DoorReason | None:
-    """Why the store refuses a candidate; None if it admits it."""
+    """Return the reason for which the store refuses a candidate; None if it admits it."""
     denied = store.admit(someone, now)
     assert denied is None or denied.text
     return denied.reason if denied else None

@@ -1,4 +1,4 @@
-"""What `thinwire-coordinator init` works out, beside the codec and a real pass, and the run file that it writes."""
+"""Tests of `thinwire-coordinator init`: its figures beside the codec and a real pass, and its run file."""
 
 from __future__ import annotations
 

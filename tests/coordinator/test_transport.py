@@ -1,4 +1,4 @@
-"""Who may connect how, and who can reach the address in invites."""
+"""Tests of the transport, and of the check whether the address in invites can be reached."""
 
 from __future__ import annotations
 

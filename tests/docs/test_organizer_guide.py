@@ -69,7 +69,7 @@ class Reader:
         self._monkeypatch = monkeypatch
         self._nodes = 0
         self.said: dict[str, str] = {}
-        """What each command of the coordinator printed."""
+        """The output of each command of the coordinator."""
         monkeypatch.chdir(swarm.folder)
 
     def type(self, role: str, line: str) -> None:

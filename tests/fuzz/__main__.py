@@ -15,7 +15,7 @@ from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import attack_coordinator
 
 PARTS = {"parsers": 0.45, "coordinator": 0.45, "node": 0.1}
-"""What is fuzzed, and its share of the time and of the inputs."""
+"""The targets, each with its share of the time and of the inputs."""
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ PROGRESS_EVERY_S = 10.0
 
 @dataclass
 class Tried:
-    """What became of the inputs of one target. memory: the largest share of its bound."""
+    """The outcomes of the inputs of one target. memory: the largest share of its bound."""
 
     read: int = 0
     refused: int = 0

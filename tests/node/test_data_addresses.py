@@ -1,4 +1,4 @@
-"""Which addresses of a contract a node opens: the public internet over https, and what the volunteer allows."""
+"""Tests which addresses of a contract a node opens: the public internet over https, and those that are allowed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NAMES = ("hf_trainer_demo", "accelerate_demo", "lightning_demo")
 
 @pytest.fixture(scope="module")
 def printed_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What each rank printed, by example."""
+    """Return the output of each rank, by example."""
     folder = tmp_path_factory.mktemp("examples")
     arguments = [f"--steps {STEPS}" + (f" --out {folder}" if name == "hf_trainer_demo" else "") for name in NAMES]
     scripts = [part for name, more in zip(NAMES, arguments, strict=True) for part in (f"{EXAMPLES}/{name}.py", more)]

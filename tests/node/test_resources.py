@@ -1,4 +1,4 @@
-"""What a contract may take of a volunteer's machine is checked before anything is allocated or fetched."""
+"""Tests that the needs of a contract are checked before anything is allocated or fetched."""
 
 from __future__ import annotations
 

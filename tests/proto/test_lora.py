@@ -49,7 +49,7 @@ def base_folder(folder: Path, dtype: torch.dtype = torch.float32, parts: int = 1
 
 
 def made(base: Path, blobs: Path, **keys: Any) -> tuple[LoraTask, Contract, BlobFolder]:
-    """What a new run has: the task, the contract and the folder of blobs."""
+    """Return the parts of a new run: the task, the contract and the folder of blobs."""
     schedule = {"learning_rate": 0.02, "warmup_steps": 1, "steps": 100}
     run = {"model": LoraSpec(base=str(base), **keys), "data": SlopesSpec(), "schedule": schedule}
     spec, paths = complete_model(RunSpec.model_validate(run).model, lambda: None)

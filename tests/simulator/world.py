@@ -79,7 +79,7 @@ class World:
         self.extractions: dict[bytes, SyntheticSent] = {}
         """The votes of each contribution, by its hash."""
         self.put_back_in_part = 0
-        """How often part of an extraction was put back. `check` updates it."""
+        """The number of times that part of an extraction was put back. `check` updates it."""
         self._wait_for = wait_for
         self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder())
         self.folder = Path(self._scratch.name) / "coordinator"

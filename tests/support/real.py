@@ -90,7 +90,7 @@ class RealSwarm:
 
     @property
     def invitation(self) -> str:
-        """What a node is started with: the invite, or the address if no coordinator has written one."""
+        """The argument that a node is started with: the invite, or the address if no coordinator has written one."""
         return f"@{self.invite_file}" if self.invite_file.exists() else self.address
 
     @property
@@ -106,7 +106,7 @@ class RealSwarm:
         return open_channel(self.address)
 
     def counted(self, name: str) -> int:
-        """How often a node was counted since the coordinator started."""
+        """Return the times that a node was counted since the coordinator started."""
         return next((node.counted for node in self.status().nodes if node.name == name), 0)
 
     def active(self) -> list[str]:

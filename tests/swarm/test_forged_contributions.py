@@ -115,7 +115,7 @@ def fingerprint_without_attacks(folder: Path, initial: Path, steps: int) -> tupl
 
 
 Attack = tuple[Contributor, pb.Announcement, bytes, bytes, int]
-"""Who sends it, the round as this node was told of it, the payload, the signature, and the samples that are claimed."""
+"""The sender, the round as this node was told of it, the payload, the signature, and the samples that are claimed."""
 
 
 def attacks(

@@ -1,1 +1,1 @@
-"""Who may join: proofs of identity, invites, sessions and bans. Knows nothing of gRPC."""
+"""Decides who may join: proofs of identity, invites, sessions and bans. Knows nothing of gRPC."""

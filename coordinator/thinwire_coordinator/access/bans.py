@@ -1,4 +1,4 @@
-"""The rules of bans: whether one holds, and what the banned node is told."""
+"""The rules of bans: whether one holds, and the refusal that the banned node receives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from thinwire_common.units import human_seconds
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 
 ORGANIZER, COORDINATOR = "organizer", "coordinator"
-"""Who decided."""
+"""The authors of a decision."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Ban:
         return self.until is None or now < self.until
 
     def denied(self, now: float) -> Denied:
-        """What the node is told while the ban holds."""
+        """The refusal that the node receives while the ban holds."""
         left = "until the organizer lifts it" if self.until is None else f"for {human_seconds(self.until - now)} more"
         why = f": {self.reason}" if self.reason else ""
         return Denied(DoorReason.BANNED, f"this node is banned {left}{why}")

@@ -1,4 +1,4 @@
-"""How much may arrive at the coordinator, derived from the number of nodes that the contract admits.
+"""Bounds of all that may arrive at the coordinator, derived from the number of nodes that the contract admits.
 
 Honest nodes may all be behind one address (a university, a cloud, a proxy), so the room of one address is that of a
 full swarm. What tells an attacker apart is failure: few joins of an honest address fail, so those have a small budget.

@@ -1,4 +1,4 @@
-"""Who calls: the address that limits apply to, and the session if the call has one."""
+"""The caller of a call: the address that limits apply to, and the session if there is one."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class InviteRecord:
 
 
 def why_not(invite: InviteRecord, from_address: int, now: float) -> Denied | None:
-    """Why an invite does not admit one more node; None if it does.
+    """Return the reason why an invite does not admit one more node, or None if it does.
 
     from_address: nodes that the same address enrolled with it within ADDRESS_EVERY_S.
     """

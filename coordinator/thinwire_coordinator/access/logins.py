@@ -19,7 +19,7 @@ TOKEN_BYTES = 32
 
 
 class Logins:
-    """Who is logged in. A token is kept as its SHA-256, like all secrets of others."""
+    """The logins that have not ended. A token is kept as its SHA-256, like all secrets of others."""
 
     def __init__(self, secret: OrganizerSecret) -> None:
         self._secret = secret
@@ -27,7 +27,7 @@ class Logins:
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_s(self, address: str, now: float) -> float:
-        """How long an address has to wait before its next attempt."""
+        """The seconds that an address has to wait before its next attempt."""
         failed = self._failed.get(address)
         if failed is None or len(failed) < ATTEMPTS_MAX:
             return 0.0

@@ -54,7 +54,7 @@ class NodeTable:
         return [node for (node,) in self._db.execute("SELECT node FROM nodes WHERE invite = ?", invite)]
 
     def enrolled_from(self, invite: int, network: str, since: float) -> int:
-        """How many nodes of a network enrolled with an invite since a time."""
+        """Count the nodes of a network that enrolled with an invite since a time."""
         query = "SELECT count(*) FROM nodes WHERE invite = ? AND enrolled_from = ? AND enrolled > ?"
         return int(self._db.execute(query, invite, network, since)[0][0])
 

@@ -25,7 +25,7 @@ class OpenCalls:
         return self._of_strangers
 
     def too_many(self, caller: Caller) -> str:
-        """Why a caller may not open another call now; empty if it may."""
+        """Return the reason why a caller may not open another call now; empty if it may."""
         if caller.node_id is not None:
             full = self._by_node[caller.node_id] >= CALLS_A_SESSION
             return f"this session has {CALLS_A_SESSION} open calls, which is the limit" if full else ""

@@ -1,4 +1,4 @@
-"""The organizer's secret: a file that only the organizer can read. Whoever has it, is the organizer.
+"""The organizer's secret: a file that only the organizer can read. A client with the secret acts as the organizer.
 
 It logs in to the panel of the page. The file is made at the first start; to change the secret, delete it and start the
 coordinator again, which ends all logins too.

@@ -1,4 +1,4 @@
-"""The port to whoever decides which identities may join."""
+"""The port to the part that decides which identities may join."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PRIVATE = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.1
 
 
 class Reach(enum.Enum):
-    """Who can reach an address."""
+    """The hosts that can reach an address."""
 
     MACHINE = "this machine alone"
     LINK = "the machines on the same cable or Wi-Fi alone"
@@ -29,7 +29,7 @@ class Reach(enum.Enum):
 
 
 def classify(addresses: Sequence[str]) -> Reach:
-    """Who can reach a host with these IP addresses: the best of them counts. None at all: the name is not known."""
+    """Say who can reach a host with these IP addresses; the best of them counts. None at all: the name is not known."""
     order = list(Reach)[:-1]
     return max((_reach(address) for address in addresses), key=order.index, default=Reach.NOBODY)
 
@@ -48,7 +48,7 @@ def _reach(text: str) -> Reach:
 
 
 def advice(reach: Reach, address: str, port: int, *, reached: bool) -> list[str]:
-    """What to do so that others can join, a line for each way; empty if there is nothing to do.
+    """Advise on ways for others to join, a line for each; empty if there is nothing to do.
 
     address: HOST:PORT in invites. port: on which this coordinator listens. reached: whether it reached itself there.
     """

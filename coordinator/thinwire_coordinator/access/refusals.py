@@ -1,4 +1,4 @@
-"""Why a call is refused before it reaches the swarm."""
+"""The refusals of calls before they reach the swarm, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator that runs tells the organizer's commands, which may run while it does not."""
+"""Settings in access.sqlite that a coordinator leaves for the organizer's commands, which may run without it."""
 
 from __future__ import annotations
 

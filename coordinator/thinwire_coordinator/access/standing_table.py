@@ -1,4 +1,4 @@
-"""What the coordinator's trust in each node is made of, in access.sqlite, as JSON that `trust.standing` reads."""
+"""The standings of nodes in access.sqlite, as JSON that `trust.standing` reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StandingTable:
         return {}
 
     def suspected(self) -> dict[str, str]:
-        """Why votes are not merged, in words, of each node where that is so."""
+        """The nodes whose votes are not merged, each with the reason in words."""
         reasons = {node: plain.get("suspected") or {} for node, plain in self.all().items() if isinstance(plain, dict)}
         return {node: "; ".join(map(str, why.values())) for node, why in reasons.items() if why}
 

@@ -16,7 +16,7 @@ from thinwire_coordinator.access.settings_table import SettingsTable
 from thinwire_coordinator.access.standing_table import StandingTable
 
 SEEN_EVERY_S = 60.0
-"""How often a node that joins again and again is recorded."""
+"""The interval between records of a node that joins again and again."""
 NO_INVITE = 0
 """The number in place of an invite's for nodes that came without one."""
 

@@ -1,4 +1,4 @@
-"""How nodes and browsers reach the coordinator: with which certificate, or in plain text and then only from where."""
+"""The transport of nodes and browsers: TLS with a certificate, or plain text from this machine or a proxy only."""
 
 from __future__ import annotations
 

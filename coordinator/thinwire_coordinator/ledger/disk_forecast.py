@@ -87,7 +87,7 @@ class Need:
 
     @property
     def short_bytes(self) -> int:
-        """How many bytes are lacking; 0 or less if the run fits."""
+        """The bytes that are lacking; 0 or less if the run fits."""
         return self.total_bytes - self.there_bytes - self.free_bytes
 
 

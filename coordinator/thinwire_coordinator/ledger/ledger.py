@@ -163,7 +163,7 @@ class Ledger:
 
     @property
     def step(self) -> int:
-        """How many updates are sealed."""
+        """The number of sealed updates."""
         return int(self._execute("SELECT count(*) FROM rows").fetchone()[0])
 
     def leases(self) -> Leases:
@@ -225,7 +225,7 @@ class Ledger:
         return [(step, body_bytes, _samples_by_node(step, packed)) for step, body_bytes, packed in found]
 
     def counted_of(self, contributions: Iterable[bytes]) -> int:
-        """How many of these contributions are in an update."""
+        """Count those of these contributions that are in an update."""
         return sum(self.step_of_contribution(contribution) is not None for contribution in contributions)
 
     def step_of_contribution(self, contribution: bytes) -> int | None:

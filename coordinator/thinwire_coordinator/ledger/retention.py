@@ -30,7 +30,7 @@ from thinwire_proto.errors import LedgerError, ReplicaError
 log = logging.getLogger("thinwire.coordinator")
 
 SNAPSHOTS_KEPT = 3
-"""How many of the newest snapshots are kept without `keep`: one to serve, and two older ones in case it is damaged."""
+"""Newest snapshots that are kept without `keep`: one to serve, and two older ones in case it is damaged."""
 
 
 class NotKept(LedgerError):

@@ -53,7 +53,7 @@ class RoundDriver:
 
     @property
     def step(self) -> int:
-        """How many updates are sealed."""
+        """The number of sealed updates."""
         return self._machine.step
 
     @property
@@ -63,12 +63,12 @@ class RoundDriver:
 
     @property
     def missing_nodes(self) -> int:
-        """How many more active nodes a round needs to open."""
+        """The number of active nodes that a round still needs to open."""
         return self._machine.missing_nodes
 
     @property
     def awaited(self) -> int:
-        """How many active nodes the open round still waits for."""
+        """The number of active nodes that the open round still waits for."""
         return self._machine.awaited
 
     # events

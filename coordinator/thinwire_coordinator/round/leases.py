@@ -116,7 +116,7 @@ class Leases:
             held.reserved.append(self._next(0))
 
     def reported_samples(self, node: str, trained_through: int | None) -> int:
-        """How many granted positions this mark would report; 0 if the mark is not in the node's lease."""
+        """Count the granted positions that this mark would report; 0 if the mark is not in the node's lease."""
         held = self._held.get(node)
         before, _ = _split(held.granted, trained_through) if held else ([], [])
         return count(before)

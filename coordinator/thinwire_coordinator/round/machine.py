@@ -115,7 +115,7 @@ class RoundMachine:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `tick`, if no other event comes first; None if there is nothing to wait for."""
+        """The time to call `tick`, if no other event comes first; None if there is nothing to wait for."""
         if self.phase is Phase.OPEN and self.round:
             return self.round.deadline
         return self._not_before if self.phase is Phase.WAITING and self._enough() else None
@@ -126,12 +126,12 @@ class RoundMachine:
 
     @property
     def missing_nodes(self) -> int:
-        """How many more active nodes a round needs to open."""
+        """The number of active nodes that a round still needs to open."""
         return max(0, max(self._spec.min_contributions, self._wait_for) - len(self._active))
 
     @property
     def awaited(self) -> int:
-        """How many active nodes the open round still waits for; 0 if none is open."""
+        """The number of active nodes that the open round still waits for; 0 if none is open."""
         return len(self.round.awaited & self._active.keys()) if self.round and self.phase is Phase.OPEN else 0
 
     def attend(self, node: str, now: float) -> list[Action]:

@@ -160,7 +160,7 @@ class Measurement:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due next; None if no answer is awaited."""
+        """The time at which `tick` is due next; None if no answer is awaited."""
         return min((at for progress in self._progress.values() for at in progress.open.values()), default=None)
 
     @property
@@ -181,7 +181,7 @@ class Measurement:
     # events
 
     def why_refused(self, node: str, part: Part, loss: float) -> str:
-        """Why a node's answer is refused, in words; empty if it is not."""
+        """Return the reason for which a node's answer is refused, in words; empty if it is not."""
         if part not in self._open_to.get(node, set()):
             return f"{_in_words(part)} is not assigned to this session, or was given to another node meanwhile"
         if not math.isfinite(loss) or abs(loss) > LOSS_MAX:

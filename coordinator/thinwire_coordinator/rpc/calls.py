@@ -1,4 +1,4 @@
-"""What gRPC knows about a call: the session's secret, the caller's address; and the refusal that it sends back."""
+"""Reads the session's secret and the caller's address from a gRPC call, and refuses it in gRPC's words."""
 
 from __future__ import annotations
 

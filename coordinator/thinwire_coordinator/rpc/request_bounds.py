@@ -15,7 +15,7 @@ HEADER_BYTES_MAX = 4 << 10
 SMALL_BYTES_MAX = 4 << 10
 """A request of a few numbers, hashes and short names."""
 KEPT_BYTES_MAX = 128 << 10
-"""What a joining node says beside its contract: among it 32 bytes for each contribution that it sent since it saved."""
+"""Bytes of a Join beside the contract, among them 32 for each contribution that the node sent since it saved."""
 REQUEST_BYTES_MAX = PART_BYTES_MAX + KEPT_BYTES_MAX
 """Of the whole port: a part of a contribution, or a contract of up to PART_BYTES_MAX."""
 NAME_BYTES_MAX = 1 << 10
@@ -32,7 +32,7 @@ def is_for_strangers(method: str) -> bool:
 
 
 def join_too_large(request: JoinRequest) -> str:
-    """Why a Join is refused before its fields are used; empty if they are within their bounds."""
+    """Return the reason to refuse a Join before its fields are used; empty if they are within their bounds."""
     if len(request.name.encode()) > NAME_BYTES_MAX:
         return f"a node's name has at most {NAME_BYTES_MAX} bytes"
     if request.ByteSize() - len(request.contract) > KEPT_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""What gRPC itself bounds on the coordinator's port, before any of our code runs."""
+"""Options of the gRPC server: the bounds that gRPC itself enforces, before any of our code runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from thinwire_proto.wire.reasons import Reason
 log = logging.getLogger("thinwire.coordinator")
 
 UNMERGED_MAX = 2
-"""How many contributions may be decoded and not yet merged.
+"""Contributions that may be decoded and not yet merged.
 
 Two keep the merge thread busy. More would only take memory: a decoded contribution is several times the size of its
 payload.

@@ -129,7 +129,7 @@ class Observer:
         return self.trust.weight(node)
 
     def why_not_merged(self, node: str) -> str:
-        """Why the votes of a node are not merged, in words."""
+        """Return the reason for which the votes of a node are not merged, in words."""
         why = self.trust.of(node).why
         if why:
             return f"your votes are not merged at present: {why}; they are still observed, so that this can end"
@@ -153,7 +153,7 @@ class Observer:
         return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())
 
     def ballot(self, node: str, votes: Votes, merged: bool) -> Ballot:
-        """What will be compared of a contribution. Any thread may call this."""
+        """Take the votes of a contribution that will be compared. Any thread may call this."""
         notes = self._notes
         found = self._secret.sampled(votes.components, votes.positive, notes.share if notes else 1.0)
         return Ballot(node, *found, merged, digest_of(*found))

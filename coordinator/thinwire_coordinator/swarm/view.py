@@ -76,17 +76,17 @@ class SwarmView:
 
     @property
     def step(self) -> int:
-        """How many updates are sealed."""
+        """The number of sealed updates."""
         return self._feed.step
 
     @property
     def steps(self) -> int:
-        """How many updates the whole run has."""
+        """The number of updates of the whole run."""
         return self.contract.schedule.steps
 
     @property
     def sealed_at(self) -> float:
-        """When the newest step was sealed, on the coordinator's clock; before the first one, when the process began."""
+        """The time of the newest sealed step on the coordinator's clock; before the first one, of its start."""
         return self._registry.sealed_at
 
     @property
@@ -119,12 +119,12 @@ class SwarmView:
 
     @property
     def active(self) -> int:
-        """How many nodes take part now."""
+        """The number of nodes that take part now."""
         return sum(member.active for member in self.members.values())
 
     @property
     def watcher_failures(self) -> int:
-        """How many exceptions the swarm's watchers raised."""
+        """The number of exceptions that the swarm's watchers raised."""
         return self._registry.events.failures
 
     @property

@@ -102,7 +102,7 @@ class Workers:
         return self._workers[WORKER_OF[job]].submit(work, *arguments)
 
     def depths(self) -> dict[str, int]:
-        """How many jobs wait or run, by worker."""
+        """The number of jobs that wait or run, by worker."""
         return {name: worker.depth for name, worker in self._workers.items()}
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class Comparer:
         self._earlier = EarlierVotes(secret)
 
     def compare(self, ballots: Sequence[Ballot], weight: Callable[[str], float]) -> tuple[Shown, ...]:
-        """What the votes of a round show. ballots: one of each node, in the order of their arrival. weight: the trust
+        """Compare the votes of a round. ballots: one of each node, in the order of their arrival. weight: the trust
         in a node."""
         size = np.array([len(ballot) for ballot in ballots])
         enough = len(ballots) >= NODES_MIN

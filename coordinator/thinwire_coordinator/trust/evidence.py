@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Cause(Enum):
-    """What a node is suspected of. `sequential` has the tests. Values are labels of events."""
+    """The causes of suspicion. `sequential` has the tests. Values are labels of events."""
 
     AGAINST = "against"
     """Its votes contradict those of the rest."""
@@ -34,7 +34,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Shown:
-    """What the votes of one contribution show.
+    """The evidence from the votes of one contribution.
 
     agreement: z, how far the votes agree with those of the rest, in standard deviations of random votes; None if it
     cannot be said. copy_of: the node whose votes these are; empty if it is nobody's. repeats: whether they are the
@@ -76,7 +76,7 @@ class RoundEvidence:
 
 
 class Verdict(Enum):
-    """What a decision does. Values are labels of metrics and events."""
+    """The effect of a decision. Values are labels of metrics and events."""
 
     SUSPECTED = "suspected"
     """The node's votes are not merged from now on, but still observed."""

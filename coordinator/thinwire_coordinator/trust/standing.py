@@ -1,4 +1,4 @@
-"""What is known about one node: the evidence so far, its suspicions and bans, and the weight that it has earned."""
+"""The standing of one node: the evidence so far, its suspicions and bans, and the weight that it has earned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Standing:
     bans: int = 0
     banned_until: float = -math.inf
     pardoned: int = 0
-    """How often the organizer has overruled a decision about this node."""
+    """Decisions about this node that the organizer has overruled."""
     seen: int = 0
 
     def add(self, cause: Cause, step: float) -> None:
@@ -92,11 +92,11 @@ class Standing:
 
     @property
     def why(self) -> str:
-        """Why its votes are not merged, in words; empty if they are."""
+        """The reason for which its votes are not merged, in words; empty if they are."""
         return "; ".join(self.suspected.values())
 
     def plain(self) -> dict[str, Any]:
-        """What is kept over a restart, as numbers and strings."""
+        """Return the values that are kept over a restart, as numbers and strings."""
         return {
             "counted": self.counted,
             "evidence": {cause.value: round(value, 3) for cause, value in self.evidence.items()},

@@ -69,7 +69,7 @@ class Trust:
     # the past of a node
 
     def of(self, node: str) -> Standing:
-        """What is known about a node. Somebody who was never seen is a newcomer."""
+        """Return the standing of a node. A node that was never seen is a newcomer."""
         found = self._standings.get(node)
         if found is None:
             found = self._standings[node] = Standing(node, seen=self._round, founder=not self._settled)

@@ -6,7 +6,7 @@ from thinwire_coordinator.trust.evidence import Cause, RoundEvidence, Shown
 
 
 def because(cause: Cause, node: str, evidence: RoundEvidence, median: float) -> str:
-    """Why a node is suspected, with the figures of the newest round."""
+    """Explain why a node is suspected, with the figures of the newest round."""
     shown = next((one for one in evidence.shown if one.node == node), Shown(node))
     agreement = f"z = {shown.agreement:.1f} in round {evidence.round}" if shown.agreement is not None else "over rounds"
     audit = next((f", z = {one.z:.1f} in round {evidence.round}" for one in evidence.audits if one.node == node), "")

@@ -65,10 +65,10 @@ class NodeWish(Wish):
 
 
 class Panel(Protocol):
-    """What the organizer may list and change; `panel.AccessPanel` is it. All methods raise ThinwireError."""
+    """The interface of the organizer's panel; `panel.AccessPanel` implements it. All methods raise ThinwireError."""
 
     def standings(self) -> Any:
-        """What `state` needs of the swarm. On the event loop, like `pardon`; the others may run on any thread."""
+        """Return the standings for `state`. On the event loop, like `pardon`; the others may run on any thread."""
 
     def pardon(self, node: str) -> dict[str, Any]: ...
 

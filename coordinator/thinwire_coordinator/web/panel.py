@@ -1,4 +1,4 @@
-"""What the organizer's panel lists and changes: invites, nodes and bans of the access store."""
+"""Lists and changes invites, nodes and bans of the access store for the organizer's panel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True)
 class Standing:
-    """What the coordinator makes of a node now. trust: 0 to 1; a contribution weighs so much of its samples' weight."""
+    """The coordinator's trust in a node. trust: 0 to 1; a contribution weighs so much of its samples' weight."""
 
     active: bool
     trust: float | None = None

@@ -89,7 +89,7 @@ def _has_tf32(device: torch.device) -> bool:
 
 
 def disagreement(compressor: FusedCompressor, spec: DemoSpec, device: torch.device) -> str:
-    """How the kernel's result differs from plain torch, in words; "" if it does not."""
+    """Compare the kernel's result with plain torch. Returns the difference in words; "" if there is none."""
     for k in TESTED_K:
         wrong = _selection_differs(compressor, spec, device, hard_tiles(), k)
         if wrong:

@@ -78,7 +78,7 @@ class Evaluation:
 
     @property
     def samples_ready(self) -> int:
-        """How many samples of the next part can be measured now."""
+        """The number of samples of the next part that can be measured now."""
         part = self._next()
         return len(self._parts[part].samples) - self._parts[part].measured if part is not None else 0
 

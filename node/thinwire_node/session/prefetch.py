@@ -58,7 +58,7 @@ class Prefetch:
             self._look.set()
 
     def trainable(self, lease: Lease, samples: int) -> int:
-        """How many positions from the head of the lease on have their data here; at most `samples`."""
+        """Count the positions from the head of the lease on that have their data here; at most `samples`."""
         head = lease.head(samples)
         found = sum(len(run) for run in head)
         if not self._needs_blobs or self._have(head):

@@ -1,4 +1,4 @@
-"""What a node keeps of its invite, in `enrolment.json` of its state directory, so that a later start needs none."""
+"""Keeps the invite in `enrolment.json` of the state directory, so that a later start needs none."""
 
 from __future__ import annotations
 

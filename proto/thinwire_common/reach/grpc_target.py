@@ -10,7 +10,7 @@ NO_PROXY: Options = (("grpc.enable_http_proxy", 0),)
 
 
 def grpc_target(way: Way, address: str, *, public_tls: bool) -> tuple[str, Options]:
-    """What gRPC connects to, and the options that go with it. address: HOST:PORT, as the invite has it."""
+    """The target that gRPC connects to, and the options that go with it. address: HOST:PORT, as the invite has it."""
     expected: Options = (("grpc.ssl_target_name_override", way.name),)
     if public_tls:
         expected += (("grpc.default_authority", address),)  # a proxy in front may serve many hosts

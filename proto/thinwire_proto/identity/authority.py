@@ -1,4 +1,4 @@
-"""How a TLS certificate proves that it is the coordinator's own.
+"""Checks that a TLS certificate is the coordinator's own.
 
 The problem: an invite has room for one fingerprint, that of the coordinator's ed25519 key, but browsers, Prometheus and
 gRPC speak TLS with ECDSA certificates, which expire. To put the fingerprint of a certificate into the invite would end
@@ -40,7 +40,7 @@ MALFORMED = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What the package cryptography raises for a certificate that it cannot read."""
+"""The errors that the package cryptography raises for a certificate that it cannot read."""
 _HEAD_BYTES = KEY_BYTES + SIGNATURE_BYTES
 IN_BETWEEN = "another coordinator than the invite names answered, or somebody is in between"
 

@@ -31,7 +31,7 @@ LONG_S = 0.1
 
 @dataclass
 class Place:
-    """Where the coordinator listens. token: of an invite. context: for TLS; None: plain text."""
+    """The place where the coordinator listens. token: of an invite. context: for TLS; None: plain text."""
 
     host: str
     port: int
@@ -157,7 +157,7 @@ class Attack:
 
 
 def _label(call: Call, answer: Answer) -> str:
-    """What an answer is counted under: the call, and the reason in a receipt."""
+    """Return the label under which an answer is counted: the call, and the reason in a receipt."""
     received = messages_in(answer.data) if call.label == "Contribute" and answer.status == OK else []
     if not received:
         return call.label

@@ -27,7 +27,7 @@ class Answer:
     status: int | None
     text: str = ""
     data: bytes = b""
-    """What was answered, as gRPC's length-prefixed messages; its beginning."""
+    """The beginning of the answer, as gRPC's length-prefixed messages."""
 
 
 @dataclass

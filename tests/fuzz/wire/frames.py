@@ -43,7 +43,7 @@ def settings(*pairs: tuple[int, int]) -> bytes:
 
 
 def greeting() -> bytes:
-    """What a client sends first: it wants no header table. Of each stream, it reads slowly what is long."""
+    """Return the first frames of a client: it wants no header table. Of each stream, it reads slowly what is long."""
     wanted = settings((HEADER_TABLE_SIZE, 0))
     return PREFACE + wanted + window_update(0, WINDOW - 65535)
 

@@ -40,7 +40,7 @@ LYING = {
     **{"Attend": 10, "Updates": 2, "Snapshot": 2, "Contribute": 2, "AskReceipt": 1},
     **{"Hello": 1, "Join": 1, "Corpus": 1, "Probe": 1, "Evaluated": 1},
 }
-"""Which call is answered badly in a session, and how often; only from Attend on are there many messages in one."""
+"""The call that is answered badly in a session, and how often; only from Attend on are there many messages in one."""
 BUG = re.compile(r"this is a bug|Traceback \(most recent")
 NODE_RSS_BYTES_MAX = 2 << 30
 

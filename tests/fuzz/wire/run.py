@@ -23,10 +23,10 @@ from thinwire_proto.wire import service_pb2 as pb
 HONEST = 3
 WARM_UP_INPUTS = 2000
 GROWTH_BYTES_MAX = 128 << 20
-"""How much larger the coordinator's memory may be after the run than after the first inputs."""
+"""The largest growth of the coordinator's memory from after the first inputs to the end of the run."""
 FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE, pb.Receipt.REASON_SUSPECTED})
-"""What may become of an honest contribution: there are too few for an update, a busy round may be over, and the votes
-of a newcomer may have no weight yet."""
+"""The outcomes that an honest contribution may have: there are too few for an update, a busy round may be over, and the
+votes of a newcomer may have no weight yet."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a stranger can send beside gRPC calls: broken frames, garbage, TLS that ends early, HTTP requests."""
+"""Sends what a stranger can beside gRPC calls: broken frames, garbage, TLS that ends early, HTTP requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fuzz.wire import frames
 from fuzz.wire.calls import headers_of, prefixed
 
 SILENT_S = 0.05
-"""How long an answer is awaited."""
+"""The longest wait for an answer."""
 READ_BYTES = 1 << 16
 CLIENT_HELLO = bytes.fromhex(
     "1603010075010000710303000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f0000021301"
