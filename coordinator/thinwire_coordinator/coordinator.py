@@ -20,7 +20,6 @@ from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.capacity import check_memory
 from thinwire_coordinator.evaluation import nodes_evaluate
 from thinwire_coordinator.invite_address import publish_address, tell_proxy
-from thinwire_coordinator.kept_trust import KeptTrust
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
 from thinwire_coordinator.monitoring import Monitoring
@@ -36,6 +35,7 @@ from thinwire_coordinator.swarm.events import Event
 from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
 from thinwire_proto.errors import MEND_DISK, Damaged, LedgerError, LocalError, ThinwireError
@@ -136,7 +136,7 @@ class Coordinator:
     def _assemble(self, state: RunState, run: ReplayedRun, access: AccessStore) -> Swarm:
         settings = self._settings
         auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
-        trust = TrustSettings(KeptTrust(access, self._workers), auditor, max(1, settings.audit_every))
+        trust = TrustSettings(AccessTrustStore(access, self._workers), auditor, max(1, settings.audit_every))
         source = UpdateSource(encode_update_parts)
         swarm = assemble(state, run.replica, self._workers, source, settings.wait_for, trust=trust)
         swarm.events.watchers += self._watchers

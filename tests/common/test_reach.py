@@ -15,8 +15,8 @@ import pytest
 import uvloop
 
 from support.connect_proxy import ConnectProxy, proxy_at
-from thinwire_common.reach.addresses import connect_first, interleave
 from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.happy_eyeballs import connect_first, interleave
 from thinwire_common.reach.preflight import Way, find_way
 from thinwire_common.reach.proxy import proxy_for
 from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf

@@ -6,8 +6,8 @@ it asks whether the call may begin at all (`access.admission_rules`), bounds how
 how large it may be, and bounds how long the peer may take to accept each answer.
 
 Without a session, only a few calls may begin, and a caller that sends nothing gives its place to the next one. A peer
-that does not accept an answer in time gets its connection ended (`hang_up`), because the end of the call would wait
-behind the answer. A refused call is answered after a pause, so that whoever ignores refusals is slow.
+that does not accept an answer in time gets its connection ended (`connection_shutdown`), because the end of the call
+would wait behind the answer. A refused call is answered after a pause, so that whoever ignores refusals is slow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thinwire_coordinator.access.bounds import REFUSALS_WAITING_MAX
 from thinwire_coordinator.access.callers import Caller, network_of
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.rpc.calls import NO_SESSION, CallRefused, deny, peer_of, session_of
-from thinwire_coordinator.rpc.hang_up import hang_up
+from thinwire_coordinator.rpc.connection_shutdown import shut_down_connection
 from thinwire_coordinator.rpc.request_bounds import is_for_strangers, request_bytes_max
 from thinwire_coordinator.rpc.silent_calls import Silence, SilentCalls
 from thinwire_proto import limits
@@ -203,7 +203,7 @@ class _GuardedCall:
                 await self._context.write(data)
         except asyncio.TimeoutError:
             log.debug("a peer has accepted nothing for %g s; its connection is ended", self._patience.accept_s)
-            hang_up(self._context.peer())
+            shut_down_connection(self._context.peer())
             raise asyncio.CancelledError from None
 
     def __getattr__(self, name: str) -> Any:

@@ -16,10 +16,10 @@ from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.rpc.calls import peer_behind
 from thinwire_coordinator.rpc.guard import Guard
+from thinwire_coordinator.rpc.path_safe_server import path_safe_server
 from thinwire_coordinator.rpc.secure_port import PlainPeers, credentials
 from thinwire_coordinator.rpc.server_options import server_options
 from thinwire_coordinator.rpc.service import Service, add_service
-from thinwire_coordinator.rpc.tough_server import tough_server
 from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.events import CallDenied
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -47,7 +47,7 @@ class Server:
         peer = partial(peer_behind, transport)
         guard = Guard(rules, node_of, lambda: swarm.view.now, told, peer=peer)
         counting = CountMessages(swarm.view.counts.traffic)
-        self._server = tough_server(
+        self._server = path_safe_server(
             options=server_options(bounds),
             maximum_concurrent_rpcs=bounds.calls_max,
             interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something

@@ -43,7 +43,7 @@ from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.refusal_log import RefusalLog
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
-from thinwire_coordinator.trust.groups import group_of
+from thinwire_coordinator.trust.address_groups import group_of
 from thinwire_proto.clean_text import clean_name
 from thinwire_proto.contract import differences, parse_contract
 from thinwire_proto.errors import ContractError, LedgerError

@@ -117,7 +117,7 @@ class Observer:
     # a node
 
     def joined(self, node: str, group: str) -> None:
-        """A node joins. group: of its address; see `trust.groups`."""
+        """A node joins. group: of its address; see `trust.address_groups`."""
         self.trust.arrived(node, group, self._wall())
 
     def pardon(self, node: str) -> None:

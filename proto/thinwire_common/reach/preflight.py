@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from thinwire_common.reach.addresses import connect_first
 from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.happy_eyeballs import connect_first
 from thinwire_common.reach.proxy import Proxy, pass_through, proxy_for
 from thinwire_proto import limits
 from thinwire_proto.identity.authority import SERVER_NAME, Untrusted, check_certificate

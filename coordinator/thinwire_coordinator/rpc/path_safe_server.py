@@ -20,18 +20,18 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
-from thinwire_coordinator.rpc.quiet import log_no_peers
+from thinwire_coordinator.rpc.log_filter import filter_peer_errors
 
 UNREGISTERED: Final = "an unregistered method"
 
 
-def tough_server(
+def path_safe_server(
     options: Sequence[tuple[str, Any]] = (),
     maximum_concurrent_rpcs: int | None = None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
     """`grpc.aio.server`, without handlers for methods that are not registered."""
-    log_no_peers()
+    filter_peer_errors()
     return cast(grpc.aio.Server, _Server(options, maximum_concurrent_rpcs, interceptors))
 
 

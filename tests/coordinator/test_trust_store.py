@@ -13,10 +13,10 @@ import pytest
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.access.store import AccessStore
-from thinwire_coordinator.kept_trust import KeptTrust
 from thinwire_coordinator.swarm.workers import Job, Workers
 from thinwire_coordinator.trust.evidence import Cause, Decision, Verdict
 from thinwire_coordinator.trust.standing import Standing
+from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_proto.identity.keys import SecretKey
 
 NOW = 1_790_000_000.0
@@ -40,7 +40,7 @@ async def test_standings_and_bans_outlive_the_process(tmp_path: Path, workers: W
     key = SecretKey().public
     node = key.node_id
     with closing(AccessStore(tmp_path, needs_invite=False)) as access:
-        kept = KeptTrust(access, workers, lambda: NOW)
+        kept = AccessTrustStore(access, workers, lambda: NOW)
         assert list(kept.load()) == []
         suspected = Decision(node, 3, Verdict.SUSPECTED, Cause.NOISE, "its votes agree with nobody")
         banned = dataclasses.replace(suspected, verdict=Verdict.BANNED, until=NOW + 30)
@@ -48,7 +48,9 @@ async def test_standings_and_bans_outlive_the_process(tmp_path: Path, workers: W
         kept.save([some_standing(node)], [banned])
         await workers.submit(Job.WRITE_TRUST, lambda: None)  # the ones before are written then
     with closing(AccessStore(tmp_path, needs_invite=False)) as access:
-        assert [standing.plain() for standing in KeptTrust(access, workers).load()] == [some_standing(node).plain()]
+        assert [standing.plain() for standing in AccessTrustStore(access, workers).load()] == [
+            some_standing(node).plain()
+        ]
         assert [(found.what, found.by) for found in access.bans.decisions(9)] == [
             ("banned", "coordinator"),
             ("suspected", "coordinator"),
@@ -68,7 +70,7 @@ async def test_standings_are_bounded_and_damaged_ones_are_left_out(tmp_path: Pat
         access.standings.put({f"{number}": some_standing("").plain() for number in range(5)})
         access.standings.put({"3": {"counted": "many"}, "4": []})
         assert list(access.standings.all()) == ["2", "3", "4"]
-        assert [standing.node for standing in KeptTrust(access, workers).load()] == ["2"]
+        assert [standing.node for standing in AccessTrustStore(access, workers).load()] == ["2"]
 
 
 async def test_a_disk_that_fails_is_told_and_does_not_end_the_run(
@@ -77,7 +79,7 @@ async def test_a_disk_that_fails_is_told_and_does_not_end_the_run(
     access = AccessStore(tmp_path)
     access.close()
     with caplog.at_level(logging.WARNING):
-        KeptTrust(access, workers).save([some_standing("a")], [])
+        AccessTrustStore(access, workers).save([some_standing("a")], [])
         await workers.submit(Job.WRITE_TRUST, lambda: None)
     assert "cannot keep the trust in nodes" in caplog.text
 
@@ -89,5 +91,5 @@ async def test_a_suspicion_is_listed_and_forgotten_when_no_coordinator_runs(tmp_
         access.standings.pardon("a")
         access.standings.pardon("nobody")
         assert access.standings.suspected() == {}
-        (found,) = [one for one in KeptTrust(access, workers).load() if one.node == "a"]
+        (found,) = [one for one in AccessTrustStore(access, workers).load() if one.node == "a"]
         assert (found.why, found.bans, found.evidence, found.counted) == ("", 0, {}, 0)

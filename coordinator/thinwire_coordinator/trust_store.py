@@ -19,7 +19,7 @@ from thinwire_coordinator.trust.standing import Standing
 log = logging.getLogger("thinwire.coordinator")
 
 
-class KeptTrust:
+class AccessTrustStore:
     """A `trust.port.TrustStore` on access.sqlite. `save` returns at once; a worker writes."""
 
     def __init__(self, access: AccessStore, workers: Workers, wall: Callable[[], float] = time.time) -> None:

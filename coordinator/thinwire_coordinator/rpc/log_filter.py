@@ -1,4 +1,4 @@
-"""Keeps out of the log what any stranger can make gRPC say."""
+"""A filter of gRPC's log: it leaves out the lines that any stranger can cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _LeftOut(logging.Filter):
         return not record.getMessage().startswith(OF_PEERS)
 
 
-def log_no_peers() -> None:
+def filter_peer_errors() -> None:
     """Leave out the errors that gRPC logs about what the other end did. A second call changes nothing."""
     log = logging.getLogger(LOGGER)
     if not any(isinstance(one, _LeftOut) for one in log.filters):

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 FILES = "/proc/self/fd"
 
 
-def hang_up(peer: str) -> bool:
+def shut_down_connection(peer: str) -> bool:
     """Shut down the connection of a peer, as gRPC names it (`ipv4:192.0.2.1:5000`). Return whether it was found."""
     _, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")

@@ -15,7 +15,7 @@ from fuzz.wire.calls import headers_of, prefixed
 from fuzz.wire.connection import Connection
 from fuzz.wire.frames import block
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.rpc.tough_server import tough_server
+from thinwire_coordinator.rpc.path_safe_server import path_safe_server
 from thinwire_coordinator.rpc.traffic import CountMessages
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -26,7 +26,7 @@ SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.S
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """The port of a server with gRPC's health service."""
-    server = tough_server(maximum_concurrent_rpcs=50, interceptors=[CountMessages(Traffic())])
+    server = path_safe_server(maximum_concurrent_rpcs=50, interceptors=[CountMessages(Traffic())])
     add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     found = server.add_insecure_port("127.0.0.1:0")
     await server.start()
