@@ -5,6 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# The runs of several workers, and the processes that tests start, share the cores. A second thread then makes small
+# regions of torch many times slower, because each waits at its barrier for a thread that the system has taken away.
+# Torch reads this variable when it is first imported. Tests of several threads set their number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 # Without a GPU, Triton's kernels run in numpy. Triton reads this variable only when it is first imported.
