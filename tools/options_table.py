@@ -8,6 +8,7 @@ from pathlib import Path
 from thinwire_common.options import Options, default_of, flag, metavar_of, variable
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli.options import StartOptions
+from thinwire_planner.cli.options import PlanOptions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operating.md"
 BEGIN = "<!-- options: begin; made by python -m tools.options_table -->\n"
@@ -16,6 +17,7 @@ TABLES: tuple[tuple[str, type[Options], tuple[str, ...]], ...] = (
     ("thinwire-coordinator", ServeOptions, tuple(ServeOptions.model_fields)),
     ("thinwire-coordinator status", StatusOptions, ("coordinator",)),
     ("thinwire-node", StartOptions, tuple(StartOptions.model_fields)),
+    ("thinwire plan", PlanOptions, tuple(PlanOptions.model_fields)),
 )
 
 

@@ -113,7 +113,10 @@ def test_the_page_names_the_layers_that_import_linter_holds() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = {contract["name"]: contract["layers"] for contract in contracts if contract["type"] == "layers"}
     page = (ROOT / "docs" / "architecture.md").read_text()
-    for package in ("proto/thinwire_proto", "coordinator/thinwire_coordinator", "node/thinwire_node"):
+    for package in (
+        *("proto/thinwire_proto", "coordinator/thinwire_coordinator", "node/thinwire_node"),
+        "planner/thinwire_planner",
+    ):
         (cell,) = re.findall(rf"^\| `{package}` \|.*\|([^|]*)\|$", page, re.MULTILINE)
         names = [layer.rpartition(".")[2] for layer in reversed(layers[f"{package.partition('/')[0]}: the floors"])]
         folders = [name for name in names if (ROOT / package / name).is_dir()]

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(?P<name>[A-Z_]+)` \| (?P<rule>[^|]+) \| (?P<value>[\d.]+) s \|", re.MULTILINE)
 FUNCTION_ROW = re.compile(r"^\| `([a-z_]+)` \| [^|]+ \| \|", re.MULTILINE)
 USED_ROW = re.compile(r"^\| `(?P<name>\w+)` \|.*\|(?P<files>[^|]*)\|$", re.MULTILINE)
-PACKAGES = ("proto/thinwire_common", "coordinator/thinwire_coordinator", "node/thinwire_node")
+PACKAGES = (
+    *("proto/thinwire_common", "coordinator/thinwire_coordinator", "node/thinwire_node"),
+    "planner/thinwire_planner",
+)
 FACTORS = {"R": 1.0, "R/2": 0.5, "R/4": 0.25, "R/8": 0.125}
 NOT_LIMITS = re.compile(
     r"TICK_S|BAN_S(_MAX)?|LOGIN_S|ATTEMPTS_WITHIN_S|KEPT_S|RATE_OVER_S|([A-Z]+_)?EVERY_S|BUCKETS_S|BOUNDS_S"
@@ -99,7 +102,7 @@ def own_limits(module: ast.Module) -> list[str]:
 
 
 def test_no_other_module_defines_a_time_limit() -> None:
-    paths = [path for package in ("proto", "coordinator", "node") for path in (ROOT / package).rglob("*.py")]
+    paths = [path for package in ("proto", "coordinator", "node", "planner") for path in (ROOT / package).rglob("*.py")]
     other = [path for path in paths if path.name != "limits.py" and "_pb2" not in path.name]
     assert [f"{path.name}: {found}" for path in other for found in own_limits(ast.parse(path.read_text()))] == []
 

@@ -1,0 +1,1 @@
+"""What to take, why, and where that would change."""

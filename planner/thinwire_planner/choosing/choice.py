@@ -1,0 +1,68 @@
+"""Takes the fastest method, or the plainest of those that are about as fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from thinwire_planner.methods.method import Forecast, Setting, Variant
+from thinwire_proto.errors import ConfigError
+
+TIE = 0.03
+"""Methods within this of the fastest count as equally fast: measurements repeat no better."""
+BYTES_DEAR = 1e-9
+"""Weight of bytes in the order of equally plain variants."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A variant with its forecast. to_loss_s: seconds to the wanted loss; None if no curve is known."""
+
+    variant: Variant
+    forecast: Forecast
+    to_loss_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.variant.name
+
+    @property
+    def seconds(self) -> float:
+        return self.forecast.seconds
+
+
+def predict(variants: Iterable[Variant], setting: Setting) -> list[Predicted]:
+    """The forecasts of all variants that the setting allows."""
+    found = []
+    for variant in variants:
+        try:
+            found.append(Predicted(variant, variant.forecast(setting)))
+        except ConfigError:
+            continue  # a topology that cannot join so many nodes
+    return found
+
+
+def step_s(predicted: Predicted) -> float:
+    return predicted.seconds
+
+
+def take(candidates: Sequence[Predicted], cost_s: Callable[[Predicted], float] = step_s) -> Predicted:
+    """The one to take: of those within TIE of the least cost, the one closest to an exact average.
+
+    Variants with a caution are passed over, unless there are no others.
+    """
+    sound = [one for one in candidates if not one.variant.caution] or list(candidates)
+    least = min(map(cost_s, sound))
+    equal = [one for one in sound if cost_s(one) <= least * (1 + TIE)]
+    return min(equal, key=lambda one: (one.variant.looseness + BYTES_DEAR * one.forecast.bytes_a_parameter, one.name))
+
+
+def best_of_families(
+    candidates: Sequence[Predicted], cost_s: Callable[[Predicted], float] = step_s
+) -> dict[str, Predicted]:
+    """The one to take of each family, the fastest family first."""
+    families: dict[str, list[Predicted]] = {}
+    for one in candidates:
+        families.setdefault(one.variant.family, []).append(one)
+    best = [take(members, cost_s) for members in families.values()]
+    return {one.variant.family: one for one in sorted(best, key=cost_s)}

@@ -1,0 +1,142 @@
+"""A whole plan: all forecasts, the choice, its reasons in words, and where it would change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from thinwire_planner.choosing.choice import Predicted, best_of_families, predict, take
+from thinwire_planner.choosing.gain import ALL_REDUCE, Gain, gain_of
+from thinwire_planner.choosing.thresholds import Change, changes
+from thinwire_planner.choosing.to_loss import Curve, loss_cost_s, with_times
+from thinwire_planner.methods.method import Setting, all_variants
+
+AXES = {"rate": "a rate of {:.3g} Mbit/s", "round trip": "a round trip of {:.3g} ms", "nodes": "{:.0f} nodes"}
+AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}
+OVERLAP_MOST = 0.5
+ALIKE = 0.1
+"""A star this close to the fastest gossip has its gain too."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A loss to reach. curves: by arm. tokens_a_step: of all nodes."""
+
+    loss: float
+    tokens_a_step: float
+    curves: Mapping[str, Curve]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """by_time: all forecasts, fastest first. families: the best of each. gain: over all-reduce."""
+
+    setting: Setting
+    by_time: tuple[Predicted, ...]
+    families: tuple[Predicted, ...]
+    taken: Predicted
+    gain: Gain | None
+    reasons: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+
+def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
+    """Predict, choose and explain."""
+    found = predict(all_variants(setting), setting)
+    cost_s = None
+    if goal is not None:
+        found = with_times(found, goal.curves, goal.loss, goal.tokens_a_step)
+        cost_s = loss_cost_s if any(one.to_loss_s is not None for one in found) else None
+    families = best_of_families(found)
+    taken = take(list(families.values())) if cost_s is None else take(found, cost_s)
+    gain = gain_of(taken, {one.name: one for one in found})
+    ordered = sorted(found, key=lambda one: (one.seconds, one.name))
+    return Plan(
+        setting,
+        tuple(ordered),
+        tuple(families.values()),
+        taken,
+        gain,
+        tuple(_reasons(setting, families, taken, gain, goal, by_loss=cost_s is not None)),
+        tuple(changes(setting, found)) if cost_s is None and setting.nodes > 1 else (),
+    )
+
+
+def change_in_words(change: Change) -> str:
+    """For example: "above a rate of 23 Mbit/s, take all-reduce"."""
+    where = AXES[change.axis].format(change.value / AXIS_UNITS[change.axis])
+    direction = "from" if change.axis == "nodes" else "above"
+    below = "with at most" if change.axis == "nodes" else "below"
+    return f"{direction if change.above else below} {where}, take {change.taken}"
+
+
+def _reasons(
+    setting: Setting,
+    families: Mapping[str, Predicted],
+    taken: Predicted,
+    gain: Gain | None,
+    goal: Goal | None,
+    *,
+    by_loss: bool,
+) -> list[str]:
+    reasons = []
+    if by_loss and goal is not None and taken.to_loss_s is not None:
+        reasons.append(
+            f"{taken.name} reaches a loss of {goal.loss:g} in {seconds_in_words(taken.to_loss_s)}, the least of all "
+            "methods with a curve"
+        )
+    elif goal is not None:
+        reasons.append(f"no curve reaches a loss of {goal.loss:g}, so the time of a step decides")
+    reasons.append(
+        f"{taken.name}: {seconds_in_words(taken.seconds)} a step, of which computing takes a node "
+        f"{seconds_in_words(setting.mean_s)}"
+    )
+    if gain is not None:
+        reasons.append(_gain_in_words(gain))
+    reasons += _against_the_star(setting, families, taken)
+    if not by_loss:
+        reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
+    return reasons
+
+
+def _gain_in_words(gain: Gain) -> str:
+    if gain.total <= 1:
+        return f"{ALL_REDUCE} would take {gain.total:.0%} of that time"
+    text = f"{gain.total:.2f} times as fast as {ALL_REDUCE}: {gain.exchange:.2f} times by its exchange, and "
+    text += f"{gain.overlap:.2f} times by not waiting for it"
+    return f"{text}; so most of the gain is overlap" if gain.overlap_share > OVERLAP_MOST else text
+
+
+def _against_the_star(setting: Setting, families: Mapping[str, Predicted], taken: Predicted) -> list[str]:
+    """What the comparison of star and gossip turns on: overlap, which both have, and the bytes that a line carries."""
+    star, gossip = families.get("star"), families.get("gossip")
+    if star is None or gossip is None:
+        return []
+    reasons = []
+    if abs(star.seconds / gossip.seconds - 1) <= ALIKE:
+        both = f"star ({seconds_in_words(star.seconds)}) and gossip ({seconds_in_words(gossip.seconds)})"
+        reasons.append(f"{both} are about as fast, because the star overlaps too")
+    affordable, needs = setting.affordable_bytes, _one_way(setting)
+    if affordable < gossip.forecast.bytes_a_parameter / 2:
+        reasons.append(
+            f"a line carries {affordable:.2g} bytes a parameter one way while a step is computed; {gossip.name} needs "
+            f"{gossip.forecast.bytes_a_parameter / 2:.2g}, and the star {needs:.2g}"
+            + ("" if affordable >= needs else ", which is also too much")
+        )
+    if taken.variant.family == "star" and star.forecast.bytes_a_parameter < gossip.forecast.bytes_a_parameter:
+        reasons.append(
+            f"the star sends and receives {star.forecast.bytes_a_parameter:.2g} bytes a parameter and step, and no "
+            "gossip with so few is known to converge as well"
+        )
+    return reasons
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Seconds with three digits, in ms if there are few."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def _one_way(setting: Setting) -> float:
+    return max(setting.star_up_bytes / setting.nodes, setting.star_down_bytes)

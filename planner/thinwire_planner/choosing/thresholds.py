@@ -1,0 +1,130 @@
+"""Finds where the choice would change: at which rate of the lines, round trip and number of nodes.
+
+Along each axis the setting is doubled, or halved, until another family is taken, and the place is found by bisection.
+Only the best variants at the setting itself take part, which keeps it fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from thinwire_planner.choosing.choice import Predicted, predict, take
+from thinwire_planner.methods.method import Setting, Variant
+
+DOUBLINGS = 12
+BISECTIONS = 6
+ITERATIONS = 100
+"""Of a simulation of gossip: fewer than for the figures themselves."""
+NODES_MAX = 256
+"""Largest number of nodes that is looked at: making the topologies of more takes seconds each."""
+FINALISTS = 2
+"""Variants of a family that are compared along an axis, the best of all and of each kind of overlap."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A place where another family is taken. axis: "rate", "round trip" or "nodes"; value: bits/s, seconds or a count,
+    beyond which (`above`: upwards) the choice is `taken`."""
+
+    axis: str
+    above: bool
+    value: float
+    taken: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A quantity that is varied: its value now, and the setting with another one."""
+
+    name: str
+    value: float
+    bounds: tuple[float, float]
+    at: Callable[[float], Setting]
+    step: float = 0.0
+    """Values are multiples of this; 0: any."""
+
+
+def axes(setting: Setting) -> tuple[Axis, ...]:
+    network = setting.network
+    rate = float(min(network.up_bits_s.min(), network.down_bits_s.min()))
+    rtt = max(network.typical_rtt_s, 1e-6)
+    per_host = network.per_host
+    return (
+        Axis("rate", rate, (1e3, 1e12), lambda value: setting.with_network(network.scaled(rate=value / rate))),
+        Axis("round trip", rtt, (1e-5, 5.0), lambda value: setting.with_network(network.scaled(rtt=value / rtt))),
+        Axis(
+            "nodes",
+            setting.nodes,
+            (2 * per_host, NODES_MAX),
+            lambda value: setting.with_network(network.resized(round(value))),
+            per_host,
+        ),
+    )
+
+
+def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
+    """The nearest change in both directions of each axis."""
+    setting = replace(setting, iterations_max=ITERATIONS)
+    finalists = finalists_of(candidates)
+    now = take(candidates).variant.family
+    found = []
+    for axis in axes(setting):
+        for factor in (2.0, 0.5):
+            change = _along(axis, factor, finalists, now)
+            if change is not None:
+                found.append(change)
+    return found
+
+
+def finalists_of(candidates: Sequence[Predicted]) -> list[Variant]:
+    """The best variants of each family, with and without overlap, and for each amount of bytes."""
+    groups: dict[tuple[str, bool, float], list[Predicted]] = {}
+    for one in candidates:
+        if not one.variant.caution:
+            key = (one.variant.family, one.variant.is_overlapped, one.forecast.bytes_a_parameter)
+            groups.setdefault(key, []).append(one)
+    best = sorted((take(members) for members in groups.values()), key=lambda one: one.seconds)
+    kept: dict[tuple[str, bool], list[Variant]] = {}
+    for one in best:
+        members = kept.setdefault((one.variant.family, one.variant.is_overlapped), [])
+        if len(members) < FINALISTS:
+            members.append(one.variant)
+    dense = [one.variant for one in best if one.variant.is_overlapped][-1:]
+    return list({variant.name: variant for members in (*kept.values(), dense) for variant in members}.values())
+
+
+def _along(axis: Axis, factor: float, finalists: Sequence[Variant], now: str) -> Change | None:
+    def taken(value: float) -> str:
+        return take(predict(finalists, axis.at(value))).variant.family
+
+    near = axis.value
+    for _ in range(DOUBLINGS):
+        far = _rounded(min(max(near * factor, axis.bounds[0]), axis.bounds[1]), axis.step)
+        if far == near:
+            return None
+        found = taken(far)
+        if found != now:
+            return Change(axis.name, factor > 1, *_between(axis, near, far, found, taken, now))
+        near = far
+    return None
+
+
+def _between(
+    axis: Axis, near: float, far: float, found: str, taken: Callable[[float], str], now: str
+) -> tuple[float, str]:
+    for _ in range(BISECTIONS):
+        middle = _rounded(math.sqrt(near * far), axis.step)
+        if middle in (near, far):
+            break
+        other = taken(middle)
+        if other == now:
+            near = middle
+        else:
+            far, found = middle, other
+    return far, found
+
+
+def _rounded(value: float, step: float) -> float:
+    return max(step, round(value / step) * step) if step else value

@@ -1,0 +1,45 @@
+"""The options of `thinwire plan`, from the command line or from environment variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from thinwire_common.options import Options, option
+
+
+def _counts(text: str) -> str:
+    if not all(part.strip().isdecimal() and int(part) for part in text.split(",")):
+        raise ValueError(f"{text!r} is not a list of counts such as 4,16,64")
+    return text
+
+
+class PlanOptions(Options):
+    file: Path | None = option(
+        "a TOML file with the setting (docs/planner.md); options override it", None, metavar="FILE", positional=True
+    )
+    preset: str | None = option("the model, by the name of a built-in size", None, metavar="NAME")
+    parameters: int | None = option("the model, by its number of parameters", None, metavar="N", ge=1)
+    nodes: int | None = option("how many nodes", None, metavar="N", ge=1)
+    per_host: int | None = option("nodes that share a host and its line", None, metavar="N", ge=1)
+    compute: float | None = option("mean seconds of a step of one node", None, metavar="SECONDS", gt=0)
+    variation: float | None = option("their standard deviation over their mean", None, metavar="PART", ge=0)
+    passes: int | None = option("micro-batches of a step", None, metavar="N", ge=1)
+    up: float | None = option("rate up of a host's line", None, metavar="MBIT", gt=0)
+    down: float | None = option("rate down of a host's line", None, metavar="MBIT", gt=0, shown="that of --up")
+    rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0)
+    lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
+    congestion: Literal["cubic", "reno", "bbr"] | None = option("TCP's congestion control", None, shown="cubic")
+    coordinator_up: float | None = option("rate up of a coordinator's line", None, metavar="MBIT", gt=0, shown="1000")
+    coordinator_down: float | None = option(
+        "rate down of a coordinator's line", None, metavar="MBIT", gt=0, shown="1000"
+    )
+    local_steps: Annotated[str, AfterValidator(_counts)] | None = option(
+        "numbers of local steps to consider", None, metavar="H,…", shown="4,16,64"
+    )
+    loss: float | None = option("also the time to this loss, with --curves", None, metavar="NATS", gt=0)
+    tokens: float | None = option("tokens of all nodes in a step, for --loss", None, metavar="N", gt=0)
+    curves: Path | None = option("a folder with runs of `make science`, for --loss", None, metavar="DIR")
+    plot: Path | None = option("draw time against the lines' rate into this file", None, metavar="FILE")

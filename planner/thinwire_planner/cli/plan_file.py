@@ -1,0 +1,227 @@
+"""The TOML file of a setting, and the setting that it describes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from thinwire_planner.methods.method import STAR_DOWN_BYTES, STAR_UP_BYTES, Rates, Setting
+from thinwire_planner.timing.compute import ComputeTimes
+from thinwire_planner.timing.network import HOST_GBIT, HOST_RTT_US, Network
+from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MEGA = 1e6
+NODES_MAX = 4096
+TIMES_MAX = 10_000
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+VARIATION = 0.1
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(Section):
+    preset: str | None = None
+    parameters: int | None = Field(None, ge=1, le=10**13)
+
+
+class ComputeSection(Section):
+    seconds: Positive | Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
+    variation: float = Field(VARIATION, ge=0, le=10)
+    passes: int = Field(1, ge=1, le=10**6)
+
+
+class NodesSection(Section):
+    count: int | None = Field(None, ge=1, le=NODES_MAX)
+    per_host: int = Field(1, ge=1, le=NODES_MAX)
+    up_mbit: Positive | None = None
+    down_mbit: Positive | None = None
+    rtt_ms: float | None = Field(None, ge=0, le=60_000)
+    lost_percent: float = Field(0, ge=0, lt=100)
+    congestion: Literal["cubic", "reno", "bbr"] = "cubic"
+    host_gbit: Positive = HOST_GBIT
+    host_rtt_us: float = Field(HOST_RTT_US, ge=0)
+
+
+class GroupSection(Section):
+    """Equal hosts at one site."""
+
+    hosts: int = Field(ge=1, le=NODES_MAX)
+    site: str = ""
+    speed: Positive = 1.0
+    up_mbit: Positive
+    down_mbit: Positive | None = None
+
+
+class RoundTripSection(Section):
+    between: Annotated[list[str], Field(min_length=2, max_length=2)]
+    ms: float = Field(ge=0, le=60_000)
+
+
+class CoordinatorSection(Section):
+    up_mbit: Positive = 1000.0
+    down_mbit: Positive | None = None
+
+
+class RatesSection(Section):
+    """Millions of parameters a second."""
+
+    compress: Positive = Rates().compress / MEGA
+    apply: Positive = Rates().apply / MEGA
+    merge: Positive = Rates().merge / MEGA
+
+
+class StarSection(Section):
+    up_bytes: Positive = STAR_UP_BYTES
+    down_bytes: Positive = STAR_DOWN_BYTES
+
+
+class GoalSection(Section):
+    loss: Positive
+    tokens: Positive
+    curves: Path
+
+
+class PlanFile(Section):
+    model: ModelSection
+    compute: ComputeSection
+    nodes: NodesSection = NodesSection()
+    group: Annotated[list[GroupSection], Field(max_length=NODES_MAX)] = []
+    round_trip: Annotated[list[RoundTripSection], Field(max_length=NODES_MAX)] = []
+    coordinator: CoordinatorSection = CoordinatorSection()
+    rates: RatesSection = RatesSection()
+    star: StarSection = StarSection()
+    local_steps: Annotated[list[Annotated[int, Field(ge=1, le=10_000)]], Field(max_length=16)] = [4, 16, 64]
+    goal: GoalSection | None = None
+    seed: int = 1
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Raises ConfigError."""
+    try:
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    return document
+
+
+def parse(document: dict[str, Any], source: str) -> PlanFile:
+    """Raises ConfigError, which names every key that is wrong or missing."""
+    try:
+        return PlanFile.model_validate(document)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ConfigError(f"{source}: {'; '.join(problems)}") from None
+
+
+def setting_of(file: PlanFile) -> Setting:
+    """Raises ConfigError."""
+    network, speeds = _network(file)
+    up_mbit = file.coordinator.up_mbit
+    return Setting(
+        parameters=_parameters(file.model),
+        compute=_compute(file.compute),
+        network=network,
+        speeds=speeds,
+        coordinator_up_bits_s=MEGA * up_mbit,
+        coordinator_down_bits_s=MEGA * (file.coordinator.down_mbit or up_mbit),
+        passes=file.compute.passes,
+        rates=Rates(MEGA * file.rates.compress, MEGA * file.rates.apply, MEGA * file.rates.merge),
+        star_up_bytes=file.star.up_bytes,
+        star_down_bytes=file.star.down_bytes,
+        local_steps=tuple(file.local_steps),
+        seed=file.seed,
+    )
+
+
+def _compute(section: ComputeSection) -> ComputeTimes:
+    if isinstance(section.seconds, list):
+        return ComputeTimes(tuple(section.seconds))
+    return ComputeTimes.around(section.seconds, section.variation)
+
+
+def _parameters(section: ModelSection) -> int:
+    if (section.preset is None) == (section.parameters is None):
+        raise ConfigError("give the model either as --preset (model.preset) or as --parameters (model.parameters)")
+    if section.parameters is not None:
+        return section.parameters
+    return parameters_of(section.preset or "")
+
+
+def parameters_of(preset: str) -> int:
+    """Raises ConfigError if there is no such preset."""
+    if preset not in PRESETS:
+        raise ConfigError(f"model.preset: {preset!r} does not exist; choose one of {', '.join(PRESETS)}")
+
+    from thinwire_proto.exact.tiles import TileLayout  # noqa: PLC0415 - torch takes seconds
+    from thinwire_proto.task import task_of  # noqa: PLC0415
+
+    return TileLayout(task_of(PRESETS[preset]).manifest()).parameters
+
+
+def _network(file: PlanFile) -> tuple[Network, tuple[float, ...]]:
+    """The lines, and the speed of each node."""
+    nodes = file.nodes
+    groups = file.group or [_only_group(nodes)]
+    sites = sorted({group.site for group in groups})
+    found = Network(
+        up_bits_s=np.repeat([MEGA * group.up_mbit for group in groups], [group.hosts for group in groups]),
+        down_bits_s=np.repeat(
+            [MEGA * (group.down_mbit or group.up_mbit) for group in groups], [group.hosts for group in groups]
+        ),
+        sites=np.repeat([sites.index(group.site) for group in groups], [group.hosts for group in groups]),
+        rtt_s=_round_trips(file, sites),
+        per_host=nodes.per_host,
+        loss=nodes.lost_percent / 100,
+        congestion=nodes.congestion,
+        host_bits_s=1e9 * nodes.host_gbit,
+        host_rtt_s=nodes.host_rtt_us / 1e6,
+    )
+    if file.group and nodes.count not in (None, found.nodes):
+        raise ConfigError(f"nodes.count is {nodes.count}, and the groups have {found.nodes} nodes; remove nodes.count")
+    if found.nodes > NODES_MAX:
+        raise ConfigError(f"{found.nodes} nodes; the planner takes at most {NODES_MAX}")
+    return found, tuple(group.speed for group in groups for _ in range(group.hosts * nodes.per_host))
+
+
+def _only_group(nodes: NodesSection) -> GroupSection:
+    if nodes.count is None or nodes.up_mbit is None or nodes.rtt_ms is None:
+        raise ConfigError(
+            "give --nodes, --up and --rtt (nodes.count, nodes.up_mbit, nodes.rtt_ms), or measure the line with --probe"
+        )
+    if nodes.count % nodes.per_host:
+        raise ConfigError(f"{nodes.count} nodes cannot be divided evenly into hosts of {nodes.per_host}")
+    return GroupSection(hosts=nodes.count // nodes.per_host, up_mbit=nodes.up_mbit, down_mbit=nodes.down_mbit)
+
+
+def _round_trips(file: PlanFile, sites: list[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """[sites, sites]: those given, and nodes.rtt_ms between all others."""
+    default = np.nan if file.nodes.rtt_ms is None else file.nodes.rtt_ms / 1000
+    found = np.full((len(sites), len(sites)), default)
+    for one in file.round_trip:
+        unknown = [site for site in one.between if site not in sites]
+        if unknown:
+            raise ConfigError(f"round_trip: no group has the site {unknown[0]!r}; there are {', '.join(sites)}")
+        first, second = (sites.index(site) for site in one.between)
+        found[first, second] = found[second, first] = one.ms / 1000
+    missing = np.argwhere(np.isnan(found))
+    if len(missing):
+        first, second = (sites[number] for number in missing[0])
+        raise ConfigError(
+            f"the round trip between {first!r} and {second!r} is missing; give a [[round_trip]], or nodes.rtt_ms for "
+            "all that have none"
+        )
+    return found

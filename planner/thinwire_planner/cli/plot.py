@@ -1,0 +1,48 @@
+"""Draws the time of a step against the rate of the lines, for the best variant of each family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from thinwire_planner.choosing.plan import Plan
+from thinwire_proto.errors import ConfigError
+
+DECADES = 2
+"""To both sides of the rate of the setting."""
+POINTS = 33
+COLOURS = ("#1b6ca8", "#c8553d", "#4f8a3c", "#7a5ea8", "#555555")
+
+
+def draw(plan: Plan, path: Path) -> None:
+    """Raises ConfigError if matplotlib is missing, or the file cannot be written."""
+    try:
+        import matplotlib  # noqa: PLC0415 - only where a plot is asked for
+
+        matplotlib.use("agg")
+        from matplotlib import pyplot  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("--plot needs matplotlib: pip install 'thinwire[bench]'") from None
+    setting = plan.setting
+    factors = np.logspace(-DECADES, DECADES, POINTS)
+    rate = float(min(setting.network.up_bits_s.min(), setting.network.down_bits_s.min()))
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for number, one in enumerate(plan.families):
+        times = [
+            one.variant.forecast(setting.with_network(setting.network.scaled(rate=float(factor)))).seconds
+            for factor in factors
+        ]
+        axes.loglog(factors * rate / 1e6, times, label=one.name, color=COLOURS[number % len(COLOURS)])
+    axes.axhline(setting.mean_s, color="black", linestyle="dotted", label="computing alone")
+    axes.axvline(rate / 1e6, color="black", linewidth=0.5)
+    axes.set_xlabel("rate of a host's line, Mbit/s")
+    axes.set_ylabel("seconds a step")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--plot: {path} cannot be written: {error}") from None
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,77 @@
+"""The command `thinwire plan`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+
+from thinwire_planner.choosing.plan import Goal, Plan, make_plan
+from thinwire_planner.cli.curves import read_curves
+from thinwire_planner.cli.document import document_of
+from thinwire_planner.cli.options import PlanOptions
+from thinwire_planner.cli.plan_file import PlanFile, parse, read_document, setting_of
+from thinwire_planner.cli.plan_table import print_plan
+from thinwire_planner.cli.plot import draw
+
+KEYS = {
+    "preset": "model.preset",
+    "parameters": "model.parameters",
+    "nodes": "nodes.count",
+    "per_host": "nodes.per_host",
+    "compute": "compute.seconds",
+    "variation": "compute.variation",
+    "passes": "compute.passes",
+    "up": "nodes.up_mbit",
+    "down": "nodes.down_mbit",
+    "rtt": "nodes.rtt_ms",
+    "lost": "nodes.lost_percent",
+    "congestion": "nodes.congestion",
+    "coordinator_up": "coordinator.up_mbit",
+    "coordinator_down": "coordinator.down_mbit",
+    "loss": "goal.loss",
+    "tokens": "goal.tokens",
+    "curves": "goal.curves",
+}
+"""The key of the file that each option sets."""
+INSTEAD = {"preset": "parameters", "parameters": "preset"}
+"""An option removes the file's key that says the same in another way."""
+
+
+def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
+    """Make a plan and show it. Raises ThinwireError."""
+    file = parse(document(options), str(options.file or "the options"))
+    plan = make_plan(setting_of(file), _goal(file))
+    if options.plot is not None:
+        draw(plan, options.plot)
+    if as_json:
+        print(json.dumps(document_of(plan), indent=1))
+    else:
+        _show(plan, lists_all=lists_all)
+
+
+def document(options: PlanOptions) -> dict[str, Any]:
+    """The file's document with the options in it. Raises ConfigError."""
+    found: dict[str, Any] = read_document(options.file) if options.file is not None else {}
+    given = {name: value for name in KEYS if (value := getattr(options, name)) is not None}
+    for name, value in given.items():
+        section, _, key = KEYS[name].partition(".")
+        inside = found.setdefault(section, {})
+        if isinstance(inside, dict):
+            if INSTEAD.get(name) not in given:
+                inside.pop(INSTEAD.get(name), None)
+            inside[key] = value
+    if options.local_steps is not None:
+        found["local_steps"] = [int(part) for part in options.local_steps.split(",")]
+    return found
+
+
+def _goal(file: PlanFile) -> Goal | None:
+    if file.goal is None:
+        return None
+    return Goal(file.goal.loss, file.goal.tokens, read_curves(file.goal.curves))
+
+
+def _show(plan: Plan, *, lists_all: bool) -> None:
+    print_plan(plan, Console(highlight=False, markup=False), lists_all=lists_all)

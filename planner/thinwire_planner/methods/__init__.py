@@ -1,0 +1,1 @@
+"""The exchanges that are compared. Each module registers its own."""

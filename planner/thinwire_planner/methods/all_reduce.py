@@ -1,0 +1,63 @@
+"""DistributedDataParallel with a ring all-reduce of float32 gradients.
+
+    T = E[max C] + max(0, X − hidden),  X = 2(n−1)·t(4P/n)
+
+The n − 1 steps of reducing and the n − 1 of gathering each send an n-th of the gradients to the next node of the ring
+(Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009), and a step takes as long as its slowest edge.
+Only the first message finds connections that were idle.
+
+DDP sends a bucket of 25 MiB as soon as the backward pass of the last micro-batch has filled it. The last bucket cannot
+be hidden, so a model of one bucket hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from thinwire_planner.methods.method import FLOAT32_BYTES, Forecast, FormulaVariant, Setting, Variant, register_method
+
+FAMILY = "all-reduce"
+BUCKET_BYTES = 25 * 1024 * 1024
+BACKWARD_PART = 2 / 3
+"""Part of a forward and backward pass that is the backward pass, which has twice the products."""
+
+
+def exchange_s(setting: Setting) -> float:
+    """X: an all-reduce of all gradients, or parameters, in float32."""
+    nodes = setting.nodes
+    if nodes == 1:
+        return 0.0
+    senders = np.arange(nodes)
+    receivers = (senders + 1) % nodes
+    part_bytes = FLOAT32_BYTES * setting.parameters / nodes
+    first = setting.network.edges_s(senders, receivers, part_bytes, setting.slowest_s).max()
+    other = setting.network.edges_s(senders, receivers, part_bytes, 0.0).max()
+    return float(first + (2 * (nodes - 1) - 1) * other)
+
+
+def hidden_s(setting: Setting) -> float:
+    """The part of the backward pass that an exchange can hide behind."""
+    buckets = max(1, round(FLOAT32_BYTES * setting.parameters / BUCKET_BYTES))
+    return BACKWARD_PART * setting.mean_s / setting.passes * (1 - 1 / buckets)
+
+
+def exchanged_bytes(nodes: int) -> float:
+    """Bytes a parameter that a node sends and receives in an all-reduce."""
+    return 2 * 2 * FLOAT32_BYTES * (nodes - 1) / nodes
+
+
+def _forecast(setting: Setting) -> Forecast:
+    computing, exchange = setting.slowest_s, exchange_s(setting)
+    hidden = min(hidden_s(setting), exchange)
+    return Forecast(
+        computing + exchange - hidden,
+        exchanged_bytes(setting.nodes),
+        (("computing", computing), ("exchange", exchange), ("hidden", -hidden)),
+    )
+
+
+@register_method("all-reduce")
+def all_reduce(setting: Setting) -> Iterator[Variant]:
+    yield FormulaVariant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False, arm="adamw")

@@ -1,0 +1,138 @@
+"""Gossip: each node steps by itself and mixes with its neighbours on a topology (docs/decentralized.md).
+
+The time is that of `max_plus`, with the message time of each edge while all edges of the iteration are in use. A
+codec's bytes are those of one message; its arithmetic is counted as the star's. With slack, several messages are on
+their way at once, so a step also takes at least as long as the busiest line needs for its messages, on average over a
+cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
+from thinwire_planner.methods.star import own_s
+from thinwire_planner.timing.max_plus import Arcs, cycle_of, iteration_s, iterations_for
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
+
+FAMILY = "gossip"
+DENSE_NODES_MAX = 128
+"""With more nodes, a complete graph is left out: each node would send to more than this many."""
+SLACKS = (0, 1, 2)
+PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential", "random-regular", "matching")
+"""Topologies by how well a cycle of them mixes (docs/decentralized.md)."""
+CENTRAL = ("star", "tree")
+"""Topologies that are slower than the star of the coordinator and mix worse."""
+ONE_WAY = ("directed-exponential",)
+"""Topologies that need push-sum, which is not built."""
+
+
+@dataclass(frozen=True)
+class CodecBytes:
+    """A codec, by the bytes of a message for each parameter. is_coded: whether encoding takes the exact path's time."""
+
+    name: str
+    bytes_a_parameter: float
+    is_coded: bool
+    caution: str = ""
+
+
+CODECS = (
+    CodecBytes("dense", 4.0, False),
+    CodecBytes("bf16", 2.0, False),
+    CodecBytes("int8", 1.0, False),
+    CodecBytes("one bit", 0.125 + 4 / 4096, True),
+    CodecBytes(
+        "top-64", 0.0225, True, "needs a small γ, and was 0.1 nats worse than dense in a sketch; no curve confirms it"
+    ),
+)
+"""One bit: the sign of each coefficient, and a scale of four bytes a tile. top-64: 64 components a tile."""
+
+
+@lru_cache(maxsize=64)
+def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, ...]:
+    """The cycle of a topology, kept because making one takes longer than a prediction. Raises ConfigError if it cannot
+    join so many nodes."""
+    if topology == "complete" and nodes > DENSE_NODES_MAX:
+        raise ConfigError(f"planner: a complete graph of more than {DENSE_NODES_MAX} nodes is not considered")
+    return cycle_of(make_topology(topology, Layout(nodes, per_host, seed)))
+
+
+@dataclass(frozen=True)
+class GossipVariant:
+    topology: str
+    codec: CodecBytes
+    is_overlapped: bool = True
+    slack: int = 0
+
+    @property
+    def name(self) -> str:
+        how = "" if self.is_overlapped else ", not overlapped"
+        late = f", slack {self.slack}" if self.slack else ""
+        return f"gossip, {self.topology}, {self.codec.name}{how}{late}"
+
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    @property
+    def looseness(self) -> float:
+        position = PREFERRED.index(self.topology) if self.topology in PREFERRED else len(PREFERRED)
+        return 2.0 + 0.1 * position + 0.01 * self.codec.bytes_a_parameter + self.slack
+
+    @property
+    def without_overlap(self) -> str:
+        return GossipVariant(self.topology, self.codec, is_overlapped=False).name
+
+    @property
+    def arm(self) -> str:
+        return f"gossip-{self.topology}-{self.codec.name.replace(' ', '-')}"
+
+    @property
+    def caution(self) -> str:
+        if self.topology in ONE_WAY:
+            return "needs push-sum, which is not built"
+        if self.topology in CENTRAL:
+            return "mixes slowly, and the coordinator's star is faster"
+        return self.codec.caution
+
+    def forecast(self, setting: Setting) -> Forecast:
+        network = setting.network
+        cycle = arcs_of(self.topology, network.nodes, network.per_host, setting.seed)
+        size = self.codec.bytes_a_parameter * setting.parameters
+        idle_s = setting.mean_s * len(cycle)  # an edge is used once a cycle
+        transfers = [network.edges_s(arcs.senders, arcs.receivers, size, idle_s) for arcs in cycle]
+        own = own_s(setting) if self.codec.is_coded else 0.0
+        computing = (
+            setting.compute.draw(setting.seed, iterations_for(cycle, setting.iterations_max), setting.speeds) + own
+        )
+        seconds = iteration_s(cycle, transfers, computing, slack=self.slack, is_overlapped=self.is_overlapped)
+        busy = sum(network.busy_s(arcs.senders, arcs.receivers, size) for arcs in cycle) / len(cycle)
+        longest = [float(times.max()) for times in transfers if len(times)]
+        sent = sum(len(arcs.senders) for arcs in cycle) / len(cycle) / network.nodes
+        return Forecast(
+            max(seconds, float(np.max(busy))),
+            2 * sent * self.codec.bytes_a_parameter,
+            (("computing", setting.mean_s + own), ("message", float(np.mean(longest)) if longest else 0.0)),
+        )
+
+
+@register_method("gossip")
+def gossip(setting: Setting) -> Iterator[Variant]:
+    nodes, per_host = setting.nodes, setting.network.per_host
+    if nodes < 2:
+        return
+    for topology in topology_names():
+        try:
+            arcs_of(topology, nodes, per_host, setting.seed)
+        except ConfigError:
+            continue  # the topology cannot join so many nodes
+        for codec in CODECS:
+            yield GossipVariant(topology, codec, is_overlapped=False)
+            for slack in SLACKS:
+                yield GossipVariant(topology, codec, slack=slack)

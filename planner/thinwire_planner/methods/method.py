@@ -1,0 +1,169 @@
+"""What a method is: it makes variants for a setting, and each variant predicts the time of a step.
+
+A kind is a function from a setting to its variants. `register_method` adds it under a name. Everything is computed for
+the same work: in each step, each node computes one gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from thinwire_planner.timing.compute import ComputeTimes
+from thinwire_planner.timing.max_plus import ITERATIONS_MAX
+from thinwire_planner.timing.network import Network
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.kind_modules import import_home
+
+FLOAT32_BYTES = 4
+STAR_UP_BYTES = 0.055
+"""Bytes a parameter that all nodes together send in a round by default, where they share k components a tile
+(docs/wan.md: 12.2 kB from each of 4 nodes, 885,888 parameters)."""
+STAR_DOWN_BYTES = 0.040
+"""Bytes a parameter of an update of these votes (docs/wan.md: 33 to 38 kB)."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Parameters a second of a node's and the coordinator's own arithmetic.
+
+    The defaults are those of one thread (docs/performance.md, a matrix of 2048 × 4096, by default).
+    """
+
+    compress: float = 131e6
+    apply: float = 158e6
+    merge: float = 4.1e9
+    """Of one node's votes: 176 million components a second, 176/4 of 4,096 in a tile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Everything that a prediction needs.
+
+    speeds: of each node, 1 for the one whose times were measured. coordinator_*: rates of the coordinator's line.
+    passes: micro-batches of a step, of which all-reduce overlaps the last. star_*_bytes: bytes a parameter that all
+    nodes of a round send, and that each one receives. iterations_max: of a simulation of gossip.
+    """
+
+    parameters: int
+    compute: ComputeTimes
+    network: Network
+    speeds: tuple[float, ...]
+    coordinator_up_bits_s: float
+    coordinator_down_bits_s: float
+    passes: int = 1
+    rates: Rates = field(default_factory=Rates)
+    star_up_bytes: float = STAR_UP_BYTES
+    star_down_bytes: float = STAR_DOWN_BYTES
+    local_steps: tuple[int, ...] = (4, 16, 64)
+    seed: int = 1
+    iterations_max: int = ITERATIONS_MAX
+
+    def __post_init__(self) -> None:
+        if self.parameters < 1:
+            raise ConfigError("the model must have at least one parameter")
+        if len(self.speeds) != self.network.nodes or min(self.speeds) <= 0:
+            raise ConfigError(f"give each of the {self.network.nodes} nodes a speed of more than 0")
+        if min(self.coordinator_up_bits_s, self.coordinator_down_bits_s) <= 0:
+            raise ConfigError("the coordinator's line needs rates of more than 0")
+
+    @property
+    def nodes(self) -> int:
+        return self.network.nodes
+
+    @property
+    def slowest_s(self) -> float:
+        """E[max C]."""
+        return self.compute.slowest_s(self.speeds)
+
+    @property
+    def mean_s(self) -> float:
+        """E[C], over all nodes."""
+        return self.compute.mean_s * sum(1 / speed for speed in self.speeds) / self.nodes
+
+    @property
+    def affordable_bytes(self) -> float:
+        """Bytes a parameter that the slowest line carries one way while a step is computed."""
+        bits_s = min(self.network.up_bits_s.min(), self.network.down_bits_s.min())
+        return float(bits_s) / self.network.per_host * self.mean_s / 8 / self.parameters
+
+    def with_network(self, network: Network) -> Setting:
+        """The same setting with other lines, and with as many nodes as they have."""
+        at = [number * self.nodes // network.nodes for number in range(network.nodes)]
+        return replace(self, network=network, speeds=tuple(self.speeds[number] for number in at))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The predicted time of a step. bytes_a_parameter: sent and received by a node in a step. parts: what the time is
+    made of, in seconds; where computing and exchange overlap, they do not add up to it."""
+
+    seconds: float
+    bytes_a_parameter: float
+    parts: tuple[tuple[str, float], ...]
+
+
+class Variant(Protocol):
+    """One way to run a method.
+
+    name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does.
+    looseness: how far it is from averaging fresh gradients of all nodes exactly; of two that are equally fast, the
+    smaller is taken. arm: the arm of `make science` with its convergence, or empty. caution: why it is not recommended,
+    or empty. without_overlap: the name of the same variant that computes and exchanges in turn.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def is_overlapped(self) -> bool: ...
+    @property
+    def looseness(self) -> float: ...
+    @property
+    def without_overlap(self) -> str: ...
+    @property
+    def arm(self) -> str: ...
+    @property
+    def caution(self) -> str: ...
+    def forecast(self, setting: Setting) -> Forecast: ...
+
+
+@dataclass(frozen=True)
+class FormulaVariant:
+    """A variant whose time is a formula."""
+
+    name: str
+    family: str
+    formula: Callable[[Setting], Forecast]
+    is_overlapped: bool
+    looseness: float = 0.0
+    without_overlap: str = ""
+    arm: str = ""
+    caution: str = ""
+
+    def forecast(self, setting: Setting) -> Forecast:
+        return self.formula(setting)
+
+
+Variants = Callable[[Setting], Iterator[Variant]]
+_kinds: dict[str, Variants] = {}
+
+
+def register_method(name: str) -> Callable[[Variants], Variants]:
+    """A decorator for a function from a setting to variants. Raises ConfigError if the name is taken."""
+
+    def put(variants: Variants) -> Variants:
+        if name in _kinds:
+            raise ConfigError(f"planner: the method {name!r} is registered twice")
+        _kinds[name] = variants
+        return variants
+
+    return put
+
+
+def all_variants(setting: Setting) -> Sequence[Variant]:
+    """The variants of all methods, each method's together."""
+    import_home("thinwire_planner.methods")
+    return [variant for name in sorted(_kinds) for variant in _kinds[name](setting)]

@@ -1,0 +1,125 @@
+"""The formula of each method against a sum that is written out, and the sharing of lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from thinwire_planner.choosing.choice import predict
+from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
+from thinwire_planner.methods.gossip import CODECS, GossipVariant
+from thinwire_planner.methods.method import Rates, Setting, all_variants
+from thinwire_planner.methods.mirrors import FAN_OUT, levels
+from thinwire_planner.timing.compute import ComputeTimes
+from thinwire_planner.timing.link import OVERHEAD, transfer_s
+from thinwire_planner.timing.network import Network
+
+BITS = 8 * (1 + OVERHEAD)
+PARAMETERS = 1_000_000
+
+
+def setting(nodes: int = 8, rate: float = 1e8, rtt_s: float = 0.02, variation: float = 0.2, **other: object) -> Setting:
+    made = Setting(
+        PARAMETERS,
+        ComputeTimes.around(0.5, variation),
+        Network.uniform(nodes, rate, rtt_s),
+        (1.0,) * nodes,
+        1e9,
+        1e9,
+        rates=Rates(1e8, 1e8, 1e9),
+    )
+    return replace(made, **other)  # type: ignore[arg-type]
+
+
+def seconds(name: str, where: Setting) -> float:
+    (found,) = predict([variant for variant in all_variants(where) if variant.name == name], where)
+    return found.seconds
+
+
+def test_all_reduce_sends_its_parts_around_the_ring() -> None:
+    where = setting()
+    part = 4 * PARAMETERS / 8
+    first = float(transfer_s(part, 0.02, 1e8, idle_s=where.slowest_s))
+    others = sum(float(transfer_s(part, 0.02, 1e8)) for _ in range(13))
+    assert exchange_s(where) == pytest.approx(first + others)
+    assert seconds("all-reduce, DDP", where) == pytest.approx(where.slowest_s + first + others)
+
+
+def test_all_reduce_hides_all_but_one_bucket_behind_the_last_backward_pass() -> None:
+    large = setting(rate=1e10, parameters=4 * BUCKET_BYTES // 4, passes=2)
+    assert hidden_s(large) == pytest.approx(0.5 * 2 / 3 / 2 * 3 / 4)
+    assert hidden_s(setting()) == 0
+    hidden = large.slowest_s + exchange_s(large) - min(hidden_s(large), exchange_s(large))
+    assert seconds("all-reduce, DDP", large) == pytest.approx(hidden)
+
+
+def test_the_star_adds_up_at_age_0_and_takes_the_longer_at_age_1() -> None:
+    where = setting(rate=1e6)
+    up, update = 0.055 * PARAMETERS / 8, 0.04 * PARAMETERS
+    idle = where.mean_s
+    exchange = (
+        float(transfer_s(up, 0.02, 1e6, idle_s=idle))
+        + up * 8 * BITS / 1e9
+        + 8 * PARAMETERS / 1e9
+        + 8 * update * BITS / 1e9
+        + float(transfer_s(update, 0.02, 1e6, idle_s=idle))
+    )
+    own = PARAMETERS * (1 / 1e8 + 1 / 1e8)
+    assert seconds("star, base age 0", where) == pytest.approx(where.slowest_s + own + exchange)
+    assert seconds("star, base age 1", where) == pytest.approx(max(where.slowest_s + own, exchange))
+    assert seconds("star, base age 1, by the clock", where) == pytest.approx(max(where.mean_s + own, exchange))
+
+
+def test_mirrors_help_where_the_coordinators_line_is_the_bottleneck() -> None:
+    where = setting(600, coordinator_up_bits_s=1e7)
+    assert seconds("star, mirrors, base age 1", where) < seconds("star, base age 1", where) / 4
+    assert [levels(nodes) for nodes in (1, FAN_OUT, FAN_OUT + 1, FAN_OUT**2 + 1)] == [1, 1, 2, 3]
+
+
+def test_local_steps_divide_the_exchange() -> None:
+    where = setting(variation=0.0)
+    for steps in where.local_steps:
+        assert seconds(f"local steps, H = {steps}", where) == pytest.approx(0.5 + exchange_s(where) / steps)
+
+
+def test_waiting_for_sums_costs_less_than_for_single_steps() -> None:
+    where = setting(rate=1e12, rtt_s=0.0, variation=0.5)
+    assert 0.5 < seconds("local steps, H = 64", where) < seconds("local steps, H = 4", where) < where.slowest_s
+
+
+def test_gossip_on_fast_lines_takes_little_more_than_computing() -> None:
+    where = setting(rate=1e12, rtt_s=0.0, variation=0.0)
+    assert GossipVariant("ring", CODECS[0]).forecast(where).seconds == pytest.approx(0.5)
+    coded = GossipVariant("ring", CODECS[3]).forecast(where).seconds
+    assert coded == pytest.approx(0.5 + PARAMETERS * 2e-8)
+
+
+def test_a_slow_line_bounds_gossip_whatever_the_slack() -> None:
+    where = setting(rate=1e7)
+    for slack in (0, 1, 2):
+        found = GossipVariant("one-peer-exponential", CODECS[0], slack=slack).forecast(where)
+        assert found.seconds >= 4 * PARAMETERS * BITS / 1e7 * (1 - 1e-9)
+
+
+def test_gossip_counts_the_bytes_of_its_edges() -> None:
+    where = setting(8)
+    assert GossipVariant("complete", CODECS[0]).forecast(where).bytes_a_parameter == 2 * 7 * 4
+    assert GossipVariant("one-peer-exponential", CODECS[0]).forecast(where).bytes_a_parameter == 8
+
+
+def test_edges_of_a_host_share_its_line() -> None:
+    network = Network.uniform(8, 1e8, 0.0, per_host=4)
+    senders, receivers = np.asarray([0, 1, 2, 0]), np.asarray([4, 5, 6, 3])
+    times = network.edges_s(senders, receivers, 1e6, 0.0)
+    assert times[:3] == pytest.approx([1e6 * BITS / (1e8 / 3)] * 3)
+    assert times[3] < 0.01
+    busy = 3 * 1e6 * BITS / 1e8
+    np.testing.assert_allclose(network.busy_s(senders, receivers, 1e6), [[busy, 0.0], [0.0, busy]])
+
+
+def test_a_thousand_nodes_are_predicted() -> None:
+    where = setting(1000)
+    assert seconds("gossip, one-peer-exponential, one bit", where) > 0.5
+    assert seconds("star, base age 1", where) > 0.5

@@ -1,0 +1,150 @@
+"""The command `thinwire plan`: options and files in, a table, JSON, a plot or an error in words out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thinwire_planner.__main__ import main
+
+OPTIONS = ("--parameters", "885888", "--nodes", "4", "--compute", "0.42", "--up", "10", "--rtt", "100")
+FILE = """
+local_steps = [8]
+
+[model]
+preset = "byte-1m"
+
+[compute]
+seconds = [0.4, 0.42, 0.45]
+
+[nodes]
+rtt_ms = 40
+
+[[group]]
+hosts = 2
+site = "lyon"
+up_mbit = 100
+
+[[group]]
+hosts = 2
+site = "oslo"
+speed = 0.5
+up_mbit = 20
+down_mbit = 50
+
+[[round_trip]]
+between = ["lyon", "oslo"]
+ms = 45
+"""
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["thinwire", "plan", *words])
+    main()
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    run(monkeypatch, *words, "--json")
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, *words)
+    assert ended.value.code == 1
+    return capsys.readouterr().err
+
+
+def test_the_table_ends_with_the_choice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, *OPTIONS)
+    out = capsys.readouterr().out
+    assert "take: star" in out
+    assert "all-reduce, DDP" in out
+    assert "not recommended: local steps" in out
+
+
+def test_a_file_has_sites_speeds_and_measured_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(FILE)
+    document = printed(monkeypatch, capsys, str(path))
+    setting = document["setting"]
+    assert (setting["nodes"], setting["parameters"]) == (4, 885_888)
+    assert setting["compute_mean_s"] == pytest.approx((0.4 + 0.42 + 0.45) / 3 * 1.5)
+    names = {one["name"] for one in document["predictions"]}
+    assert "local steps, H = 8" in names
+
+
+def test_options_override_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(FILE)
+    words = (str(path), "--parameters", "1000", "--compute", "2", "--variation", "0")
+    setting = printed(monkeypatch, capsys, *words)["setting"]
+    assert (setting["parameters"], setting["compute_mean_s"]) == (1000, 3.0)
+
+
+def test_the_time_to_a_loss_needs_the_curves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = str(Path(__file__).parents[2] / "docs" / "convergence" / "runs")
+    words = (*OPTIONS, "--loss", "1.5", "--tokens", "4096", "--curves", runs)
+    document = printed(monkeypatch, capsys, *words)
+    assert document["take"]["to_loss_s"] > 0
+    by_name = {one["name"]: one for one in document["predictions"]}
+    assert by_name["gossip, ring, dense"]["to_loss_s"] is None
+
+
+def test_a_plot_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.png"
+    run(monkeypatch, *OPTIONS, "--plot", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "model: Field required"),
+        (("--parameters", "1000", "--compute", "1"), "give --nodes, --up and --rtt"),
+        ((*OPTIONS, "--preset", "byte-1m"), "either as --preset (model.preset) or as --parameters"),
+        (("--preset", "none", *OPTIONS[2:]), "'none' does not exist; choose one of"),
+        ((*OPTIONS, "--per-host", "3"), "cannot be divided evenly into hosts of 3"),
+        ((*OPTIONS, "--loss", "2"), "goal.curves: Field required"),
+        ((*OPTIONS, "--up", "0"), "--up: input should be greater than 0"),
+        (("/nonexistent.toml",), "cannot be read"),
+    ],
+)
+def test_errors_say_what_to_give(
+    words: tuple[str, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problem in refused(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("rtt_ms = 40", "", "the round trip between 'lyon' and 'lyon' is missing"),
+        ('"oslo"]', '"bergen"]', "no group has the site 'bergen'"),
+        ("rtt_ms = 40", "rtt_ms = 40\ncount = 5", "nodes.count is 5, and the groups have 4 nodes"),
+        ("hosts = 2", "hosts = 2\nhost = 1", "group.0.host: Extra inputs are not permitted"),
+        ("[model]", "[model", "is not TOML"),
+    ],
+)
+def test_errors_in_a_file_name_the_key(
+    old: str,
+    new: str,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(FILE.replace(old, new, 1))
+    assert problem in refused(monkeypatch, capsys, str(path))

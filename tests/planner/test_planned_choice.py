@@ -1,0 +1,119 @@
+"""The choice: which is taken, how its gain is split, and where it changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from thinwire_planner.choosing.choice import Predicted, predict, take
+from thinwire_planner.choosing.gain import gain_of
+from thinwire_planner.choosing.plan import Goal, change_in_words, make_plan
+from thinwire_planner.choosing.thresholds import Change, axes, finalists_of
+from thinwire_planner.choosing.to_loss import tokens_to
+from thinwire_planner.cli.curves import read_curves
+from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
+from thinwire_planner.timing.compute import ComputeTimes
+from thinwire_planner.timing.network import Network
+
+PARAMETERS = 885_888
+RUNS = Path(__file__).parents[2] / "docs" / "convergence" / "runs"
+
+
+def setting(nodes: int, mbit: float, rtt_ms: float, variation: float = 0.1, compute_s: float = 0.42) -> Setting:
+    network = Network.uniform(nodes, mbit * 1e6, rtt_ms / 1000)
+    return Setting(PARAMETERS, ComputeTimes.around(compute_s, variation), network, (1.0,) * nodes, 1e9, 1e9)
+
+
+def made(name: str, seconds: float, looseness: float = 0.0, caution: str = "") -> Predicted:
+    forecast = Forecast(seconds, 1.0, ())
+    return Predicted(FormulaVariant(name, name, lambda _: forecast, False, looseness, caution=caution), forecast)
+
+
+def test_the_fastest_is_taken_and_of_equals_the_plainest() -> None:
+    assert take([made("a", 2.0), made("b", 1.0, 5.0)]).name == "b"
+    assert take([made("a", 1.02), made("b", 1.0, 5.0)]).name == "a"
+
+
+def test_a_variant_with_a_caution_is_passed_over() -> None:
+    assert take([made("a", 2.0), made("b", 1.0, caution="diverges")]).name == "a"
+    assert take([made("b", 1.0, caution="diverges")]).name == "b"
+
+
+def test_below_a_twentieth_of_a_byte_the_star_wins_and_the_plan_says_why() -> None:
+    """A line of 0.9 Mbit/s carries 0.05 bytes a parameter while a step is computed."""
+    plan = make_plan(setting(16, 0.9, 20))
+    assert plan.setting.affordable_bytes < 0.06
+    assert plan.taken.variant.family == "star"
+    words = "\n".join(plan.reasons)
+    assert "bytes a parameter one way while a step is computed" in words
+    assert "no gossip with so few is known to converge as well" in words
+
+
+def test_most_of_the_gain_on_fast_lines_is_overlap_which_the_star_has_too() -> None:
+    plan = make_plan(setting(32, 1000, 1, variation=0.3))
+    assert plan.gain is not None
+    assert plan.gain.overlap_share > 0.5
+    words = "\n".join(plan.reasons)
+    assert "most of the gain is overlap" in words
+    assert "because the star overlaps too" in words
+
+
+def test_where_lines_cost_nothing_all_reduce_is_taken() -> None:
+    plan = make_plan(setting(4, 1e6, 0.001, variation=0.0))
+    assert plan.taken.name == "all-reduce, DDP"
+
+
+def test_a_gain_is_the_product_of_its_factors() -> None:
+    where = setting(8, 10, 50)
+    found = {one.name: one for one in predict(all_variants(where), where)}
+    for name in ("star, base age 1", "gossip, ring, one bit", "gossip, ring, dense, slack 1"):
+        gain = gain_of(found[name], found)
+        assert gain is not None
+        assert gain.total == pytest.approx(gain.exchange * gain.overlap)
+        assert gain.total == pytest.approx(found["all-reduce, DDP"].seconds / found[name].seconds)
+
+
+def test_the_choice_differs_beyond_each_change() -> None:
+    where = setting(4, 1000, 1, variation=0.02)
+    plan = make_plan(where)
+    assert plan.changes
+    finalists = finalists_of(plan.by_time)
+    by_name = {axis.name: axis for axis in axes(where)}
+    for change in plan.changes:
+        axis = by_name[change.axis]
+        assert (change.value > axis.value) == change.above
+        beyond = take(predict(finalists, axis.at(change.value)))
+        assert beyond.variant.family == change.taken != plan.taken.variant.family
+
+
+def test_changes_are_sentences() -> None:
+    assert change_in_words(Change("rate", True, 23e6, "all-reduce")) == "above a rate of 23 Mbit/s, take all-reduce"
+    assert change_in_words(Change("nodes", False, 6, "gossip")) == "with at most 6 nodes, take gossip"
+
+
+def test_tokens_to_a_loss_are_interpolated() -> None:
+    curve = [(100.0, 4.0), (200.0, 3.0), (400.0, 2.0)]
+    assert tokens_to(curve, 3.0) == pytest.approx(200)
+    assert tokens_to(curve, 2.5) == pytest.approx((200 * 400) ** 0.5)
+    assert tokens_to(curve, 5.0) == 100
+    assert tokens_to(curve, 1.0) is None
+
+
+def test_with_curves_the_time_to_the_loss_decides() -> None:
+    """All-reduce needs half of the tokens here, and takes 30% longer for a step."""
+    where = setting(4, 1e6, 0.001, variation=0.3)
+    curves = {"adamw": [(1000.0, 2.0)], "thinwire": [(2000.0, 2.0)]}
+    plan = make_plan(where, Goal(2.0, 10.0, curves))
+    assert plan.taken.name == "all-reduce, DDP"
+    assert plan.taken.to_loss_s == pytest.approx(100 * plan.taken.seconds)
+    assert make_plan(where).taken.variant.family != "all-reduce"
+
+
+def test_the_runs_of_make_science_are_curves() -> None:
+    curves = read_curves(RUNS)
+    assert {"adamw", "thinwire", "diloco-16"} <= curves.keys()
+    run = json.loads((RUNS / "adamw-0.003-nodes4-seed1-4194304.json").read_text(encoding="utf-8"))
+    assert curves["adamw"][-1][0] == run["run"]["tokens"]
+    assert curves["adamw"][-1][1] <= run["loss"]
