@@ -223,3 +223,13 @@ def test_waiting_ends_with_a_reason() -> None:
     assert mix is not None
     assert (mix.missing, mix.reason) == ((1, 2), "nothing from 1, 2 within 5 s")
     assert machine.deadline is None
+
+
+def test_a_peer_that_is_present_again_is_waited_for() -> None:
+    machine = IterationMachine(slack=0, patience_s=PATIENCE_S)
+    machine.begin(0, 0, [1])
+    machine.absent(1)
+    assert machine.computed(0.0) is not None
+    machine.begin(0, 1, [1])
+    machine.present(1)
+    assert machine.computed(0.0) is None

@@ -143,6 +143,10 @@ class IterationMachine:
         self._absent.add(peer)
         return self._mix_if_all_in()
 
+    def present(self, peer: int) -> None:
+        """The peer was absent for a reason that has passed: wait for it again."""
+        self._absent.discard(peer)
+
     def tick(self, now: float) -> Mix | None:
         """Time has passed."""
         if self._deadline is None or now < self._deadline:

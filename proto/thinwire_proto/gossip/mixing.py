@@ -13,6 +13,7 @@ Computation of Aggregate Information, 2003).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,6 +138,16 @@ def contraction(mixings: Iterable[Mixing]) -> float:
     else:
         factor = float(np.sort(np.abs(np.linalg.eigvals(whole)))[-2])
     return 0.0 if factor < SUM_TOLERANCE * nodes else factor ** (1.0 / cycle)
+
+
+def late_factor(slack: int) -> float:
+    """The fraction of a difference to mix if it may be `slack` iterations old; 1 for none, 1/2 for one.
+
+    Mixing by an old difference overshoots. x(t+1) = x(t) − a·x(t−s) shrinks only if a < 2·sin(π/(4s + 2)) (Levin and
+    May, A note on difference-delay equations, 1976), where a is an eigenvalue of I − W, below 2. Half of that bound is
+    safe for all of them.
+    """
+    return math.sin(math.pi / (4 * slack + 2))
 
 
 def _sources(nodes: int, arcs: Iterable[Edge]) -> list[set[int]]:
