@@ -97,6 +97,9 @@ STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S
 """A browser that has acknowledged nothing for so long is gone."""
+GOSSIP_PATIENCE_S = 150 * ROUND_TRIP_MAX_S
+"""A step of `Gossip` waits so long at most for a rank that is silent, unless the script says otherwise. A rank whose
+process ended is noticed at once. This is for a machine that hangs, and longer than a pause to save a checkpoint."""
 
 assert RECEIPT_WAIT_S + ROUND_TRIP_MAX_S < LEAVE_S < LOST_AFTER_S, "a node must have left before it counts as lost"
 assert HEARTBEAT_LEAST_S < HEARTBEAT_S, "the coordinator must accept the nodes' ping interval"

@@ -1,0 +1,21 @@
+"""Training without a centre, in any script that torchrun starts. docs/decentralized.md explains it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thinwire_node.decentralized.accum_adam import AccumAdam, AccumAdamW
+    from thinwire_node.decentralized.gossip import Gossip
+
+__all__ = ["AccumAdam", "AccumAdamW", "Gossip"]
+
+_MODULES = {"AccumAdam": "accum_adam", "AccumAdamW": "accum_adam", "Gossip": "gossip"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a class, and torch with it, only on demand."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

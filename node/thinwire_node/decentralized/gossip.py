@@ -1,0 +1,267 @@
+"""`Gossip`: training without a centre beside any optimizer of torch. `from thinwire_node import Gossip`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from thinwire_node.decentralized.edge_codec import DenseCodec
+from thinwire_node.decentralized.exchange import Exchange
+from thinwire_node.decentralized.flat import FlatLayout
+from thinwire_node.decentralized.lines import Kind
+from thinwire_node.decentralized.ranks import Ranks
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
+from thinwire_proto.limits import GOSSIP_PATIENCE_S
+
+CODECS = {"dense": DenseCodec}
+STATE_VERSION = 1
+
+
+class Gossip:
+    """Averages parameters with a few other ranks while this one computes (arXiv 2410.11998).
+
+    Each rank steps by its own optimizer, on gradients that stay local. After a step, the parameters are sent to the
+    peers of this iteration. Before the next step, what came is mixed in: x ← Σ w·x − u(g(x)). So an exchange has the
+    time of a whole iteration. The optimizer's hooks do both; the script calls nothing.
+
+        model            all parameters and buffers are those of rank 0 in the beginning, frozen ones too
+        optimizer        the only one for this model. Its parameters with `requires_grad` are mixed, whether or not they
+                         get a gradient; all others are not exchanged any more
+        topology         who mixes with whom; "auto" chooses. See `thinwire_proto.gossip.topology`
+        codec            what an edge carries: "dense", the parameters themselves
+        every            steps from one exchange to the next
+        slack            iterations that a message may be late before the step waits for it. Both ends mix the same
+                         difference later, so the mean of all ranks does not move
+        patience_s       a step waits so long at most. Then the peer is left out until it is heard of
+        process_group    the ranks that take part; by default all. Without torch.distributed, this process is alone
+        per_host         ranks that share a host; by default those that torchrun has started on each
+        seed             for topologies that are drawn at random
+
+    If a `GradScaler` skips a step, this rank is one iteration behind its peers, and they wait for it within the slack.
+
+    Raises ConfigError on all ranks if their settings or parameters differ, and for settings that cannot be.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        topology: str = AUTO,
+        codec: Literal["dense"] = "dense",
+        every: int = 1,
+        slack: int = 0,
+        patience_s: float = GOSSIP_PATIENCE_S,
+        process_group: dist.ProcessGroup | None = None,
+        per_host: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if codec not in CODECS:
+            raise ConfigError(f"codec must be one of {', '.join(CODECS)}; it is {codec!r}")
+        if not (isinstance(every, int) and every >= 1):
+            raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
+        self._model = model
+        self._optimizer = optimizer
+        self._every = every
+        self._ranks = Ranks(process_group, patience_s)
+        self._parameters = _trained(model, optimizer)
+        self._layout = FlatLayout([parameter for _, parameter in self._parameters])
+        per_host = _ranks_per_host(self._ranks.count) if per_host is None else per_host
+        self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
+        if self.topology.is_directed:
+            raise ConfigError(f"topology {self.topology.name!r} has one-way edges, which Gossip does not have yet")
+        self._settings = {
+            "topology": self.topology.name,
+            "ranks": self._ranks.count,
+            "per_host": per_host,
+            "codec": codec,
+            "every": every,
+            "slack": slack,
+            "seed": seed,
+        }
+        self._ranks.check_equal(self._settings | _described(model, self._parameters))
+        self._ranks.broadcast(_held(model))
+        self._exchange = Exchange(
+            self._layout,
+            CODECS[codec](self._layout),
+            self.topology,
+            self._ranks.lines,
+            slack=slack,
+            patience_s=patience_s,
+        )
+        self.steps = 0
+        self.factor = 1.0
+        """The fraction of the way to the mean of its edges that a rank goes."""
+        self._averaging = False
+        self._groups = [len(group["params"]) for group in optimizer.param_groups]
+        self._hooks = [
+            optimizer.register_step_pre_hook(lambda *_: self._before_step()),
+            optimizer.register_step_post_hook(lambda *_: self._after_step()),
+        ]
+
+    @contextmanager
+    def averaged(self) -> Iterator[list[int]]:
+        """Inside the block, the model is the mean of all ranks: trained parameters, and buffers that are floats. Then
+        all are as before. All ranks must enter. Yields the ranks that took part: those that live."""
+        if self._averaging:
+            raise ConfigError("the model is averaged already; leave the block before")
+        self._exchange.enter(Kind.AVERAGING)
+        buffers = list(self._model.buffers())
+        backup = [tensor.detach().clone() for tensor in (*self._trained(), *buffers)]
+        self._averaging = True
+        try:
+            yield self._average([*self._trained(), *(buffer for buffer in buffers if buffer.is_floating_point())])
+        finally:
+            self._averaging = False
+            with torch.no_grad():
+                for tensor, before in zip((*self._trained(), *buffers), backup, strict=True):
+                    tensor.copy_(before)
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of this rank since the beginning.
+
+        iteration: exchanges begun, less one. mixed: messages mixed; late: those of an earlier iteration. pending:
+        messages that are awaited. waited_s: time that steps have waited. left_out: peers, and why.
+        """
+        traffic = self._exchange.traffic
+        return {
+            "rank": self._ranks.rank,
+            "ranks": self._ranks.count,
+            "topology": self.topology.name,
+            "contraction": self.topology.contraction,
+            "steps": self.steps,
+            "iteration": self._exchange.iteration,
+            "mixed": traffic.mixed,
+            "late": traffic.late,
+            "pending": self._exchange.pending,
+            "waited_s": traffic.waited_s,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "left_out": self._exchange.left_out,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is pending between this rank and its peers, to be saved beside the states of model and optimizer.
+
+        All ranks save, after equally many rounds of their loops. Waits for messages that are on their way.
+        """
+        return {
+            "version": STATE_VERSION,
+            "settings": dict(self._settings),
+            "rank": self._ranks.rank,
+            "steps": self.steps,
+            "parameters": _checksum(self._trained()),
+            "exchange": self._exchange.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
+        loaded and before the first step. Raises ConfigError if the state does not fit."""
+        if state.get("version") != STATE_VERSION:
+            raise ConfigError(f"this is not a state of Gossip that this version reads: {state.get('version')!r}")
+        if self.steps or self._exchange.iteration >= 0:
+            raise ConfigError("load the state before the first step; create a new Gossip to go back")
+        for name, here in (self._settings | {"rank": self._ranks.rank}).items():
+            there = state["rank"] if name == "rank" else state["settings"].get(name)
+            if there != here:
+                raise ConfigError(f"{name} was {there!r} when the state was saved, and is {here!r}")
+        if state["parameters"] != _checksum(self._trained()):
+            raise ConfigError(
+                "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
+                "from rank 0's, then load the model's state of this rank, then this one"
+            )
+        self._exchange.load_state_dict(state["exchange"])
+        self.steps = state["steps"]
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Mix what is pending, wait until all peers have finished or are left out, and let the optimizer alone.
+
+        Ranks may have made different numbers of steps. They still differ afterwards; `averaged` gives the mean.
+        """
+        self._mix(self._exchange.finish())
+        for hook in self._hooks:
+            hook.remove()
+
+    def _trained(self) -> list[Tensor]:
+        return [parameter for _, parameter in self._parameters]
+
+    @torch.no_grad()
+    def _average(self, tensors: Sequence[Tensor]) -> list[int]:
+        return self._ranks.average(tensors, lambda: self._exchange.gone)
+
+    @torch.no_grad()
+    def _before_step(self) -> None:
+        if self._averaging:
+            raise ConfigError("a step inside `averaged` would be lost; leave the block before")
+        if [len(group["params"]) for group in self._optimizer.param_groups] != self._groups:
+            raise ConfigError(
+                "the optimizer's parameters have changed since Gossip was created; call `finish` on all ranks, and "
+                "create a new Gossip after `add_param_group`"
+            )
+        self._mix(self._exchange.collect())
+
+    @torch.no_grad()
+    def _after_step(self) -> None:
+        self.steps += 1
+        if self.steps % self._every == 0:
+            self._exchange.launch()
+
+    def _mix(self, delta: Tensor | None) -> None:
+        for sentence in self._exchange.news():
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+        if delta is not None:
+            self._layout.add(delta, self.factor)
+            self._exchange.release(delta)
+
+
+def _trained(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
+    """The parameters to mix, by name; tied ones once. Raises ConfigError for one that is not the model's."""
+    named = {id(parameter): (name, parameter) for name, parameter in reversed(list(model.named_parameters()))}
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(id(parameter) not in named for parameter in stepped):
+        raise ConfigError(
+            "the optimizer has parameters that are not the model's; give Gossip one module that has all of them"
+        )
+    chosen = {id(parameter) for parameter in stepped if parameter.requires_grad and parameter.numel()}
+    if not chosen:
+        raise ConfigError("the optimizer has no parameter to train")
+    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in chosen]
+
+
+def _held(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _described(model: nn.Module, parameters: Sequence[tuple[str, Tensor]]) -> dict[str, str]:
+    """What all ranks must share, with names for errors."""
+    mixed = {name for name, _ in parameters}
+    found = {
+        f"parameter {name}": f"{list(tensor.shape)} {tensor.dtype}{'' if name in mixed else ', frozen'}"
+        for name, tensor in model.named_parameters()
+    }
+    return found | {f"buffer {name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in model.named_buffers()}
+
+
+def _ranks_per_host(ranks: int) -> int:
+    """The ranks on this host, as torchrun says; 1 if hosts have different numbers of them."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return here if here >= 1 and ranks % here == 0 else 1
+
+
+def _checksum(tensors: Sequence[Tensor]) -> int:
+    """Differs if a bit of the tensors differs."""
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data, found)
+    return found

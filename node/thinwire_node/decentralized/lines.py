@@ -1,0 +1,182 @@
+"""Lines between this rank and its peers: messages over gloo, in order, read and written by threads of their own.
+
+The problem: gloo waits for a message until it comes, and if a wait is given up, gloo closes the lines to all ranks. So
+nobody may wait with a limit. And a message can be received only into a buffer that was given to gloo before, by the
+tag that the sender chose.
+
+The sketch: a head of a few numbers goes before each message, and says what follows. Each line has a thread that waits
+for the next head, without a limit, and then for its message. If the peer's process ends, its line breaks, and the
+thread reports it. Whoever trains waits for the thread's report instead, with a limit. The buffer of a message that is
+sure to come is given to gloo beforehand, so that the peer's bytes need not wait for the head.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from enum import IntEnum
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire_node.decentralized.flat import Buffers
+
+HEAD_TAG = 0
+MESSAGE_TAG_FIRST = 1
+T = TypeVar("T")
+
+UNBOUNDED = timedelta(days=3650)
+"""The wait of a thread that ends with its line; see the module."""
+
+
+class Kind(IntEnum):
+    MESSAGE = 1
+    """The parameters of an iteration follow."""
+    AVERAGING = 2
+    """The rank has entered `averaged`, and sends nothing until the others have too."""
+    SAVING = 3
+    """The rank has entered `state_dict`."""
+    FINISHED = 4
+    """The last head of a rank."""
+
+
+class Head(NamedTuple):
+    """kind, and then: the iteration of the message, or the newest that the rank has begun; how often the rank has
+    averaged, or saved."""
+
+    kind: int
+    iteration: int
+    times: int = 0
+
+
+class LineLost(Exception):
+    """The line to a peer is broken: its process or its machine is gone."""
+
+
+class Listener(Protocol):
+    """Gets what the lines report, from their threads."""
+
+    def await_room(self, peer: int) -> None:
+        """Return once the peer's next message may be read."""
+
+    def on_message(self, peer: int, iteration: int, message: Tensor) -> None: ...
+
+    def on_head(self, peer: int, head: Head) -> None: ...
+
+    def on_lost(self, peer: int, reason: str) -> None: ...
+
+
+class Line:
+    """Both directions between this rank and a peer.
+
+    group: of gloo, used by lines alone. peer: its rank in the group. buffers: for messages that come; the listener
+    gives them back.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, peer: int, buffers: Buffers, listener: Listener) -> None:
+        self._group = group
+        self._peer = peer
+        self._buffers = buffers
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._expected: dict[int, tuple[dist.Work, Tensor]] = {}  # by iteration
+        self._newest_read = -1
+        self._outgoing: SimpleQueue[tuple[Head, Callable[[], Tensor] | None, Callable[[], None]]] = SimpleQueue()
+        for name, run in (("read", self._read), ("write", self._write)):
+            threading.Thread(target=self._guarded, args=(run,), name=f"gossip-{name}-{peer}", daemon=True).start()
+
+    def expect(self, iteration: int) -> None:
+        """The peer will send the message of this iteration, unless it is gone."""
+        with self._lock:
+            if iteration > self._newest_read and iteration not in self._expected:
+                try:
+                    self._expected[iteration] = self._receive(iteration)
+                except RuntimeError:  # the peer is gone, which the reading thread reports
+                    return
+
+    def send(self, head: Head, message: Callable[[], Tensor] | None, sent: Callable[[], None]) -> None:
+        """Queue a head, and the message that follows it, uint8 in host memory. Both functions are called by the writing
+        thread: `message` to get it, and `sent` when its buffer may be used again."""
+        self._outgoing.put((head, message, sent))
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except LineLost as error:
+            self._listener.on_lost(self._peer, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread: nobody may wait for this peer
+            self._listener.on_lost(self._peer, f"{type(error).__name__}: {error}")
+
+    def _read(self) -> None:
+        while True:
+            head = self._head()
+            if head.kind == Kind.MESSAGE:
+                self._listener.await_room(self._peer)
+                self._listener.on_message(self._peer, head.iteration, self._message(head.iteration))
+            else:
+                self._listener.on_head(self._peer, head)
+            if head.kind == Kind.FINISHED:
+                return
+
+    def _head(self) -> Head:
+        numbers = torch.zeros(len(Head._fields), dtype=torch.int64)
+        _wait(_posted(lambda: dist.irecv(numbers, group=self._group, group_src=self._peer, tag=HEAD_TAG)))
+        return Head(*numbers.tolist())
+
+    def _message(self, iteration: int) -> Tensor:
+        with self._lock:
+            self._newest_read = iteration
+            if iteration in self._expected:
+                work, buffer = self._expected.pop(iteration)
+            else:
+                work, buffer = _posted(lambda: self._receive(iteration))
+            for skipped in [older for older in self._expected if older < iteration]:
+                del self._expected[skipped]  # the peer has not sent these; their buffers stay with gloo
+        _wait(work)
+        return buffer
+
+    def _receive(self, iteration: int) -> tuple[dist.Work, Tensor]:
+        buffer = self._buffers.take()
+        work = dist.irecv(buffer, group=self._group, group_src=self._peer, tag=MESSAGE_TAG_FIRST + iteration)
+        assert work is not None, "this rank is in the group"
+        return work, buffer
+
+    def _write(self) -> None:
+        while True:
+            head, message, sent = self._outgoing.get()
+            numbers = torch.tensor(head)
+            self._deliver(numbers, HEAD_TAG)
+            if message is not None:
+                self._deliver(message(), MESSAGE_TAG_FIRST + head.iteration)
+            sent()
+            if head.kind == Kind.FINISHED:
+                return
+
+    def _deliver(self, tensor: Tensor, tag: int) -> None:
+        _wait(_posted(lambda: dist.isend(tensor, group=self._group, group_dst=self._peer, tag=tag)))
+
+
+def _posted(post: Callable[[], T]) -> T:
+    """Raises LineLost where gloo says that the line is broken."""
+    try:
+        return post()
+    except RuntimeError as error:
+        raise LineLost(_first_line(error)) from error
+
+
+def _wait(work: dist.Work | None) -> None:
+    """Raises LineLost."""
+    assert work is not None, "this rank is in the group"
+    try:
+        work.wait(UNBOUNDED)
+    except RuntimeError as error:
+        raise LineLost(_first_line(error)) from error
+
+
+def _first_line(error: RuntimeError) -> str:
+    """gloo's words, without the place in its source."""
+    return str(error).partition("\n")[0].rpartition("] ")[2].split(" [")[0]

@@ -1,0 +1,173 @@
+"""Training without a centre beside an optimizer of torch, on four real ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from support.gossip_problem import Network, equal, train, values
+from support.gossip_ranks import RANKS, run_scenes
+from thinwire_node import Gossip
+from thinwire_proto.errors import ConfigError
+
+Found = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_scenes(tmp_path_factory.mktemp("gossip"), "support.gossip_scenes")
+
+
+def test_all_ranks_start_with_all_values_of_the_first_also_frozen_ones_and_buffers(ranks: Found) -> None:
+    expected = values(Network(seed=0))
+    for found in ranks:
+        assert equal(found["first_values"], expected)
+    assert not equal(values(Network(seed=1)), expected)
+
+
+def test_a_parameter_without_a_gradient_in_the_first_step_is_trained_and_mixed(ranks: Found) -> None:
+    """Rank 0 never has a gradient for it, and gets the steps of the others by mixing."""
+    for rank, found in enumerate(ranks):
+        first, second, third, fourth = found["unused"]
+        assert len({second, third, fourth}) == 3 if rank else first == second
+        assert fourth != first
+
+
+def test_the_steps_are_those_of_the_formula(ranks: Found) -> None:
+    for found in ranks:
+        assert found["by_hand"] < 1e-5
+
+
+def test_averaging_gives_the_mean_and_restores_everything_to_the_bit(ranks: Found) -> None:
+    for found in ranks:
+        present, from_mean, error, restored, undisturbed = found["averaging"]
+        assert present == list(range(RANKS))
+        assert from_mean < 1e-6
+        assert "inside `averaged`" in error
+        assert restored
+        assert undisturbed
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(ranks: Found) -> None:
+    for found in ranks:
+        for undisturbed, resumed, _ in found["resuming"]:
+            assert undisturbed
+            assert resumed
+        assert not all(without_pending for _, _, without_pending in found["resuming"])
+
+
+def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found) -> None:
+    for rank, found in enumerate(ranks):
+        steps, left_out, iteration = found["skipping"]
+        assert steps == (9 if rank == 1 else 12)
+        assert iteration <= 11  # a rank that is far behind skips to its peers' iteration
+        assert left_out == {}
+
+
+def test_a_state_saved_while_a_rank_is_behind_loses_no_message(ranks: Found) -> None:
+    """The mean of all ranks stays although two messages were sent, and not received, when all saved."""
+    opened = [found["skipped_and_saved"][0] for found in ranks]
+    assert sum(opened) > 0
+    assert opened[1] == 0
+    biases = [found["skipped_and_saved"][1] for found in ranks]
+    assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-12)
+    assert max(biases) - min(biases) < 0.5  # 3 in the beginning
+    assert all(found["skipped_and_saved"][2] == {} for found in ranks)
+
+
+def test_ranks_with_different_numbers_of_steps_end_together(ranks: Found) -> None:
+    for rank, found in enumerate(ranks):
+        assert found["unequal_steps"] == (5 + 4 * rank, {}, list(range(RANKS)))
+
+
+def test_the_mean_of_all_ranks_stays_whatever_is_late(ranks: Found) -> None:
+    for number in range(3):
+        biases = [found["mean_stays"][number][0] for found in ranks]
+        assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-12)
+        assert max(biases) - min(biases) < (1e-2 if number else 1e-12)
+    assert [found["mean_stays"][0][1] for found in ranks] == [0] * RANKS
+
+
+def test_parameters_of_several_dtypes_are_mixed(ranks: Found) -> None:
+    for found in ranks:
+        for tensor in found["several_dtypes"][:4]:
+            assert torch.equal(tensor, torch.full_like(tensor, 1.5))
+        assert torch.equal(found["several_dtypes"][4], torch.arange(6.0).view(2, 3).t())
+
+
+def test_differences_between_ranks_are_named_on_all_of_them(ranks: Found) -> None:
+    for found in ranks:
+        assert "every: 1 on rank 0, 2 on rank 3" in found["at_odds"]["setting"]
+        assert (
+            "parameter weight: [2, 2] torch.float32 on rank 0, [2, 3] torch.float32 on rank 3"
+            in (found["at_odds"]["shape"])
+        )
+        assert "create a new Gossip after `add_param_group`" in found["at_odds"]["group"]
+
+
+def test_a_run_without_a_fault_warns_of_nothing(ranks: Found) -> None:
+    assert [found["quiet"] for found in ranks] == [[]] * RANKS
+
+
+def test_one_rank_alone_trains_as_without_gossip() -> None:
+    ends = []
+    for gossips in (True, False):
+        model = Network(seed=0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        gossip = Gossip(model, optimizer) if gossips else None
+        train(model, optimizer, 0, 0, 5)
+        if gossip is not None:
+            with gossip.averaged() as present:
+                assert present == [0]
+            assert gossip.state_dict()["steps"] == 5
+            gossip.finish()
+        ends.append(values(model))
+    assert equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"codec": "smoke signals"}, "codec must be one of"),
+        ({"every": 0}, "every must be a whole number"),
+        ({"slack": -1}, "slack must be 0 to"),
+        ({"patience_s": 0.0}, "patience above 0"),
+        ({"topology": "mesh"}, "there is no 'mesh'"),
+        ({"topology": "directed-exponential"}, "one-way edges"),
+        ({"per_host": 2}, "cannot be divided"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    model = Network(seed=0)
+    with pytest.raises(ConfigError, match=message):
+        Gossip(model, torch.optim.SGD(model.parameters()), **settings)
+
+
+def test_a_model_that_cannot_be_mixed_is_refused() -> None:
+    model, other = Network(seed=0), Network(seed=1)
+    with pytest.raises(ConfigError, match="not the model's"):
+        Gossip(model, torch.optim.SGD(other.parameters()))
+    with pytest.raises(ConfigError, match="no parameter to train"):
+        Gossip(model, torch.optim.SGD([model.frozen]))
+
+
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = Gossip(model, optimizer)
+    train(model, optimizer, 0, 0, 1)
+    state = gossip.state_dict()
+    for broken, message in (
+        (state | {"version": 0}, "not a state of Gossip"),
+        (state | {"rank": 1}, "rank was 1"),
+        (state | {"settings": state["settings"] | {"every": 2}}, "every was 2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Gossip(model, optimizer).load_state_dict(broken)
+    with pytest.raises(ConfigError, match="before the first step"):
+        gossip.load_state_dict(state)
+    different = Network(seed=1)
+    with pytest.raises(ConfigError, match="load the model's state of this rank"):
+        Gossip(different, torch.optim.SGD(different.parameters())).load_state_dict(state)

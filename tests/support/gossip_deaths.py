@@ -1,0 +1,91 @@
+"""Scenes in which a rank dies, or hangs for a while, beside those that go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from support.gossip_problem import Network, loss_of, train, values
+from support.gossip_ranks import RANKS, STOPPED
+from thinwire_node import Gossip
+
+HUNG, KILLED = 3, 2
+PATIENCE_S = 0.5
+
+
+def hanging(rank: int) -> Any:
+    """Rank 3 stops for longer than the others' patience, and is woken by rank 0 once it was left out. With a rate of 0
+    and ranks that differ, the mean shows whether both ends mixed the same. Returns the end of this rank."""
+    model = Network(seed=0, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    gossip = Gossip(model, optimizer, topology="complete", patience_s=PATIENCE_S)
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(RANKS)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    model.out.bias.data.fill_(float(rank))
+    steps, left_out = 0, False
+
+    def step() -> None:
+        nonlocal steps
+        loss_of(model, rank, steps, torch.float64).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        steps += 1
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            step()
+        if rank == HUNG:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            seen = [Path(f"seen.{other}") for other in range(RANKS) if other != HUNG]
+            while not all(path.exists() for path in seen):
+                step()
+                if Path(STOPPED).exists() and HUNG in gossip.stats()["left_out"]:
+                    Path(f"seen.{rank}").touch()
+            left_out = True
+            if rank == 0:
+                os.kill(int(pids[HUNG]), signal.SIGCONT)
+            while HUNG in gossip.stats()["left_out"]:
+                step()
+        model.out.bias.data.add_(rank)
+        for _ in range(20):
+            step()
+        gossip.finish()
+    return model.out.bias.item(), left_out, [str(one.message) for one in caught]
+
+
+def killed(rank: int) -> Any:
+    """Rank 2 is killed between two steps. Returns the others' losses, statistics, warnings and mean."""
+    model = Network(seed=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    gossip = Gossip(model, optimizer, topology="one-peer-exponential")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, optimizer, rank, 0, 10)
+        if rank == KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        first = loss_of(model, rank, 0).item()
+        train(model, optimizer, rank, 10, 60)
+        with gossip.averaged() as present:
+            averaged = values(model)
+        saved = gossip.state_dict()
+        train(model, optimizer, rank, 60, 70)
+        gossip.finish()
+    return {
+        "learned": loss_of(model, rank, 0).item() < first,
+        "stats": gossip.stats(),
+        "warnings": [str(one.message) for one in caught],
+        "present": present,
+        "averaged": averaged,
+        "saved": saved["steps"],
+    }
+
+
+SCENES: tuple[Callable[[int], Any], ...] = (hanging, killed)

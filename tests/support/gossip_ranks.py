@@ -1,0 +1,77 @@
+"""Runs ranks that gossip, as real processes with gloo: `python gossip_ranks.py FOLDER SCENES`, or `run_scenes`.
+
+The program imports what the ranks need once, and forks them. Each rank plays all scenes of the module SCENES in turn,
+in FOLDER, and pickles what they return. A rank may kill itself; then its last scenes are missing.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+RANKS = 4
+HANGS_AFTER_S = 90
+"""A rank that takes longer prints where it is, and ends."""
+
+
+STOPPED = "stopped"
+"""The name of a file that is there once a rank has stopped itself."""
+
+
+def run_scenes(folder: Path, scenes: str) -> list[dict[str, Any]]:
+    """What each rank's scenes returned, by the scene's name."""
+    command = [sys.executable, "-W", "default", __file__, str(folder), scenes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [folder / f"{rank}.pickle" for rank in range(RANKS)]
+    return [pickle.loads(path.read_bytes()) if path.exists() else {} for path in found]
+
+
+def main() -> None:
+    folder, name = Path(sys.argv[1]), sys.argv[2]
+    module = importlib.import_module(name)
+    left = {_fork(rank, folder, module.SCENES) for rank in range(RANKS)}
+    failed = False
+    while left:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            (folder / STOPPED).touch()
+            continue
+        left.discard(pid)
+        failed |= os.waitstatus_to_exitcode(status) > 0  # a signal is part of a scene
+    sys.exit(failed)
+
+
+def _fork(rank: int, folder: Path, scenes: Any) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
+        os.chdir(folder)
+        found = {}
+        for scene in scenes:
+            found[scene.__name__] = scene(rank)
+            (folder / f"{rank}.pickle").write_bytes(pickle.dumps(found))
+        code = 0
+    except BaseException:  # noqa: BLE001 - a rank must not go on as its parent
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""What ranks that gossip do in the tests: each function is a scene, played by all ranks together."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from support.gossip_problem import Network, distance, equal, loss_of, train, values
+from support.gossip_ranks import RANKS
+from thinwire_node import Gossip
+from thinwire_proto.errors import ConfigError, ThinwireError
+
+
+def adam(model: Network) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def first_values(rank: int) -> Any:
+    """Models of different seeds. Returns all values once Gossip was made."""
+    model = Network(seed=rank)
+    gossip = Gossip(model, adam(model))
+    found = values(model)
+    gossip.finish()
+    return found
+
+
+def unused(rank: int) -> Any:
+    """A parameter that has no gradient in the first step, and on rank 0 in none. Returns it after each step."""
+    model = Network(seed=0)
+    optimizer = adam(model)
+    gossip = Gossip(model, optimizer, topology="complete")
+    found = []
+    for step in range(4):
+        model.used = step > 0 and rank > 0
+        train(model, optimizer, rank, step, step + 1)
+        found.append(model.sometimes.item())
+    gossip.finish()
+    return found
+
+
+def by_hand(rank: int) -> Any:
+    """Gossip on a ring, and beside it the same steps of all ranks in this process by the formula. Returns the largest
+    difference."""
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    gossip = Gossip(model, optimizer, topology="ring")
+    train(model, optimizer, rank, 0, 20)
+    models = [Network(seed=0) for _ in range(RANKS)]
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01) for one in models]
+    for step in range(20):
+        for node, (one, its) in enumerate(zip(models, optimizers, strict=True)):
+            its.zero_grad()
+            loss_of(one, node, step).backward()  # type: ignore[no-untyped-call]
+        if step:
+            matrix = torch.tensor(gossip.topology.at(step - 1).matrix(), dtype=torch.float32)
+            for tensors in zip(*(one.parameters() for one in models), strict=True):
+                if tensors[0].requires_grad:
+                    mixed = torch.tensordot(matrix, torch.stack([t.detach() for t in tensors]), 1)
+                    for tensor, value in zip(tensors, mixed, strict=True):
+                        tensor.data.copy_(value)
+        for its in optimizers:
+            its.step()
+    found = distance(values(model), values(models[rank]))
+    gossip.finish()
+    return found
+
+
+def averaging(rank: int) -> Any:
+    """Returns: whether the block restores all bits, the mean's distance from that of all ranks' parameters, whether
+    training then goes on as without it, and the error of a step inside."""
+    found: list[Any] = []
+    ends = []
+    for averages in (True, False):
+        model = Network(seed=0)
+        optimizer = adam(model)
+        gossip = Gossip(model, optimizer, topology="ring")
+        train(model, optimizer, rank, 0, 5)
+        model.scale.fill_(rank)
+        model.calls.fill_(rank)
+        if averages:
+            before = values(model)
+            with gossip.averaged() as present:
+                found.append(present)
+                found.append(_distance_from_mean(model, before))
+                try:
+                    train(model, optimizer, rank, 5, 6)
+                except ConfigError as error:
+                    found.append(str(error))
+                model.scale.fill_(9.0)
+            found.append(equal(values(model), before))
+        train(model, optimizer, rank, 5, 10)
+        ends.append(values(model))
+        gossip.finish()
+    return [*found, equal(*ends)]
+
+
+def _distance_from_mean(model: Network, before: list[Tensor]) -> float:
+    expected = []
+    for tensor in before:
+        gathered = [torch.empty_like(tensor) for _ in range(RANKS)]
+        dist.all_gather(gathered, tensor)
+        mean = torch.stack(gathered).mean(0) if tensor.is_floating_point() else tensor
+        expected.append(mean)
+    return distance(values(model), expected)
+
+
+def resuming(rank: int) -> Any:
+    """For several settings: whether a run that was saved and went on, and one that was loaded from it, equal one
+    without a break, to the bit. And whether one without what is pending differs."""
+    found = []
+    for settings in ({"topology": "ring"}, {"topology": "complete"}, {"topology": "ring", "every": 3}):
+        whole, saved = _run(rank, settings, None, 0, 12, save_at=7)
+        again, _ = _run(rank, settings, saved, 7, 12)
+        torn = torch.load(io.BytesIO(saved), weights_only=True)
+        torn["gossip"]["exchange"]["delta"] = None
+        other = io.BytesIO()
+        torch.save(torn, other)
+        forgetful, _ = _run(rank, settings, other.getvalue(), 7, 12)
+        plain, _ = _run(rank, settings, None, 0, 12)
+        found.append((equal(whole, plain), equal(whole, again), equal(whole, forgetful)))
+    return found
+
+
+def _run(
+    rank: int, settings: dict[str, Any], state: bytes | None, first: int, last: int, save_at: int | None = None
+) -> tuple[list[Tensor], bytes]:
+    model = Network(seed=0)
+    optimizer = adam(model)
+    gossip = Gossip(model, optimizer, **settings)
+    if state is not None:
+        loaded = torch.load(io.BytesIO(state), weights_only=True)
+        model.load_state_dict(loaded["model"])
+        optimizer.load_state_dict(loaded["optimizer"])
+        gossip.load_state_dict(loaded["gossip"])
+    saved = io.BytesIO()
+    for step in range(first, last):
+        if step == save_at:
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "gossip": gossip.state_dict()}
+            torch.save(states, saved)
+        train(model, optimizer, rank, step, step + 1)
+    gossip.finish()
+    return values(model), saved.getvalue()
+
+
+def skipping(rank: int) -> Any:
+    """Rank 1's scaler skips three steps. All average, save and resume meanwhile. Returns the steps made, the largest
+    difference from the mean at the end relative to that before mixing, and the peers left out."""
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    gossip = Gossip(model, optimizer, topology="ring")
+    for step in range(12):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, rank, step)).backward()  # type: ignore[no-untyped-call]
+        if rank == 1 and step in {2, 3, 6}:
+            assert model.out.bias.grad is not None
+            model.out.bias.grad.fill_(torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 8:
+            with gossip.averaged() as present:
+                assert present == list(range(RANKS))
+    gossip.finish()
+    return gossip.steps, gossip.stats()["left_out"], gossip.stats()["iteration"]
+
+
+def skipped_and_saved(rank: int) -> Any:
+    """Rank 1 is two steps behind when all save; its peers have messages open. Returns how many are open in the state,
+    and the sum of all ranks' parameters before the break and after it, with a rate of 0."""
+
+    def start() -> tuple[Network, torch.optim.Optimizer, Gossip]:
+        model = Network(seed=0, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        return model, optimizer, Gossip(model, optimizer, topology="ring", slack=2)
+
+    model, optimizer, gossip = start()
+    model.out.bias.data.fill_(float(rank))
+    for step in range(6):
+        optimizer.zero_grad()
+        loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
+        if not (rank == 1 and step >= 4):
+            optimizer.step()
+    saved = io.BytesIO()
+    torch.save({"model": model.state_dict(), "gossip": gossip.state_dict()}, saved)
+    state = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
+    dist.barrier()
+    gossip.finish()
+
+    model, optimizer, gossip = start()
+    model.load_state_dict(state["model"])
+    gossip.load_state_dict(state["gossip"])
+    for step in range(6, 16):
+        optimizer.zero_grad()
+        loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    gossip.finish()
+    return len(state["gossip"]["exchange"]["open"]), model.out.bias.item(), gossip.stats()["left_out"]
+
+
+def unequal_steps(rank: int) -> Any:
+    """Each rank makes another number of steps; the last are those of rank 3."""
+    model = Network(seed=0)
+    optimizer = adam(model)
+    gossip = Gossip(model, optimizer, topology="one-peer-exponential")
+    train(model, optimizer, rank, 0, 5 + 4 * rank)
+    gossip.finish()
+    with gossip.averaged() as present:
+        return gossip.steps, gossip.stats()["left_out"], present
+
+
+def mean_stays(rank: int) -> Any:
+    """Parameters that differ at first, a rate of 0, and messages that are late at random. Returns the bias of each rank
+    at the end, and how many messages were late."""
+    found = []
+    for topology, slack in (("ring", 0), ("random-regular", 2), ("one-peer-exponential", 3)):
+        model = Network(seed=0, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        gossip = Gossip(model, optimizer, topology=topology, slack=slack)
+        model.out.bias.data.fill_(float(rank))
+        for step in range(60):
+            loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        gossip.finish()
+        found.append((model.out.bias.item(), gossip.stats()["late"], gossip.stats()["mixed"]))
+    return found
+
+
+def several_dtypes(rank: int) -> Any:
+    """Parameters of three dtypes, a scalar, and one that is not contiguous. Returns their means after one exchange."""
+    model = torch.nn.ParameterList(
+        torch.full(shape, float(rank), dtype=dtype)
+        for shape, dtype in (
+            ((3,), torch.float32),
+            ((2, 2), torch.bfloat16),
+            ((), torch.float64),
+            ((5,), torch.float32),
+        )
+    )
+    model.append(torch.arange(6.0).view(2, 3).t())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    gossip = Gossip(model, optimizer, topology="complete")
+    with torch.no_grad():
+        for parameter in model[:4]:
+            parameter.fill_(float(rank))
+    for parameter in model:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    gossip.finish()
+    return [parameter.detach().clone() for parameter in model]
+
+
+def at_odds(rank: int) -> Any:
+    """The errors where ranks differ, or a script does what cannot be."""
+
+    def other(name: str, make: Callable[[], Any]) -> tuple[str, str]:
+        try:
+            make()
+        except ThinwireError as error:
+            return name, str(error)
+        return name, "no refusal"
+
+    model = Network(seed=0)
+    small = torch.nn.Linear(2 + rank // 3, 2)
+    found = [
+        other("setting", lambda: Gossip(model, adam(model), every=1 + rank // 3)),
+        other("shape", lambda: Gossip(small, torch.optim.SGD(small.parameters()))),
+    ]
+    optimizer = adam(model)
+    gossip = Gossip(model, optimizer)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2, requires_grad=True))]})
+    found.append(other("group", optimizer.step))
+    gossip.finish()
+    return dict(found)
+
+
+def quiet(rank: int) -> Any:
+    """Whether a run without a fault warns of nothing."""
+    model = Network(seed=0)
+    optimizer = adam(model)
+    with warnings.catch_warnings(record=True) as caught:
+        gossip = Gossip(model, optimizer)
+        train(model, optimizer, rank, 0, 5)
+        gossip.finish()
+    return [str(one.message) for one in caught]
+
+
+SCENES: tuple[Callable[[int], Any], ...] = (
+    first_values,
+    unused,
+    by_hand,
+    averaging,
+    resuming,
+    skipping,
+    skipped_and_saved,
+    unequal_steps,
+    mean_stays,
+    several_dtypes,
+    at_odds,
+    quiet,
+)
