@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thinwire_node.decentralized.accum_adam import AccumAdam, AccumAdamW
+    from thinwire_node.decentralized.data_parallel import DecentralizedDataParallel
     from thinwire_node.decentralized.gossip import Gossip
 
-__all__ = ["AccumAdam", "AccumAdamW", "Gossip"]
+__all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Gossip"]
 
-_MODULES = {"AccumAdam": "accum_adam", "AccumAdamW": "accum_adam", "Gossip": "gossip"}
+_MODULES = {
+    "AccumAdam": "accum_adam",
+    "AccumAdamW": "accum_adam",
+    "DecentralizedDataParallel": "data_parallel",
+    "Gossip": "gossip",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -163,6 +163,12 @@ class Exchange:
     def release(self, delta: Tensor) -> None:
         self._snapshots.give(delta)
 
+    def drop(self) -> None:
+        """Let what is pending add nothing."""
+        self._delta = None
+        for launched in self._launched.values():
+            launched.weights = dict.fromkeys(launched.weights, 0.0)
+
     def enter(self, kind: Kind) -> None:
         """Tell the peers that this rank averages or saves now."""
         with self._changed:

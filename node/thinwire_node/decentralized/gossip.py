@@ -110,22 +110,29 @@ class Gossip:
         ]
 
     @contextmanager
-    def averaged(self) -> Iterator[list[int]]:
-        """Inside the block, the model is the mean of all ranks: trained parameters, and buffers that are floats. Then
-        all are as before. All ranks must enter. Yields the ranks that took part: those that live."""
+    def averaged(self, *, buffers: bool = True) -> Iterator[list[int]]:
+        """Inside the block, the model is the mean of all ranks: trained parameters, and buffers of floats unless
+        `buffers` is false. Then all are as before. All ranks must enter. Yields the ranks that took part: those that
+        live."""
         if self._averaging:
             raise ConfigError("the model is averaged already; leave the block before")
-        self._exchange.enter(Kind.AVERAGING)
-        buffers = list(self._model.buffers())
-        backup = [tensor.detach().clone() for tensor in (*self._trained(), *buffers)]
+        held = [*self._trained(), *self._model.buffers()]
+        backup = [tensor.detach().clone() for tensor in held]
         self._averaging = True
         try:
-            yield self._average([*self._trained(), *(buffer for buffer in buffers if buffer.is_floating_point())])
+            yield self._average(buffers)
         finally:
             self._averaging = False
             with torch.no_grad():
-                for tensor, before in zip((*self._trained(), *buffers), backup, strict=True):
+                for tensor, before in zip(held, backup, strict=True):
                     tensor.copy_(before)
+
+    def average(self, *, buffers: bool = True) -> list[int]:
+        """Replace the model by the mean of all ranks, for good. All ranks call it, after equally many steps; what is
+        pending is dropped. Returns the ranks that took part."""
+        present = self._average(buffers)
+        self._exchange.drop()
+        return present
 
     def stats(self) -> dict[str, Any]:
         """Figures of this rank since the beginning.
@@ -197,8 +204,10 @@ class Gossip:
         return [parameter for _, parameter in self._parameters]
 
     @torch.no_grad()
-    def _average(self, tensors: Sequence[Tensor]) -> list[int]:
-        return self._ranks.average(tensors, lambda: self._exchange.gone)
+    def _average(self, buffers: bool) -> list[int]:
+        self._exchange.enter(Kind.AVERAGING)
+        floats = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()] if buffers else []
+        return self._ranks.average([*self._trained(), *floats], lambda: self._exchange.gone)
 
     @torch.no_grad()
     def _before_step(self) -> None:
