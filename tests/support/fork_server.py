@@ -35,7 +35,13 @@ from deploy.local_swarm.processes import BIN
 from support.modules import TESTS, beside_the_tests
 
 PROGRAMS = {"thinwire-coordinator": "thinwire_coordinator.__main__", "thinwire-node": "thinwire_node.__main__"}
-IMPORTED = (*PROGRAMS.values(), "thinwire_coordinator.cli.serve", "thinwire_node.cli.start", "thinwire_proto.models")
+IMPORTED = (
+    *PROGRAMS.values(),
+    "thinwire_coordinator.cli.serve",
+    "thinwire_node.cli.start",
+    "thinwire_proto.models",
+    "torch._dynamo",  # imported by FakeTensorMode, with which each node measures the activations of its model
+)
 REQUEST_BYTES_MAX = 1 << 17
 WAIT_MAX_S = 60.0
 
