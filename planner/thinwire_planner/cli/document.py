@@ -37,6 +37,7 @@ def _predicted(one: Predicted) -> dict[str, Any]:
         "seconds": one.seconds,
         "bytes_a_parameter": one.forecast.bytes_a_parameter,
         "parts": dict(one.forecast.parts),
+        "order": list(one.forecast.order),
         "to_loss_s": one.to_loss_s,
         "caution": one.variant.caution,
     }

@@ -14,6 +14,7 @@ from thinwire_planner.cli.options import PlanOptions
 from thinwire_planner.cli.plan_file import PlanFile, parse, read_document, setting_of
 from thinwire_planner.cli.plan_table import print_plan
 from thinwire_planner.cli.plot import draw
+from thinwire_planner.cli.probing import answer, fill_in
 
 KEYS = {
     "preset": "model.preset",
@@ -41,7 +42,13 @@ INSTEAD = {"preset": "parameters", "parameters": "preset"}
 
 def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
     """Make a plan and show it. Raises ThinwireError."""
-    file = parse(document(options), str(options.file or "the options"))
+    if options.answer is not None:
+        answer(options.answer)
+        return
+    found = document(options)
+    if options.probe is not None:
+        fill_in(found, options.probe, options.samples)
+    file = parse(found, str(options.file or "the options"))
     plan = make_plan(setting_of(file), _goal(file))
     if options.plot is not None:
         draw(plan, options.plot)

@@ -14,9 +14,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from thinwire_planner.layout.pairs import pair_seconds
+from thinwire_planner.layout.placement import CycleEdges, anneal, two_opt
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
 from thinwire_planner.methods.star import own_s
 from thinwire_planner.timing.max_plus import Arcs, cycle_of, iteration_s, iterations_for
+from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
@@ -26,6 +29,9 @@ DENSE_NODES_MAX = 128
 SLACKS = (0, 1, 2)
 PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential", "random-regular", "matching")
 """Topologies by how well a cycle of them mixes (docs/decentralized.md)."""
+PLACED_HOSTS_MAX = 64
+MOVES = 1500
+"""Of the annealing of a placement."""
 CENTRAL = ("star", "tree")
 """Topologies that are slower than the star of the coordinator and mix worse."""
 ONE_WAY = ("directed-exponential",)
@@ -61,6 +67,25 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
     if topology == "complete" and nodes > DENSE_NODES_MAX:
         raise ConfigError(f"planner: a complete graph of more than {DENSE_NODES_MAX} nodes is not considered")
     return cycle_of(make_topology(topology, Layout(nodes, per_host, seed)))
+
+
+def order_of(topology: str, setting: Setting) -> tuple[int, ...]:
+    """Where the hosts stand: placed so that the slowest edge is short, if their lines or round trips differ.
+
+    For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
+    """
+    network = setting.network
+    if network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
+        return ()
+    return _placed(network, topology, float(setting.parameters), setting.seed)
+
+
+@lru_cache(maxsize=1024)
+def _placed(network: Network, topology: str, size_bytes: float, seed: int) -> tuple[int, ...]:
+    pairs = pair_seconds(network, size_bytes)
+    if topology == "ring":
+        return two_opt(pairs)
+    return anneal(CycleEdges.of(arcs_of(topology, network.nodes, 1, seed)), pairs, seed, MOVES)
 
 
 @dataclass(frozen=True)
@@ -102,6 +127,9 @@ class GossipVariant:
         return self.codec.caution
 
     def forecast(self, setting: Setting) -> Forecast:
+        order = order_of(self.topology, setting)
+        if order:
+            setting = setting.placed(order)
         network = setting.network
         cycle = arcs_of(self.topology, network.nodes, network.per_host, setting.seed)
         size = self.codec.bytes_a_parameter * setting.parameters
@@ -119,6 +147,7 @@ class GossipVariant:
             max(seconds, float(np.max(busy))),
             2 * sent * self.codec.bytes_a_parameter,
             (("computing", setting.mean_s + own), ("message", float(np.mean(longest)) if longest else 0.0)),
+            order,
         )
 
 

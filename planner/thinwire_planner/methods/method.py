@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.max_plus import ITERATIONS_MAX
 from thinwire_planner.timing.network import Network
@@ -88,6 +90,12 @@ class Setting:
         bits_s = min(self.network.up_bits_s.min(), self.network.down_bits_s.min())
         return float(bits_s) / self.network.per_host * self.mean_s / 8 / self.parameters
 
+    def placed(self, order: tuple[int, ...]) -> Setting:
+        """The same hosts, one node each, in another order."""
+        return replace(
+            self, network=self.network.ordered(np.asarray(order)), speeds=tuple(self.speeds[host] for host in order)
+        )
+
     def with_network(self, network: Network) -> Setting:
         """The same setting with other lines, and with as many nodes as they have."""
         at = [number * self.nodes // network.nodes for number in range(network.nodes)]
@@ -97,11 +105,13 @@ class Setting:
 @dataclass(frozen=True)
 class Forecast:
     """The predicted time of a step. bytes_a_parameter: sent and received by a node in a step. parts: what the time is
-    made of, in seconds; where computing and exchange overlap, they do not add up to it."""
+    made of, in seconds; where computing and exchange overlap, they do not add up to it. order: the host at each place
+    of the topology; empty if they stand in the order given."""
 
     seconds: float
     bytes_a_parameter: float
     parts: tuple[tuple[str, float], ...]
+    order: tuple[int, ...] = ()
 
 
 class Variant(Protocol):

@@ -79,6 +79,11 @@ class Network:
         return self.hosts * self.per_host
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether all lines and all round trips are equal."""
+        return all(bool((values == values.flat[0]).all()) for values in (self.up_bits_s, self.down_bits_s, self.rtt_s))
+
+    @property
     def typical_rtt_s(self) -> float:
         """The median round trip between two hosts."""
         if self.hosts == 1:

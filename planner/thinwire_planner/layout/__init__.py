@@ -1,0 +1,1 @@
+"""Which node stands where: clusters of hosts, and their places on a topology."""
