@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from thinwire_node.compression.compress import Compressor, _largest_of_rows, largest
+from thinwire_node.compression.compress import Compressor
 from thinwire_node.compression.momentum import Momentum, Sent
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.apply import apply_votes
 from thinwire_proto.exact.decode import TILE_BATCH
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.votes import merge
+from thinwire_proto.largest import _largest_of_rows, largest
 
 BATCH_BYTES = TILE_BATCH * MATRIX_COMPONENTS * 4
 KS = [1, 2, 31, 44, 128, 129, 512, 513, 4095, 4096]

@@ -1,0 +1,60 @@
+"""Blocks of parameters: each tensor, flat, in runs of BLOCK numbers and a shorter rest. A block has one scale.
+
+Blocks end where tensors end, because the changes of two tensors may differ in size by orders of magnitude.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.exact.tiles import TileLayout
+
+BLOCK = 1024
+"""Numbers that share a scale of one byte: 0.008 bits each."""
+
+
+class Blocks:
+    """The blocks of a layout, in the manifest's order."""
+
+    def __init__(self, layout: TileLayout) -> None:
+        self._sizes = [math.prod(tensor.shape) for tensor in layout.tensors]
+        lengths = [length for size in self._sizes for length in _lengths(size)]
+        self.count = len(lengths)
+        self._lengths = torch.tensor(lengths, dtype=torch.int64)
+
+    def mean_magnitudes(self, flat: Tensor) -> Tensor:
+        """Mean of |x| in each block of a float32 tensor [parameters]; float32 [blocks]."""
+        sums = [rows.abs().sum(1) for rows in self._rows(flat)]
+        return torch.cat(sums) / self._lengths.to(flat.device) if sums else flat.new_zeros(0)
+
+    def largest_magnitudes(self, flat: Tensor) -> Tensor:
+        """Largest |x| in each block of a float32 tensor [parameters]; float32 [blocks]."""
+        largest = [torch.maximum(rows.amax(1), -rows.amin(1)) for rows in self._rows(flat)]
+        return torch.cat(largest) if largest else flat.new_zeros(0)
+
+    def scale_(self, flat: Tensor, scales: Tensor) -> Tensor:
+        """Multiply each number of a float32 tensor [parameters], in place, by its block's scale of float32 [blocks]."""
+        start = 0
+        for rows in self._rows(flat):
+            end = start + len(rows)
+            rows.mul_(scales[start:end].view(-1, 1))
+            start = end
+        return flat
+
+    def _rows(self, flat: Tensor) -> Iterator[Tensor]:
+        """The full blocks of each tensor [blocks, BLOCK], then its rest [1, rest]; without empty ones."""
+        for tensor in torch.split(flat, self._sizes):
+            full = len(tensor) // BLOCK * BLOCK
+            if full:
+                yield tensor[:full].view(-1, BLOCK)
+            if full < len(tensor):
+                yield tensor[full:].view(1, -1)
+
+
+def _lengths(size: int) -> list[int]:
+    full, rest = divmod(size, BLOCK)
+    return [BLOCK] * full + ([rest] if rest else [])

@@ -1,0 +1,151 @@
+"""The port of the codecs that turn a difference of parameters into bytes, and their registry.
+
+A codec need not be exact: what it drops stays in the difference between x and the copy, and is sent later. But both
+ends add the decoded step to their copies, so `decode` must give the same bits on every machine and device. Two kinds of
+arithmetic do: elementwise operations of IEEE 754, each rounded by itself, and integers that float32 holds exactly
+(`thinwire_proto.exact.decode`).
+
+A kind is a file that registers a class. Its name may be followed by a whole number, `topk:64`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.errors import ConfigError, LocalError, PayloadError
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.kind_modules import KindModules
+
+VERSION = 1
+"""The first byte of each body."""
+Bytes = bytes | memoryview
+STEP_MAX = 2.0**30
+"""Largest magnitude of a decoded number. A copy cannot overflow before 2⁹⁷ messages."""
+
+
+class Codec(ABC):
+    """Encodes differences of the parameters of one layout.
+
+    A difference is a float32 tensor [layout.parameters]: all tensors, flat, in the manifest's order.
+    """
+
+    bytes_max: int
+    """Upper bound on the size of a body, from the layout alone."""
+
+    def __init__(self, layout: TileLayout, setting: int) -> None:
+        self.layout = layout
+        self.setting = setting
+
+    def encode(self, difference: Tensor) -> bytes:
+        """The body. Does not change the difference. Raises LocalError if a number is not finite or too large."""
+        if difference.dtype != torch.float32 or difference.shape != (self.layout.parameters,):
+            raise LocalError(
+                f"a difference is float32 [{self.layout.parameters}]; this is {difference.dtype} "
+                f"{list(difference.shape)}"
+            )
+        with torch.no_grad():
+            if not is_bounded(difference):
+                raise LocalError(
+                    f"the parameters differ from their copy by more than {STEP_MAX:g}, or are not finite: training has"
+                    " diverged"
+                )
+            return b"".join([bytes([VERSION]), *self._encode(difference)])
+
+    def decode(self, body: bytes, device: torch.device | str = "cpu") -> Tensor:
+        """The step to add to a copy, float32 [layout.parameters], with the same bits on every device.
+
+        Raises PayloadError for any body that `encode` could not have written, within the bounds' memory.
+        """
+        if len(body) > self.bytes_max:
+            raise PayloadError(f"a body has at most {self.bytes_max} bytes; this has {len(body)}")
+        if not body or body[0] != VERSION:
+            raise PayloadError(f"this is not a body of version {VERSION}")
+        with torch.no_grad():
+            return self._decode(memoryview(body)[1:], torch.device(device))
+
+    @abstractmethod
+    def _encode(self, difference: Tensor) -> Sequence[Bytes]:
+        """The parts of the body after the version."""
+
+    @abstractmethod
+    def _decode(self, body: memoryview, device: torch.device) -> Tensor:
+        """See `decode`. body: without the version."""
+
+
+Make = Callable[[TileLayout, int], Codec]
+
+
+@dataclass(frozen=True)
+class CodecKind:
+    """default: the setting of a name without a number. largest: bound on the setting; 0 for a kind without one."""
+
+    make: Make
+    default: int
+    largest: int
+
+
+_kinds: dict[str, CodecKind] = {}
+_modules = KindModules("thinwire_proto.gossip.codecs")
+
+
+def register_codec(name: str, *, default: int = 0, largest: int = 0) -> Callable[[type[Codec]], type[Codec]]:
+    """A decorator for a class of `Codec`. Raises ConfigError if the name is taken."""
+
+    def put(make: type[Codec]) -> type[Codec]:
+        if name in _kinds or ":" in name:
+            raise ConfigError(f"codec: the name {name!r} is taken, or has a colon")
+        _kinds[name] = CodecKind(make, default, largest)
+        return make
+
+    return put
+
+
+def codec_names() -> tuple[str, ...]:
+    """The names of this project's kinds and of all that were registered, in alphabetical order."""
+    _modules.import_for("", _kinds)
+    return tuple(sorted(_kinds))
+
+
+def make_codec(name: str, layout: TileLayout) -> Codec:
+    """Make the codec `KIND` or `KIND:NUMBER`. Raises ConfigError if there is none of that name."""
+    kind, colon, number = name.partition(":")
+    _modules.import_for(kind, _kinds)
+    if kind not in _kinds:
+        raise ConfigError(f"codec: there is no {kind!r}; there are {', '.join(codec_names())}")
+    found = _kinds[kind]
+    setting = found.default
+    if colon:
+        setting = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
+        if not 1 <= setting <= found.largest:
+            allowed = f"a number from 1 to {found.largest}" if found.largest else "no number"
+            raise ConfigError(f"codec: {name!r}: {kind} takes {allowed}")
+    return found.make(layout, setting)
+
+
+def check_length(body: Bytes, expected: int) -> None:
+    """Raise PayloadError unless the rest of a body has exactly this size."""
+    if len(body) != expected:
+        raise PayloadError(f"the difference takes {expected} bytes; there are {len(body)}")
+
+
+def is_bounded(values: Tensor) -> bool:
+    """Whether all numbers are finite, and within STEP_MAX."""
+    if not values.numel():
+        return True
+    low, high = (float(bound) for bound in values.aminmax())  # both are NaN if any number is
+    return low >= -STEP_MAX and high <= STEP_MAX
+
+
+def tensors_of(flat: Tensor, layout: TileLayout) -> Iterator[Tensor]:
+    """Views of the tensors in a flat buffer [layout.parameters], in the manifest's order and their shapes."""
+    start = 0
+    for tensor in layout.tensors:
+        end = start + math.prod(tensor.shape)
+        yield flat[start:end].view(tensor.shape)
+        start = end

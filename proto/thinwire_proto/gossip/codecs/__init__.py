@@ -1,0 +1,1 @@
+"""This project's codecs of differences. Each module registers its own."""

@@ -1,0 +1,63 @@
+"""The largest DCT coefficients of each tile: their places, their signs, and one magnitude a tile.
+
+The body is a contribution with magnitudes (`thinwire_proto.wire.codec`), and the step is an update with magnitudes that
+has one contribution (`thinwire_proto.exact.apply`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire_proto.contract import DemoSpec
+from thinwire_proto.exact.apply import changes
+from thinwire_proto.exact.decode import VOTE_MAX
+from thinwire_proto.exact.magnitudes import tiles_with
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.votes import Merged, Votes
+from thinwire_proto.gossip.codec import Bytes, Codec, register_codec
+from thinwire_proto.gossip.coefficients import TRANSFORM, Step, coefficients, tiles_of
+from thinwire_proto.gossip.scales import MATRIX_FACTOR, VALUES, VECTOR_FACTOR, nearest_codes
+from thinwire_proto.largest import largest
+from thinwire_proto.wire.codec import contribution_bytes_max, decode_votes, encode_votes
+
+DEMO = DemoSpec.model_validate({"transform": TRANSFORM, "magnitude": "tile"})
+
+
+@register_codec("topk", default=64, largest=MATRIX_COMPONENTS)
+class TopkCodec(Codec):
+    """At most `setting` coefficients a tile."""
+
+    def __init__(self, layout: TileLayout, setting: int) -> None:
+        super().__init__(layout, setting)
+        self.bytes_max = 1 + contribution_bytes_max(layout, setting, "tile")
+
+    def _encode(self, difference: Tensor) -> Sequence[Bytes]:
+        found = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)], [np.zeros(0, np.uint8)]
+        for batch, values in coefficients(difference, self.layout):
+            index = largest(values.abs().flatten(1), self.setting, torch.empty_like(values, dtype=torch.bool))
+            tile, chosen = index // values[0].numel(), values.view(-1)[index]
+            count = torch.bincount(tile, minlength=len(values))
+            sums = torch.zeros(len(values), device=values.device).index_add_(0, tile, chosen.abs())
+            codes = nearest_codes(sums / count.clamp(min=1))
+            sent = torch.from_numpy(codes > 0).to(tile.device)[tile]  # the others are too small for any code
+            first = self.layout.first_component(tiles_of(batch, self.layout).start)
+            found[0].append((index[sent] + first).cpu().numpy())
+            found[1].append((chosen[sent] > 0).cpu().numpy())
+            found[2].append(codes[codes > 0])
+        return [encode_votes(Votes(*map(np.concatenate, found)), self.layout)]  # type: ignore[arg-type]
+
+    def _decode(self, body: memoryview, device: torch.device) -> Tensor:
+        votes = decode_votes(bytes(body), self.layout, self.setting, "tile")
+        assert votes.codes is not None, "codes are asked for"
+        tiles = tiles_with(votes.components, self.layout)[0]
+        factors = np.where(tiles < self.layout.matrix_tiles, MATRIX_FACTOR, VECTOR_FACTOR).astype(np.float32)
+        values = np.where(votes.positive, VOTE_MAX, -VOTE_MAX).astype(np.int16)
+        merged = Merged(votes.components, values, VALUES[votes.codes] * factors)
+        step = Step(self.layout, device)
+        for batch, change in changes(merged, self.layout, DEMO, learning_rate=0.0, step=0, device=device):
+            step.put(batch, change)
+        return step.flat

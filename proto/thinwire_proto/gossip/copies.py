@@ -1,0 +1,299 @@
+"""The public copies of a node: for each edge, what its peer knows of it, and what it knows of the peer.
+
+The problem: a message C(x − h) means something only if both ends hold the same copy h, to the bit, and a turn keeps
+the mean only if both ends mix the same two copies. But messages are lost, come twice or late, and both ends go on
+meanwhile.
+
+What fails: a copy a node, shared by all its neighbours, takes less memory. But then each message must reach each
+neighbour, also those that it does not mix with in this iteration, and one that is late for one neighbour holds the copy
+of all. Here most graphs give a node one peer in an iteration. So each edge has its own two copies: 8 bytes a parameter.
+
+The sketch: messages of an edge are numbered in each direction, and applied in that order, each once. A message also
+says for which turn it was sent. Mixing a turn takes both copies as they were after that turn's two messages:
+
+    x ← x + γ·w·(theirs − own)
+
+The other end computes the same difference with the other sign. `theirs` is advanced when its turn is mixed, or when it
+is certain that the turn never will be; until then its messages wait. `own` has advanced further if the node sent for
+later turns meanwhile. Then a second copy follows behind, by the messages that were sent.
+
+Fingerprints find copies that differ nevertheless, because of a broken memory. The direction then gets a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.errors import ConfigError, LocalError, PayloadError
+from thinwire_proto.exact.apply import flush_subnormals
+from thinwire_proto.exact.fingerprint import fingerprint_of_runs
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.codec import Codec, make_codec
+from thinwire_proto.gossip.iteration import AHEAD_MAX, Turn
+
+SNAPSHOT = "snapshot"
+"""In place of a codec's name: the body is the copy itself, as a difference from 0."""
+UNACKNOWLEDGED_MAX = 2 * AHEAD_MAX
+"""Messages of a direction that are kept to be sent again, and so the furthest that one can come ahead of its order."""
+FINGERPRINT_PARTS = 16
+"""A message has the fingerprint of one part in turn, so a difference is found within so many messages."""
+HELD_MAX = UNACKNOWLEDGED_MAX + AHEAD_MAX
+"""Messages of a peer that wait for their turn. `IterationMachine.accepts` leaves more than AHEAD_MAX in the line."""
+CODECS_MAX = 16
+"""Codecs that are kept ready. A peer may name another one in each message."""
+
+When = tuple[int, int]
+"""Topology and iteration: a turn, as both ends name it."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of one direction of an edge.
+
+    sequence: counts from 1. acknowledged: the last message of the other direction that has come in order. fingerprint:
+    of a part of the copy after this message. wants_snapshot: the sender's copy of the receiver differs.
+    """
+
+    topology: int
+    iteration: int
+    sequence: int
+    acknowledged: int
+    codec: str
+    fingerprint: int
+    wants_snapshot: bool
+    body: bytes
+
+    @property
+    def when(self) -> When:
+        return self.topology, self.iteration
+
+
+class PublicCopy:
+    """A copy h. flat: float32 [layout.parameters]; sequence: the messages that it has taken."""
+
+    def __init__(self, layout: TileLayout, start: Tensor) -> None:
+        if start.dtype != torch.float32 or start.shape != (layout.parameters,):
+            raise LocalError(f"a copy is float32 [{layout.parameters}]; this is {start.dtype} {list(start.shape)}")
+        self.flat = start.detach().clone()
+        self.sequence = 0
+        flush_subnormals(self.flat)
+
+    def advance(self, step: Tensor, *, is_whole: bool = False) -> None:
+        """Take a message: add its step, or with is_whole begin at it. One rounded addition, the same everywhere."""
+        if is_whole:
+            self.flat.copy_(step)
+        else:
+            self.flat.add_(step)
+            flush_subnormals(self.flat)
+        self.sequence += 1
+
+    def fingerprint(self) -> int:
+        """The fingerprint of this sequence's part; see `thinwire_proto.exact.fingerprint`."""
+        part, size = self.sequence % FINGERPRINT_PARTS, -(-len(self.flat) // FINGERPRINT_PARTS)
+        values = self.flat[part * size : (part + 1) * size]
+        return fingerprint_of_runs([(0, part * size, values)], self.sequence)
+
+    def clone(self) -> PublicCopy:
+        twin = object.__new__(PublicCopy)
+        twin.flat, twin.sequence = self.flat.clone(), self.sequence
+        return twin
+
+
+class Edge:
+    """Both directions of an edge. start: the parameters that both ends began with, float32 [layout.parameters]; None if
+    the ends have nothing in common, so that each sends a snapshot first."""
+
+    def __init__(self, layout: TileLayout, start: Tensor | None, device: torch.device) -> None:
+        begin = torch.zeros(layout.parameters, device=device) if start is None else start
+        self.own, self.theirs = PublicCopy(layout, begin), PublicCopy(layout, begin)
+        self.differences_found = self.duplicates = 0
+        self._layout = layout
+        self._codecs: dict[str, Codec] = {}
+        self._behind: PublicCopy | None = None  # `own` after the oldest open turn, if that is not the last one sent
+        self._sent: deque[Message] = deque()  # for the peer, or for `_behind`
+        self._open: dict[When, int] = {}  # turns sent for and neither mixed nor void, and their sequence numbers
+        self._last_sent: When = (-1, -1)
+        self._acknowledged = 0  # of what was sent
+        self._received = 0  # in order
+        self._early: dict[int, Message] = {}  # ahead of their order
+        self._held: deque[Message] = deque()  # in order, not in `theirs` yet
+        self._newest: When = (-1, -1)
+        self._must_send_snapshot = start is None
+        self._wants_snapshot = start is None
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the peer has confirmed enough. If not, it is not there, and the edge should be left out."""
+        return len(self._sent) < UNACKNOWLEDGED_MAX
+
+    def send(self, when: When, x: Tensor, codec: str) -> Message:
+        """Make the message for a turn, and advance `own` by it. Journal both before the message leaves.
+
+        x: this node's parameters, float32 [layout.parameters]. Raises LocalError if the edge may not send, or if the
+        turn is not newer than the last.
+        """
+        if not self.may_send or when <= self._last_sent:
+            raise LocalError(f"turn {when}: {len(self._sent)} messages wait, the last for turn {self._last_sent}")
+        name = SNAPSHOT if self._must_send_snapshot else codec
+        body = self._codec(name).encode(x if name == SNAPSHOT else x - self.own.flat)
+        if self._open and self._behind is None:
+            self._behind = self.own.clone()
+        self._advance(self.own, name, body)
+        self._must_send_snapshot = False
+        message = Message(
+            *when, self.own.sequence, self._received, name, self.own.fingerprint(), self._wants_snapshot, body
+        )
+        self._sent.append(message)
+        self._open[when] = message.sequence
+        self._last_sent = when
+        self._catch_up()
+        return message
+
+    def unacknowledged(self) -> list[Message]:
+        """What to send again when the line is back, in order."""
+        return [message for message in self._sent if message.sequence > self._acknowledged]
+
+    def receive(self, message: Message) -> list[When]:
+        """Take a message of the peer. Returns the turns whose messages are now there in order, usually one.
+
+        A message that came before is counted and dropped. Raises PayloadError if the peer cannot have sent it; bodies
+        are read when they are mixed.
+        """
+        if not self._received < message.sequence <= self._received + UNACKNOWLEDGED_MAX:
+            if 1 <= message.sequence <= self._received:
+                self.duplicates += 1
+                return []
+            raise PayloadError(f"message {message.sequence} of an edge came after message {self._received}")
+        self._check_acknowledged(message.acknowledged)
+        if len(self._held) >= HELD_MAX:
+            raise PayloadError(f"{HELD_MAX} messages of an edge wait to be mixed already")
+        self._early.setdefault(message.sequence, message)
+        arrived = []
+        while (following := self._early.pop(self._received + 1, None)) is not None:
+            if following.when <= self._newest:
+                raise PayloadError(f"the message for turn {following.when} came after that for {self._newest}")
+            self._received, self._newest = following.sequence, following.when
+            self.acknowledge(following.acknowledged)
+            self._must_send_snapshot |= following.wants_snapshot
+            ready = {held.when for held in self._held}
+            for when in [when for when in self._open if when < following.when and when not in ready]:
+                del self._open[when]  # void: the peer has gone on without it
+            self._held.append(following)
+            arrived.append(following.when)
+        self._catch_up()
+        return arrived
+
+    @property
+    def received(self) -> int:
+        """The last message of the peer that has come in order, for a line that acknowledges by itself."""
+        return self._received
+
+    def acknowledge(self, sequence: int) -> None:
+        """The peer has all messages up to this one. Raises PayloadError if it cannot have them."""
+        self._check_acknowledged(sequence)
+        self._acknowledged = max(self._acknowledged, sequence)
+        self._catch_up()
+
+    def difference(self, when: When) -> Tensor | None:
+        """theirs − own at a turn, float32 [layout.parameters], once. None if the peer's copy is known to be wrong.
+
+        Turns are mixed in their order. Raises LocalError for a turn that is not ready, PayloadError for a bad body.
+        """
+        if when not in self._open or not self._held or self._held[0].when != when:
+            raise LocalError(f"turn {when} is not ready to be mixed")
+        self._take(self._held[0])
+        self._held.popleft()
+        own = self.own if self._open[when] == self.own.sequence else self._catch_behind_up(self._open[when])
+        found = None if self._wants_snapshot else self.theirs.flat - own.flat
+        for past in [past for past in self._open if past <= when]:
+            del self._open[past]
+        self._catch_up()
+        return found
+
+    # inside
+
+    def _check_acknowledged(self, sequence: int) -> None:
+        if not 0 <= sequence <= self.own.sequence:
+            raise PayloadError(f"message {sequence} is acknowledged; {self.own.sequence} were sent")
+
+    def _catch_up(self) -> None:
+        """Take all messages at the head that will never be mixed, and drop what nobody needs."""
+        while self._held and self._held[0].when not in self._open and self._held[0].when <= self._last_sent:
+            self._take(self._held[0])
+            self._held.popleft()
+        if not self._open or min(self._open) == self._last_sent:
+            self._behind = None
+        needed = self._acknowledged if self._behind is None else min(self._acknowledged, self._behind.sequence)
+        while self._sent and self._sent[0].sequence <= needed:
+            self._sent.popleft()
+
+    def _take(self, message: Message) -> None:
+        self._advance(self.theirs, message.codec, message.body)
+        if self.theirs.fingerprint() != message.fingerprint:
+            self.differences_found += 1
+            self._wants_snapshot = True
+        elif message.codec == SNAPSHOT:
+            self._wants_snapshot = False
+
+    def _catch_behind_up(self, sequence: int) -> PublicCopy:
+        assert self._behind is not None, "an older turn than the last is open"
+        for message in self._sent:
+            if self._behind.sequence < message.sequence <= sequence:
+                self._advance(self._behind, message.codec, message.body)
+        return self._behind
+
+    def _advance(self, copy: PublicCopy, codec: str, body: bytes) -> None:
+        copy.advance(self._codec(codec).decode(body, copy.flat.device), is_whole=codec == SNAPSHOT)
+
+    def _codec(self, name: str) -> Codec:
+        """Raises PayloadError if there is no such codec."""
+        if name not in self._codecs:
+            try:
+                made = make_codec("dense" if name == SNAPSHOT else name, self._layout)
+            except ConfigError as error:
+                raise PayloadError(str(error)) from None
+            if len(self._codecs) >= CODECS_MAX:
+                self._codecs.pop(next(iter(self._codecs)))
+            self._codecs[name] = made
+        return self._codecs[name]
+
+
+class Copies:
+    """The edges of a node, and how far it mixes.
+
+    gamma: γ, the fraction of the way to the peers' copies, above 0 and at most 1. Raises ConfigError if it is not.
+    """
+
+    def __init__(self, layout: TileLayout, gamma: float = 1.0) -> None:
+        if not 0 < gamma <= 1:
+            raise ConfigError(f"gamma must be above 0 and at most 1; it is {gamma:g}")
+        self._layout = layout
+        self._gamma = gamma
+        self.edges: dict[int, Edge] = {}
+
+    def join(self, peer: int, start: Tensor | None, device: torch.device | str = "cpu") -> Edge:
+        """Begin an edge; see `Edge`. An older edge with this peer is forgotten."""
+        self.edges[peer] = Edge(self._layout, start, torch.device(device))
+        return self.edges[peer]
+
+    def leave(self, peer: int) -> None:
+        self.edges.pop(peer, None)
+
+    def mix(self, x: Tensor, turns: Iterable[Turn], weight: Callable[[Turn], float]) -> int:
+        """x ← x + Σ γ·w·(theirs − own) over these turns, in place. Returns the number of turns that were mixed.
+
+        x: float32 [layout.parameters]. weight: of a turn's edge, in the iteration of the turn. Both ends compute the
+        same products with opposite signs.
+        """
+        mixed = 0
+        for turn in turns:
+            difference = self.edges[turn.peer].difference((turn.topology, turn.iteration))
+            if difference is not None:
+                x.add_(difference.mul_(self._gamma * weight(turn)))
+                mixed += 1
+        return mixed
