@@ -37,12 +37,15 @@ class Failing(SwarmServicer):
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, "said on purpose")
         yield pb.FilePart()
 
+    async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
+        raise ExecuteBatchError('Failed "execute_batch"')  # as gRPC raises it where the peer is gone
+
 
 async def test_a_failure_is_logged_and_counted_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     told: list[Denied] = []
     guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: "a-node", lambda: 0.0, told.append)
     server = grpc.aio.server(interceptors=[guard])
-    add_SwarmServicer_to_server(Failing(), server)  # type: ignore[abstract]  # three calls are enough
+    add_SwarmServicer_to_server(Failing(), server)  # type: ignore[abstract]  # four calls are enough
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     metadata = ((SESSION, "s"),)
@@ -57,6 +60,8 @@ async def test_a_failure_is_logged_and_counted_and_not_told(caplog: pytest.LogCa
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await _all(stub.Corpus(pb.CorpusRequest(), metadata=metadata))
             assert error.value.details() == "said on purpose"
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.Leave(pb.LeaveRequest(), metadata=metadata)
     await server.stop(0)
     assert [denied.reason for denied in told] == [DoorReason.FAILED] * 2
     assert len(guard.rules.calls) == 0

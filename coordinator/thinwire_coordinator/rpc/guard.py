@@ -135,8 +135,8 @@ class Guard(grpc.aio.ServerInterceptor):
             except asyncio.TimeoutError:
                 slow = Denied(DoorReason.SLOW, f"a call without a session may last {lasts_s:g} s")
                 await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, slow)
-            except (grpc.aio.AbortError, NotImplementedError):  # the latter by a call that is not served here
-                raise
+            except (grpc.aio.AbortError, grpc.aio.InternalError, NotImplementedError):
+                raise  # gRPC's own: the call was aborted, the peer is gone, or the call is not served here
             except Exception as error:  # the boundary of a call; gRPC would send the text, with paths, to the peer
                 self._told(Denied(DoorReason.FAILED, FAILED))
                 log.error("a call failed: %s", error, exc_info=not isinstance(error, ThinwireError))
