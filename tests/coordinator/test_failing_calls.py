@@ -38,7 +38,7 @@ class Failing(SwarmServicer):
         yield pb.FilePart()
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
-        raise ExecuteBatchError('Failed "execute_batch"')  # as gRPC raises it where the peer is gone
+        raise grpc.aio.InternalError("execute_batch")  # as gRPC does where the peer is gone
 
 
 async def test_a_failure_is_logged_and_counted_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
