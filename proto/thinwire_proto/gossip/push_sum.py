@@ -1,0 +1,129 @@
+"""Averaging over links that are one-way: push-sum with running sums.
+
+On a directed graph a node cannot know whether what it gives away was received, and rows of weights do not add up to 1.
+Push-sum divides a node's mass s and its weight w among itself and its targets; x = s/w converges to the mean (Kempe,
+Dobra and Gehrke 2003). A lost message would take mass with it. So a sender never sends a share, but the running sum of
+all shares since the beginning, and the receiver adds what is new in it (Hadjicostis, Vaidya and Domínguez-García,
+Robust distributed average consensus via exchange of running sums, 2016). A running sum may be compressed like a copy:
+what the codec dropped stays in the difference (Taheri et al., Quantized decentralized stochastic learning over directed
+graphs, 2020). But a running sum grows by a whole share each time, and a codec's error is a part of what it is given. So
+both ends expect the share of the last time, and only the rest is encoded. The codec must keep nearly all of it: with
+`sign` or `topk` this diverges.
+
+Mass is counted in integers modulo 2⁶⁴, in units of 2⁻³². A share is rounded down and the rest stays with the sender, so
+no mass is ever lost or made, and a running sum may wrap around.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire_proto.errors import LocalError, PayloadError
+from thinwire_proto.gossip.codec import Codec
+
+UNIT = 2.0**-32
+MASS_MAX = 2.0**24
+"""Bound on a node's |s|, so that a share and a step are far from the wrap-around at 2³¹."""
+WEIGHT_ONE = 1 << 40
+MISSED_MAX = 64
+"""Messages that a receiver waits for, when one has come early."""
+
+
+@dataclass(frozen=True)
+class Push:
+    """A message over an arc. sequence: from 1. weight: the running sum of the weight, not compressed. body: by how much
+    more the public running sum of the mass grows than the last time."""
+
+    sequence: int
+    weight: int
+    body: bytes
+
+
+class Outgoing:
+    """An arc at its source: the running sum, and how much of it is public."""
+
+    def __init__(self, parameters: int) -> None:
+        self.total = torch.zeros(parameters, dtype=torch.int64)
+        self.public = torch.zeros(parameters, dtype=torch.int64)
+        self._growth = torch.zeros(parameters, dtype=torch.int64)
+        self.weight = self.sequence = 0
+
+    def push(self, codec: Codec) -> Push:
+        """Make the next message."""
+        rest = self.total - self.public - self._growth
+        body = codec.encode(rest.to(torch.float64).mul_(UNIT).to(torch.float32))
+        self._growth += _in_units(codec.decode(body))
+        self.public += self._growth
+        self.sequence += 1
+        return Push(self.sequence, self.weight, body)
+
+
+class Incoming:
+    """An arc at its target. Messages count in order, each once."""
+
+    def __init__(self) -> None:
+        self._sequence = self._weight = 0
+        self._growth: Tensor | None = None
+        self._early: dict[int, Push] = {}
+
+    def receive(self, push: Push, codec: Codec, to: PushSumNode) -> int:
+        """Give the node what is new. Returns the number of messages that counted. Raises PayloadError."""
+        if push.sequence > self._sequence + MISSED_MAX or push.sequence < 1 or push.weight < 0:
+            raise PayloadError(f"message {push.sequence} of an arc came after message {self._sequence}")
+        if push.sequence > self._sequence:
+            self._early.setdefault(push.sequence, push)
+        counted = 0
+        while (following := self._early.get(self._sequence + 1)) is not None:
+            if following.weight < self._weight:
+                raise PayloadError("the running sum of an arc's weight has become smaller")
+            more = _in_units(codec.decode(following.body))
+            del self._early[following.sequence]
+            self._growth = more if self._growth is None else self._growth + more
+            to.take(self._growth, following.weight - self._weight)
+            self._sequence, self._weight = following.sequence, following.weight
+            counted += 1
+        return counted
+
+
+class PushSumNode:
+    """The mass and the weight of a node. x: its parameters at the beginning, float32, flat."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.mass = _in_units(x)
+        self.weight = WEIGHT_ONE
+
+    @property
+    def x(self) -> Tensor:
+        """The parameters, float32: mass by weight."""
+        return (self.mass.to(torch.float64) * (UNIT * WEIGHT_ONE / self.weight)).to(torch.float32)
+
+    def step(self, change: Tensor) -> None:
+        """x ← x − change. Raises LocalError if the mass grows beyond its bound: training has diverged."""
+        self.mass -= _in_units(change.to(torch.float64) * (self.weight / WEIGHT_ONE))
+        if self.mass.numel() and int(self.mass.abs().max()) > MASS_MAX / UNIT:
+            raise LocalError("the parameters of push-sum are out of bounds: training has diverged")
+
+    def share(self, arcs: list[Outgoing]) -> None:
+        """Divide mass and weight evenly among this node and its arcs."""
+        parts = len(arcs) + 1
+        mass, weight = torch.div(self.mass, parts, rounding_mode="floor"), self.weight // parts
+        for arc in arcs:
+            arc.total += mass
+            arc.weight += weight
+            self.mass -= mass
+            self.weight -= weight
+
+    def take(self, mass: Tensor, weight: int) -> None:
+        self.mass += mass
+        self.weight += weight
+
+
+def _in_units(values: Tensor) -> Tensor:
+    """Whole units, int64. Raises LocalError for numbers out of bounds."""
+    values = values.to(torch.float64)
+    if values.numel() and not float(values.abs().max()) <= MASS_MAX:
+        raise LocalError(f"the numbers of push-sum must be finite and within ±{MASS_MAX:g}")
+    return (values / UNIT).round_().to(torch.int64)

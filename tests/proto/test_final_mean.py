@@ -1,0 +1,56 @@
+"""The final mean has the same bits in any order, as fractions of Python say, and nothing overflows."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thinwire_proto.errors import LocalError, PayloadError
+from thinwire_proto.gossip.final_mean import FRACTION_BITS, NODES_MAX, PARAMETER_MAX, final_mean, in_integers
+
+numbers = st.floats(-PARAMETER_MAX, PARAMETER_MAX, width=32)
+
+
+@given(
+    st.integers(1, 6).flatmap(
+        lambda size: st.lists(st.lists(numbers, min_size=size, max_size=size), min_size=1, max_size=5)
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_it_is_what_fractions_say(nodes: list[list[float]]) -> None:
+    found = final_mean(in_integers(torch.tensor(x)) for x in nodes)
+    for place, value in enumerate(found.tolist()):
+        total = sum(round(Fraction(float(np.float32(x[place]))) * 2**FRACTION_BITS) for x in nodes)
+        exact = Fraction(total, len(nodes) << FRACTION_BITS)
+        assert value == float(np.float32(float(exact)))
+
+
+def test_the_order_of_the_nodes_does_not_matter() -> None:
+    nodes = [in_integers(torch.randn(50, generator=torch.Generator().manual_seed(seed))) for seed in range(4)]
+    first = final_mean(nodes)
+    for order in permutations(nodes):
+        assert torch.equal(final_mean(order), first)
+
+
+def test_the_largest_sum_is_exact() -> None:
+    largest = in_integers(torch.full((3,), PARAMETER_MAX))
+    assert final_mean([largest] * NODES_MAX).tolist() == [PARAMETER_MAX] * 3
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1.01 * PARAMETER_MAX, -1.01 * PARAMETER_MAX])
+def test_parameters_out_of_bounds_are_refused_at_their_source(bad: float) -> None:
+    with pytest.raises(LocalError, match="must lie within"):
+        in_integers(torch.tensor([0.0, bad]))
+
+
+def test_numbers_that_a_node_cannot_have_are_refused() -> None:
+    good = in_integers(torch.ones(3))
+    for nodes in ([], [good, good * 2**14 + 1], [good, good[:2]], [good.float()], [good] * (NODES_MAX + 1)):
+        with pytest.raises(PayloadError):
+            final_mean(nodes)
