@@ -9,6 +9,7 @@ import torch
 
 from support.gossip_problem import Network, equal, train, values
 from support.gossip_ranks import RANKS, run_scenes
+from support.gossip_scenes import CODECS
 from thinwire_node import Gossip
 from thinwire_proto.errors import ConfigError
 
@@ -107,6 +108,22 @@ def test_differences_between_ranks_are_named_on_all_of_them(ranks: Found) -> Non
         assert "create a new Gossip after `add_param_group`" in found["at_odds"]["group"]
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_compressed_edges_hold_equal_copies_and_bring_the_ranks_together(ranks: Found, codec: str) -> None:
+    """Both ends of an edge have the same two copies, to the bit. So the mean stays, but for rounding."""
+    biases = []
+    for rank, found in enumerate(ranks):
+        bias, copies, sent, resumed = found["compressed"][codec]
+        biases.append(bias)
+        for peer, copy in copies["own"].items():
+            assert torch.equal(copy, ranks[peer]["compressed"][codec][1]["theirs"][rank])
+        assert copies["own"]
+        assert sent < found["compressed"]["dense"][2]
+        assert resumed
+    assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-5)
+    assert max(biases) - min(biases) < 1.5  # 3 in the beginning
+
+
 def test_a_run_without_a_fault_warns_of_nothing(ranks: Found) -> None:
     assert [found["quiet"] for found in ranks] == [[]] * RANKS
 
@@ -130,7 +147,8 @@ def test_one_rank_alone_trains_as_without_gossip() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"codec": "smoke signals"}, "codec must be one of"),
+        ({"codec": "smoke signals"}, "there is no 'smoke signals'"),
+        ({"gamma": 1.5}, "gamma must be above 0"),
         ({"every": 0}, "every must be a whole number"),
         ({"slack": -1}, "slack must be 0 to"),
         ({"patience_s": 0.0}, "patience above 0"),

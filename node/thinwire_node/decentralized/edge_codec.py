@@ -21,10 +21,11 @@ class EdgeCodec(Protocol):
 
     def encode(self, peer: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """(own, the message) for a peer. x: this rank's parameters, uint8 [layout.bytes], as own is; the codec changes
-        neither afterwards."""
+        neither afterwards. Each message reaches the peer, or the peer is gone."""
 
     def decode(self, peer: int, message: Tensor) -> Tensor:
-        """theirs, uint8 [layout.bytes]; the caller may change it. Called for each message of a peer, in order."""
+        """theirs, uint8 [layout.bytes]; the caller may change it. Called for each message of a peer, in order, also if
+        it is not mixed. The message itself stays as it is until theirs was used."""
 
     def state_dict(self) -> Mapping[str, Any]: ...
 

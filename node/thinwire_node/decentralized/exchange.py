@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from thinwire_node.decentralized.edge_codec import EdgeCodec
 from thinwire_node.decentralized.flat import Buffers, FlatLayout
+from thinwire_node.decentralized.launched import HostCopies, Launched, Traffic
 from thinwire_node.decentralized.lines import Head, Kind, Line
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
 from thinwire_proto.gossip.mixing import late_factor
@@ -26,29 +26,6 @@ from thinwire_proto.gossip.topology import Topology
 
 TOPOLOGY_NUMBER = 0
 """The topology of a Gossip never changes."""
-
-
-@dataclass
-class Launched:
-    """An iteration that this rank has begun. own, message: what an edge knows of it, and what it was sent; by peer.
-    weights: of the edges whose turn is open."""
-
-    snapshot: Tensor
-    weights: dict[int, float]
-    own: dict[int, Tensor] = field(default_factory=dict)
-    messages: dict[int, Tensor] = field(default_factory=dict)
-    unsent: int = 0
-
-
-@dataclass
-class Traffic:
-    """Totals since the exchange was made. mixed: turns; late: those of them that were mixed in a later iteration."""
-
-    mixed: int = 0
-    late: int = 0
-    waited_s: float = 0.0
-    bytes_sent: int = 0
-    bytes_received: int = 0
 
 
 class Exchange:
@@ -74,7 +51,11 @@ class Exchange:
         self._changed = threading.Condition()
         self._mix: Mix | None = None
         self._launched: dict[int, Launched] = {}
-        self._messages: dict[tuple[int, int], Tensor] = {}  # by iteration and peer; arrived, not mixed
+        self._arrived: list[tuple[int, int, Tensor]] = []  # iteration, peer, message; in order, not decoded
+        self._messages: dict[
+            tuple[int, int], Tensor | None
+        ] = {}  # of open turns, by iteration and peer; None: as above
+        self._theirs: dict[tuple[int, int], Tensor] = {}  # what decoding has made of them
         self._delta: Tensor | None = None  # of turns that a loaded state had mixed
         self._gone: dict[int, str] = {}  # peers that will send nothing more, and why
         self._missing: set[int] = set()  # peers that were waited for in vain, and were not heard since
@@ -87,7 +68,7 @@ class Exchange:
         on_cuda = layout.device.type == "cuda"
         host = torch.device("cpu")
         self._snapshots = Buffers(layout.bytes, device=layout.device)
-        self._hosted = Buffers(codec.message_bytes_max, device=host, pinned=on_cuda)
+        self._host = HostCopies(codec.message_bytes_max, pinned=on_cuda)
         self._arriving = Buffers(codec.message_bytes_max, device=host, pinned=on_cuda)
         self._lines: dict[int, Line] = {}
         if group is not None:
@@ -232,10 +213,10 @@ class Exchange:
         with self._changed:
             self.traffic.bytes_received += message.numel()
             self._missing.discard(peer)
-            self._messages[iteration, peer] = message
             turn = Turn(TOPOLOGY_NUMBER, iteration, peer)
-            if iteration <= self._machine.iteration and turn not in self._machine.open:
-                self._drop((iteration, peer))
+            self._arrived.append((iteration, peer, message))
+            if iteration > self._machine.iteration or turn in self._machine.open:
+                self._messages[iteration, peer] = None
             self._decide(self._machine.received(turn))
             self._changed.notify_all()
 
@@ -266,34 +247,15 @@ class Exchange:
             self._machine.begin(TOPOLOGY_NUMBER, iteration, peers)
             for there, peer in list(self._messages):
                 if before < there <= iteration and not (there == iteration and peer in launched.weights):
-                    self._drop((there, peer))  # the turn is void: this rank has not sent its own message
+                    del self._messages[there, peer]  # the turn is void: this rank has not sent its own message
             self._launched[iteration] = launched
             launched.unsent = len(launched.messages)
             self._changed.notify_all()
         for peer, message in launched.messages.items():
             self._lines[peer].expect(iteration)
-            get, give_back = self._to_host(message)
+            get, give_back = self._host.copy(message)
             self._lines[peer].send(Head(Kind.MESSAGE, iteration), get, self._on_sent(iteration, launched, give_back))
             self.traffic.bytes_sent += message.numel()
-
-    def _to_host(self, message: Tensor) -> tuple[Callable[[], Tensor], Callable[[], None]]:
-        """Functions that return a message in host memory, and that give its buffer back. A copy from a GPU is only
-        queued here; the line's thread waits for it."""
-        if message.device.type == "cpu":
-            return lambda: message, lambda: None
-        if message.device.type != "cuda":
-            copied = message.cpu()
-            return lambda: copied, lambda: None
-        hosted = self._hosted.take()
-        hosted[: message.numel()].copy_(message, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-
-        def wait() -> Tensor:
-            done.synchronize()
-            return hosted[: message.numel()]
-
-        return wait, lambda: self._hosted.give(hosted)
 
     def _on_sent(self, iteration: int, launched: Launched, give_back: Callable[[], None]) -> Callable[[], None]:
         def on_sent() -> None:
@@ -326,12 +288,12 @@ class Exchange:
 
     def _accumulate(self, turns: Iterable[Turn], keep: bool) -> Tensor | None:
         """Σ w·(theirs − own) over these turns, on top of what a loaded state has brought. keep: leave all pending."""
+        self._decode_arrived()
         delta, self._delta = self._delta, None
         kept = None if delta is None or not keep else delta.clone()
         for turn in turns:
             launched, key = self._launched[turn.iteration], (turn.iteration, turn.peer)
-            message = self._messages[key]
-            theirs = self._codec.decode(turn.peer, message.clone() if keep else message)
+            theirs = self._theirs[key].clone() if keep else self._theirs.pop(key)
             weight, own = launched.weights[turn.peer], launched.own[turn.peer]
             if delta is None:
                 delta = self._snapshots.take().zero_()
@@ -341,15 +303,30 @@ class Exchange:
                 total.add_(plus.sub_(minus), alpha=weight)
             if not keep:
                 with self._changed:
-                    self._drop(key)
+                    message = self._messages.pop(key)
+                assert message is not None, "a decoded message is kept until it is mixed"
+                self._arriving.give(message)
                 self.traffic.mixed += 1
                 self.traffic.late += turn.iteration < self.iteration
         if keep:
             self._delta = kept
         return delta
 
-    def _drop(self, key: tuple[int, int]) -> None:
-        self._arriving.give(self._messages.pop(key))
+    def _decode_arrived(self) -> None:
+        """Decode the messages up to this iteration, in their order, also those of void turns: codecs count on it. Those
+        that came early stay, because a peer that resumes sends them again."""
+        with self._changed:
+            early = [one for one in self._arrived if one[0] > self.iteration]
+            due = [one for one in self._arrived if one[0] <= self.iteration]
+            self._arrived = early
+        for iteration, peer, message in due:
+            theirs = self._codec.decode(peer, message)
+            with self._changed:
+                if (iteration, peer) in self._messages:
+                    self._messages[iteration, peer] = message
+                    self._theirs[iteration, peer] = theirs
+                else:
+                    self._arriving.give(message)
 
     def _owed(self) -> list[Turn]:
         """Open turns whose message may still come."""

@@ -7,14 +7,15 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from thinwire_node.decentralized.edge_codec import DenseCodec
+from thinwire_node.decentralized.compressed import CompressedCodec
+from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.lines import Kind
@@ -23,7 +24,10 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
 from thinwire_proto.limits import GOSSIP_PATIENCE_S
 
-CODECS = {"dense": DenseCodec}
+DENSE = "dense"
+GAMMA = {"topk": 0.1}
+"""By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
+most of a difference diverges with 1."""
 STATE_VERSION = 1
 
 
@@ -38,7 +42,9 @@ class Gossip:
         optimizer        the only one for this model. Its parameters with `requires_grad` are mixed, whether or not they
                          get a gradient; all others are not exchanged any more
         topology         who mixes with whom; "auto" chooses. See `thinwire_proto.gossip.topology`
-        codec            what an edge carries: "dense", the parameters themselves
+        codec            what an edge carries: "dense", the parameters themselves; or of the difference from a public
+                         copy "bf16", "int8", "sign", "dct-sign" or "topk:64". See `thinwire_proto.gossip.codecs`
+        gamma            the fraction of the way to the peers' copies that mixing goes; by default 1, for topk 0.1
         every            steps from one exchange to the next
         slack            iterations that a message may be late before the step waits for it. Both ends mix the same
                          difference later, so the mean of all ranks does not move
@@ -58,7 +64,8 @@ class Gossip:
         optimizer: Optimizer,
         *,
         topology: str = AUTO,
-        codec: Literal["dense"] = "dense",
+        codec: str = DENSE,
+        gamma: float | None = None,
         every: int = 1,
         slack: int = 0,
         patience_s: float = GOSSIP_PATIENCE_S,
@@ -66,8 +73,9 @@ class Gossip:
         per_host: int | None = None,
         seed: int = 0,
     ) -> None:
-        if codec not in CODECS:
-            raise ConfigError(f"codec must be one of {', '.join(CODECS)}; it is {codec!r}")
+        gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
+        if not 0 < gamma <= 1:
+            raise ConfigError(f"gamma must be above 0, and at most 1; it is {gamma!r}")
         if not (isinstance(every, int) and every >= 1):
             raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
         self._model = model
@@ -85,6 +93,7 @@ class Gossip:
             "ranks": self._ranks.count,
             "per_host": per_host,
             "codec": codec,
+            "gamma": gamma,
             "every": every,
             "slack": slack,
             "seed": seed,
@@ -93,15 +102,15 @@ class Gossip:
         self._ranks.broadcast(_held(model))
         self._exchange = Exchange(
             self._layout,
-            CODECS[codec](self._layout),
+            _codec(codec, self._layout),
             self.topology,
             self._ranks.lines,
             slack=slack,
             patience_s=patience_s,
         )
         self.steps = 0
-        self.factor = 1.0
-        """The fraction of the way to the mean of its edges that a rank goes."""
+        self.factor = gamma
+        """The fraction of the way to its peers that mixing goes. If ranks differ in it, their mean moves."""
         self._averaging = False
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         self._hooks = [
@@ -232,6 +241,10 @@ class Gossip:
         if delta is not None:
             self._layout.add(delta, self.factor)
             self._exchange.release(delta)
+
+
+def _codec(name: str, layout: FlatLayout) -> EdgeCodec:
+    return DenseCodec(layout) if name == DENSE else CompressedCodec(layout, name)
 
 
 def _trained(model: nn.Module, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
