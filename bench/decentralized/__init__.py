@@ -1,0 +1,1 @@
+"""How much of the computing time `Gossip` keeps beside DistributedDataParallel and decent-dp, over emulated lines."""

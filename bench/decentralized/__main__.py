@@ -1,0 +1,99 @@
+"""Measure `Gossip` beside computing alone, DistributedDataParallel and decent-dp, on four ranks behind emulated lines.
+
+An exchange of all parameters with one peer takes the given shares of an iteration's computing, which sleeps instead of
+occupying a core. All methods run in the same processes, over the same lines, one after the other. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.decentralized.rank import RESULT
+from bench.wide_area.hosts import DEVICE, LinkSpec, hosts_behind
+from bench.wide_area.needs import check_emulation
+from bench.wide_area.programs import POLL_S, Programs, module
+from deploy.local_swarm.processes import SwarmError
+
+RANKS = 4
+STORE_PORT = 29501
+PATIENCE_S = 900.0
+
+
+def main() -> None:
+    arguments = _arguments()
+    machine = check_emulation()
+    if machine.missing:
+        sys.exit(f"lines cannot be emulated here: {machine.missing}")
+    link = LinkSpec(arguments.rate, arguments.round_trip, 0.0)
+    with tempfile.TemporaryDirectory() as folder, hosts_behind(link, RANKS, machine.netem, 1, Path(folder)) as hosts:
+        found = _run(hosts.nodes, arguments, Path(folder))
+    print(json.dumps(found, indent=1) if arguments.json else _table(found, link, machine.netem))
+
+
+def _run(nodes: list[Any], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    with Programs(folder) as programs:
+        for rank, host in enumerate(nodes):
+            command = [*module("bench.decentralized.rank"), "--rank", str(rank), "--ranks", str(RANKS)]
+            command += ["--store", f"{nodes[0].address}:{STORE_PORT}", "--device", DEVICE]
+            command += ["--steps", str(arguments.steps), "--shares", *map(str, arguments.shares)]
+            command += ["--pauses", *map(str, arguments.slacks)]
+            programs.start(f"rank-{rank}", host.inside(*command))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while any(process.running for process in programs.all):
+            programs.check()
+            if time.monotonic() > deadline_s:
+                raise SwarmError(f"the ranks did not end within {PATIENCE_S:g} s")
+            time.sleep(POLL_S)
+        programs.check()
+        for line in programs.all[0].text().splitlines():
+            if line.startswith(RESULT):
+                result: dict[str, Any] = json.loads(line.removeprefix(RESULT))
+                return result
+    raise SwarmError("rank 0 ended without a result")
+
+
+def _table(found: dict[str, Any], link: LinkSpec, netem: bool) -> str:
+    lines = [
+        f"{link.rate_mbit:g} Mbit/s and {link.round_trip_ms:g} ms by {'netem' if netem else 'a line in Python'}; "
+        f"exchange with one peer {found['message_s']:.2f} s, all-reduce X {found['reduce_s']:.2f} s",
+        "",
+        "| exchange of an iteration T | T alone | Gossip | DDP | decent-dp | tokens kept | DDP keeps | Gossip of DDP |"
+        " 1 + X/T | of decent-dp |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in found["cells"]:
+        if "share" in cell:
+            alone, gossip, ddp, theirs = (cell[name] for name in ("alone", "gossip", "ddp", "decent_dp"))
+            lines.append(
+                f"| {cell['share']:g} | {alone:.3f} s | {gossip:.3f} s | {ddp:.3f} s | {theirs:.3f} s | "
+                f"{alone / gossip:.0%} | {alone / ddp:.0%} | {ddp / gossip:.2f}× | "
+                f"{1 + found['reduce_s'] / alone:.2f}× | {theirs / gossip:.2f}× |"
+            )
+    for cell in found["cells"]:
+        if "slack" in cell:
+            lines.append(
+                f"\nslack {cell['slack']}: one rank in four pauses 1 s in a tenth of its steps of 1 s: "
+                f"{cell['pauses']:.3f} s a step, {cell['pauses'] - 1:+.0%}"
+            )
+    return "\n".join(lines)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m bench.decentralized", description=__doc__)
+    parser.add_argument("--rate", type=float, default=10.0, metavar="MBIT", help="of each rank's line, each way")
+    parser.add_argument("--round-trip", type=float, default=20.0, metavar="MS")
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.2, 0.5, 0.8], help="exchange over computing")
+    parser.add_argument("--slacks", type=int, nargs="*", default=[0, 2], help="also measure pauses with these slacks")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
