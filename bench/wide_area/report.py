@@ -15,6 +15,7 @@ from bench.wide_area.figures import (
     SystemFigures,
 )
 from bench.wide_area.hosts import LinkSpec
+from bench.wide_area.predictions import from_result, section
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, THREADS
 
 CELLS, PAGE, PLOT = "cells.json", "wan.md", "wan.png"
@@ -45,6 +46,7 @@ def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str) -> st
     parts = [_head(how), _verdict(outcomes), "## Speed\n", _speed(outcomes, skipped)]
     if outcomes:
         parts += [f"![tokens per second in every cell]({PLOT})\n"]
+        parts += [section([from_result(outcome) for outcome in outcomes])]
     parts += ["## On the wire\n", _wire(outcomes), "## Time left for computing\n", _computing(outcomes)]
     return "\n".join(parts)
 

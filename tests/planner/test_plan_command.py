@@ -11,7 +11,7 @@ import pytest
 
 from thinwire_planner.__main__ import main
 
-OPTIONS = ("--parameters", "885888", "--nodes", "4", "--compute", "0.42", "--up", "10", "--rtt", "100")
+OPTIONS = ("--parameters", "885888", "--nodes", "4", "--compute", "0.42", "--up", "4", "--rtt", "100")
 FILE = """
 local_steps = [8]
 

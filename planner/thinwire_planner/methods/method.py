@@ -30,11 +30,13 @@ STAR_DOWN_BYTES = 0.040
 class Rates:
     """Parameters a second of a node's and the coordinator's own arithmetic.
 
-    The defaults are those of one thread (docs/performance.md, a matrix of 2048 × 4096, by default).
+    The defaults are those of one thread. compress: a whole contribution, of which the extraction (64 ms for a matrix of
+    2048 × 4096, docs/performance.md) is half. apply: a whole update, which takes five ninths of a contribution
+    (docs/log/wide-area.md).
     """
 
-    compress: float = 131e6
-    apply: float = 158e6
+    compress: float = 65e6
+    apply: float = 118e6
     merge: float = 4.1e9
     """Of one node's votes: 176 million components a second, 176/4 of 4,096 in a tile."""
 

@@ -1,0 +1,54 @@
+"""The planner beside measured cells: read from results and from the page, and near what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.wide_area.figures import CellResult, SystemFigures
+from bench.wide_area.hosts import LinkSpec
+from bench.wide_area.predictions import WITHIN, compare, from_page, from_result, section
+from bench.wide_area.report import page
+
+WAN = Path(__file__).parents[2] / "docs" / "wan.md"
+
+
+def figures(tokens: int) -> SystemFigures:
+    """Four nodes, 100 exchanges in 100 s by the machine's clock."""
+    return SystemFigures(4, 100.0, tokens, 100, 400, 90.0, 4_000_000, 8_000_000, 10.0)
+
+
+def cell_result(dilation: float = 1.0) -> CellResult:
+    tokens = figures(800_000), figures(600_000), figures(60_000)
+    return CellResult(LinkSpec(10, 100, 0.0), *tokens, ddp_exchange_s=5.0, cores=2, dilation=dilation)
+
+
+def test_a_result_gives_seconds_of_the_emulated_world() -> None:
+    cell = from_result(cell_result(2.0))
+    assert (cell.cores, cell.exchange_s) == (1.0, 2.5)
+    assert cell.compute_s == pytest.approx(150 * 4 / 8000 / 2)
+    assert cell.ddp_step_s == pytest.approx(1.0 / 2)
+    assert cell.star_round_s == pytest.approx(1.0 / 2)
+    assert cell.star_compute_s == pytest.approx(1500 * 4 / 8000 / 2)
+
+
+def test_the_page_gives_the_cells_that_it_was_made_from() -> None:
+    """To the digits that its tables have."""
+    (found,) = from_page(page([cell_result()], [], ""))
+    made = from_result(cell_result())
+    assert found.link == made.link
+    assert found.ddp_step_s == pytest.approx(made.ddp_step_s, rel=0.01)
+    assert found.star_round_s == pytest.approx(made.star_round_s, rel=0.01)
+    assert found.star_compute_s == pytest.approx(made.star_compute_s, rel=0.1)  # T has two digits there
+
+
+def test_every_measured_step_of_ddp_is_predicted() -> None:
+    compared = [one for one in compare(from_page(WAN.read_text(encoding="utf-8"))) if one.what == "DDP"]
+    assert len(compared) == 12
+    assert [one for one in compared if abs(one.error) > WITHIN] == []
+
+
+def test_the_page_has_the_section_that_its_cells_give() -> None:
+    text = WAN.read_text(encoding="utf-8")
+    assert section(from_page(text)) in text
