@@ -16,7 +16,19 @@ from hypothesis import strategies as st
 
 from support.modules import beside_the_tests
 from support.small import random_sized_votes, random_votes, shapes_contract, small_contract
-from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, Parameter, canonical_json, parse_contract, parse_run
+from thinwire_proto.contract import (
+    WEIGHT_SUM_MAX,
+    Contract,
+    Parameter,
+    QuorumSpec,
+    RunSpec,
+    VoteSpec,
+    canonical_json,
+    contract_like,
+    differences,
+    parse_contract,
+    parse_run,
+)
 from thinwire_proto.errors import ConfigError, ContractError
 from thinwire_proto.exact.magnitudes import SCALE_MIN, TABLE, UNIT, gain, merger_of
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
@@ -164,7 +176,8 @@ def test_chunks_do_not_change_the_result(rule: dict[str, Any], update_topk: int)
 
 
 def sized_reference(rule: dict[str, Any], contributions: Weighed) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns V' by component, and by tile the median size times the largest |V|."""
+    """Returns V' by component, and by tile the median size times the largest |V|. Where less than half of the weight
+    has votes, the median size is at most the largest of the other tiles."""
     votes_of = reference(rule, contributions)
     units: dict[int, list[int]] = {}
     for votes, weight in contributions:
@@ -182,13 +195,15 @@ def sized_reference(rule: dict[str, Any], contributions: Weighed) -> tuple[dict[
         most = largest[tile_of[component]]
         if size := (254 * abs(value) + most) // (2 * most):
             scaled[component] = size if value > 0 else -size
-    sizes = {
-        tile: most * int(TABLE[sorted(units[tile])[(len(units[tile]) - 1) // 2]]) for tile, most in largest.items()
-    }
+    median = {tile: int(TABLE[sorted(codes)[(len(codes) - 1) // 2]]) for tile, codes in units.items()}
+    total = sum(weight for _, weight in contributions)
+    trusted = max(size for tile, size in median.items() if 2 * len(units[tile]) >= total)
+    few = {tile for tile in median if 2 * len(units[tile]) < total}
+    sizes = {tile: most * min(median[tile], trusted if tile in few else 1 << 40) for tile, most in largest.items()}
     return scaled, sizes
 
 
-@pytest.mark.parametrize("rule", RULES[1:], ids=str)
+@pytest.mark.parametrize("rule", RULES, ids=str)
 @given(weights=st.lists(st.integers(1, 9), min_size=1, max_size=5), random=st.randoms(use_true_random=False))
 @settings(max_examples=8, deadline=None)
 def test_with_magnitudes_a_tile_has_the_median_size(rule: dict[str, Any], weights: list[int], random: Random) -> None:
@@ -208,20 +223,72 @@ def test_with_magnitudes_a_tile_has_the_median_size(rule: dict[str, Any], weight
     assert again.scales.tobytes() == merged.scales.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["quorum", "trimmed"])
-def test_who_shouts_changes_no_scale_much(kind: str) -> None:
-    """One node of five sends the largest code in all tiles."""
+@pytest.mark.parametrize("kind", ["quorum", "trimmed", "vote"])
+def test_who_shouts_changes_no_scale(kind: str) -> None:
+    """One node of five sends the largest code in all tiles. Only sizes of each node's own let it be heard more."""
     quiet = Votes(np.array([0, 5]), np.array([True, False]), np.array([100], np.uint8))
     loud = Votes(np.array([0, 5]), np.array([True, False]), np.array([255], np.uint8))
     scales = {}
     for name, last in (("quiet", quiet), ("loud", loud)):
-        for rule in (kind, "vote"):
-            contract = contract_of({"kind": rule}, demo={"magnitude": "tile"})
+        for rule in ({"kind": kind}, {"kind": "vote", "sizes": "own"}):
+            contract = contract_of(rule, demo={"magnitude": "tile"})
             found = merged_by(contract, [(quiet, 8)] * 4 + [(last, 8)]).scales
             assert found is not None
-            scales[rule, name] = float(found[0])
-    assert scales[kind, "loud"] == scales[kind, "quiet"]
-    assert scales["vote", "loud"] > 1000 * scales["vote", "quiet"]
+            scales["sizes" in rule, name] = float(found[0])
+    assert scales[False, "loud"] == scales[False, "quiet"]
+    assert scales[True, "loud"] > 1000 * scales[True, "quiet"]
+
+
+def everywhere(code: int, tiles: int | None = None, *, positive: bool = True) -> Votes:
+    """A vote for the first component of each tile, or of the first `tiles`, all with the same code."""
+    matrices = np.arange(LAYOUT.matrix_tiles) * MATRIX_COMPONENTS
+    vectors = LAYOUT.matrix_components + np.arange(LAYOUT.tiles - LAYOUT.matrix_tiles) * 64
+    components = np.concatenate([matrices, vectors])[:tiles]
+    return Votes(components, np.full(len(components), positive), np.full(len(components), code, np.uint8))
+
+
+def moved(contributions: Weighed, **sections: Any) -> dict[int, float]:
+    """The step of each component: its V' times its tile's scale."""
+    merged = merged_by(contract_of({"kind": "vote"}, demo={"magnitude": "tile"}, **sections), contributions)
+    _, counts = np.unique(LAYOUT.tile_of(merged.components), return_counts=True)
+    assert merged.scales is not None
+    steps = merged.values * np.repeat(merged.scales, counts)
+    return dict(zip(merged.components.tolist(), steps.tolist(), strict=True))
+
+
+def test_one_node_of_four_moves_a_tile_by_its_share_whatever_codes_it_sends() -> None:
+    honest: Weighed = [(everywhere(code), 8) for code in (98, 100, 102)]
+    for sign in (True, False):
+        quiet = moved([*honest, (everywhere(102, positive=sign), 8)])
+        assert moved([*honest, (everywhere(255, positive=sign), 8)]) == quiet
+    alone, three = moved([(everywhere(102), 8)] * 4), moved(honest)
+    against = moved([*honest, (everywhere(255, positive=False), 8)])
+    for component, whole in alone.items():
+        # three for it and one against make half of the step that four would make, of one of the honest sizes
+        assert abs(against[component]) <= 0.5 * whole * (1 + 2**-7)
+        assert 0 < against[component] < three[component]
+
+
+def test_where_few_vote_no_size_is_larger_than_the_largest_that_a_majority_sent() -> None:
+    """One node of four votes in all tiles with the largest code; the others have votes in the first three tiles."""
+    honest: Weighed = [(everywhere(code, 3), 8) for code in (96, 104, 112)]
+    loud, same = (moved([*honest, (everywhere(code), 8)]) for code in (255, 112))
+    assert loud == same
+    alone = LAYOUT.tiles - 1
+    assert alone > 3
+    last = max(loud)
+    assert 0 < loud[last] <= 0.25 * TABLE[112] * UNIT / gain("dct", is_matrix=False) / 127 * 127 * (1 + 2**-7)
+    quiet = moved([*honest, (everywhere(40), 8)])
+    assert quiet[last] < loud[last] / 100  # smaller sizes stay as they are
+
+
+def test_without_a_majority_anywhere_nothing_steps() -> None:
+    contributions: Weighed = []
+    for node in range(3):
+        tile = node * MATRIX_COMPONENTS
+        contributions.append((Votes(np.array([tile]), np.array([True]), np.array([255], np.uint8)), 8))
+    assert moved(contributions) == {}
+    assert len(moved(contributions[:2])) == 2  # half of the weight is enough: two nodes can work on different tiles
 
 
 def test_votes_with_missing_codes_are_refused() -> None:
@@ -286,13 +353,33 @@ def test_the_rule_is_a_part_of_the_contract_and_vote_is_the_default() -> None:
     assert contract.requires == "0.3.0"
 
 
-def test_a_contract_from_before_the_rules_keeps_its_bytes_and_means_vote() -> None:
+@pytest.mark.parametrize("given", [None, {}, {"kind": "vote"}])
+def test_a_contract_from_before_the_rules_keeps_its_bytes_and_means_vote(given: dict[str, Any] | None) -> None:
+    """It also means that each vote has the size that its node sent, and a run file without the key still matches it."""
     document = json.loads(small_contract().written)
     del document["aggregation"]
+    if given is not None:
+        document["aggregation"] = given
     document["requires"] = "0.2.0"
     old = parse_contract(canonical_json(document))
     assert old.written == canonical_json(document)
-    assert (old.requires, old.aggregation.kind) == ("0.2.0", "vote")
+    assert (old.requires, old.aggregation) == ("0.2.0", VoteSpec(sizes="own"))
+    for run_file in ({}, {"aggregation": {"kind": "vote"}}):
+        assert contract_like(old, RunSpec.model_validate(run_file)).aggregation == VoteSpec(sizes="own")
+    asked = contract_like(old, RunSpec.model_validate({"aggregation": {"sizes": "median"}}))
+    assert differences(old, asked)[:1] == ["aggregation.sizes: own here, median there"]
+    quorum = contract_like(old, RunSpec.model_validate({"aggregation": {"kind": "quorum"}}))
+    assert quorum.aggregation == QuorumSpec()
+
+
+def test_a_new_contract_has_median_sizes_and_its_run_file_matches_it() -> None:
+    contract = small_contract()
+    assert contract.aggregation == VoteSpec(sizes="median")
+    assert json.loads(contract.written)["aggregation"] == {"kind": "vote", "sizes": "median"}
+    own = small_contract(aggregation={"sizes": "own"})
+    assert own.hash != contract.hash
+    assert contract_like(own, RunSpec()).aggregation == VoteSpec(sizes="median")
+    assert parse_contract(own.written).aggregation == VoteSpec(sizes="own")
 
 
 def test_a_rule_that_this_thinwire_does_not_have_is_refused() -> None:

@@ -31,8 +31,8 @@ LAYOUT = TileLayout(SIZED.parameters)
 
 
 def merge_sized(contributions: list[tuple[Votes, int]], outer_rate: float = 1.0, transform: str = "dct") -> Merged:
-    demo = {"magnitude": "tile", "transform": transform}
-    merger = merger_of(shapes_contract(demo=demo, rule={"outer_rate": outer_rate}), LAYOUT, 0)
+    demo, own = {"magnitude": "tile", "transform": transform}, {"sizes": "own"}
+    merger = merger_of(shapes_contract(demo=demo, rule={"outer_rate": outer_rate}, aggregation=own), LAYOUT, 0)
     for votes, weight in contributions:
         merger.add(votes, weight)
     return merger.merged()

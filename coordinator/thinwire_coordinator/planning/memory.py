@@ -17,7 +17,7 @@ DEFAULT_MICRO_BATCH = 8
 COORDINATOR_BYTES_A_PARAMETER = 18
 """Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
 COORDINATOR_TILE_BYTES_A_PARAMETER = 6
-"""More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
+"""More if each node's votes have sizes of their own, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
 COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER = 2
 """More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
 
@@ -41,7 +41,7 @@ def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     each = COORDINATOR_BYTES_A_PARAMETER
     if run.aggregation.kind != "vote":
         each += COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER
-    elif run.demo.magnitude == "tile":
+    elif run.demo.magnitude == "tile" and getattr(run.aggregation, "sizes", "") == "own":
         each += COORDINATOR_TILE_BYTES_A_PARAMETER
     return PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen
 

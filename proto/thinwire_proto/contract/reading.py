@@ -34,6 +34,8 @@ def parse_contract(data: bytes) -> Contract:
         raise ContractError("this is not a contract: it does not say which version of the format it has")
     if version == 1:
         document = version_1.upgrade(document)
+    if sizes := _meant_sizes(document, "vote"):
+        document = document | {"aggregation": sizes | document.get("aggregation", {})}
     needed = _needed(document)
     try:
         if version not in (1, FORMAT):
@@ -83,6 +85,8 @@ def contract_like(held: Contract, run: RunSpec) -> Contract:
         for section, meant in version_1.MEANT.items():
             said = getattr(run, section).model_fields_set
             asked[section] |= {key: value for key, value in meant.items() if key not in said}
+    if "sizes" not in run.aggregation.model_fields_set:
+        asked["aggregation"] |= _meant_sizes(from_json(held.written), run.aggregation.kind)
     return Contract.model_validate(asked | {"parameters": held.parameters})
 
 
@@ -108,6 +112,15 @@ def _needed(document: dict[str, Any]) -> str:
         return f"; it needs thinwire {requires} or newer, and this is thinwire {VERSION}: update thinwire"
     says = f", although it requires only thinwire {requires}" if isinstance(requires, str) else ""
     return f"; it needs another thinwire, or a package that extends it; this is thinwire {VERSION}{says}"
+
+
+def _meant_sizes(document: dict[str, Any], kind: str) -> dict[str, Any]:
+    """What a contract from before the key `aggregation.sizes` means by its absence, for that kind: each vote has the
+    size that its node sent. Nothing for later contracts and other kinds."""
+    given = document.get("aggregation", {})
+    if not isinstance(given, dict) or "sizes" in given or not given.get("kind", "vote") == kind == "vote":
+        return {}
+    return {"kind": "vote", "sizes": "own"}
 
 
 def _document(data: bytes) -> dict[str, Any]:

@@ -9,8 +9,12 @@ scaled to ±127 in each tile) and one scale a tile, once, and sends both in the 
 rounding enters a replica. The node subtracts from its momentum what the code stands for, not the true magnitude, so the
 quantization error stays in the momentum.
 
-With a sum, one node can shout: a vote of the largest code weighs 2³² times one of the smallest. The other aggregation
-rules therefore count signs alone, and give the votes of a tile the median of the sizes that nodes sent for it.
+With such a sum, one node can shout: a vote of the largest code weighs 2³² times one of the smallest. So unless the
+contract says `sizes = "own"`, V = Σ w·s, by the aggregation rule, times one size a tile: the median of those that nodes
+sent for it. If nodes with less than half of the round's weight have votes in a tile, their median may be that of one
+node; there the size is at most the largest median of the other tiles. The answers that fail: a mean of the sizes, which
+one large size moves; a limit on each size, which needs the votes of the round until its end; a limit from the last
+update, which a patient node raises round by round.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, AggregationSpec, RunSpec
+from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, RunSpec, VoteSpec
 from thinwire_proto.exact.decode import SHIFT, VOTE_MAX
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import topk_selection
@@ -48,6 +52,8 @@ TABLE: npt.NDArray[np.int64] = np.array([OCTAVE[code % 8] << (code // 8) for cod
 """The value of each code, in `UNIT`s: 32 octaves, each exactly twice the one before."""
 UNIT = 2.0**-35
 """In units of the orthonormal transform, hence of a parameter. The votes of a tile lie between 3.7e-9 and 14.7."""
+TILES_AT_ONCE = 1 << 12
+"""Tiles whose median is computed at a time; bounds the extra memory to 16 MiB."""
 SCALE_MIN, SCALE_MAX = 2.0**-100, 1.0
 """Bounds of a tile's scale S. X is an integer, so a change S·X is 0 or at least 2⁻¹⁰⁰. It is never subnormal, where
 machines differ."""
@@ -159,14 +165,18 @@ class MagnitudeMerger(SizedMerger):
 class MedianMagnitudeMerger(SizedMerger):
     """Merges signs under an aggregation rule, and gives the votes of a tile the median of the codes sent for it.
 
-    The median is the lower one, by weight, over the nodes that have votes in the tile. Uses four bytes of memory a
-    component and 512 a tile.
+    The median is the lower one, by weight, over the nodes that have votes in the tile. Where they have less than half
+    of the round's weight, it is at most the largest median of the tiles where they have more, and 0 if there is none.
+    So while nodes with less than a quarter of the weight shout, no size is larger than one that another node sent.
+
+    signs: merges the signs. Uses 512 bytes of memory a tile, beside what the signs take.
     """
 
-    def __init__(self, layout: TileLayout, transform: str, outer_rate: float, spec: AggregationSpec) -> None:
+    def __init__(self, layout: TileLayout, transform: str, outer_rate: float, signs: Merger) -> None:
         super().__init__(layout, transform, outer_rate)
-        self._signs = TwoSidedMerger(layout.components, spec)
+        self._signs = signs
         self._codes = np.zeros((layout.tiles, len(TABLE)), np.int16)  # the weight of each code
+        self._sizes = np.zeros(layout.tiles, np.int64)
 
     def _add(self, votes: Votes, weight: int, tiles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
         self._signs.add(votes, weight)
@@ -174,10 +184,26 @@ class MedianMagnitudeMerger(SizedMerger):
 
     def _values(self, part: slice, first_tile: int, size: int) -> npt.NDArray[np.int64]:
         votes = self._signs.values(part).astype(np.int64)
-        up_to = np.cumsum(self._codes[first_tile : first_tile + len(votes) // size], axis=1, dtype=np.int64)
-        median = np.argmax(2 * up_to >= up_to[:, -1:], axis=1)
-        sized: npt.NDArray[np.int64] = votes * np.repeat(TABLE[median], size)
+        sized: npt.NDArray[np.int64] = votes * np.repeat(
+            self._sizes[first_tile : first_tile + len(votes) // size], size
+        )
         return sized
+
+    def merged(self) -> Merged:
+        self._sizes = self._median_sizes()
+        return super().merged()
+
+    def _median_sizes(self) -> npt.NDArray[np.int64]:
+        """The size of each tile, [tiles], in units of the table."""
+        sizes = np.zeros(len(self._codes), np.int64)
+        by_majority = np.zeros(len(self._codes), np.bool_)
+        for first in range(0, len(self._codes), TILES_AT_ONCE):
+            tiles = slice(first, first + TILES_AT_ONCE)
+            up_to = np.cumsum(self._codes[tiles], axis=1, dtype=np.int32)
+            sizes[tiles] = TABLE[np.argmax(2 * up_to >= up_to[:, -1:], axis=1)]
+            by_majority[tiles] = 2 * up_to[:, -1] >= self._weight
+        largest = sizes[by_majority].max(initial=0)
+        return np.where(by_majority, sizes, np.minimum(sizes, largest))
 
 
 def rounded(scales: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
@@ -192,11 +218,10 @@ def merger_of(run: RunSpec, layout: TileLayout, step: int) -> Merges:
 
     Raises ContractError if this thinwire has no such rule.
     """
-    is_sum = run.aggregation.kind == "vote"
-    if run.demo.magnitude == "tile":
-        sized = (layout, run.demo.transform, run.rule.outer_rate)
-        return MagnitudeMerger(*sized) if is_sum else MedianMagnitudeMerger(*sized, run.aggregation)
-    selection = topk_selection(run.demo, layout, step)
-    if is_sum:
-        return Merger(layout.components, selection)
-    return TwoSidedMerger(layout.components, run.aggregation, selection)
+    rule, sized = run.aggregation, run.demo.magnitude == "tile"
+    if sized and isinstance(rule, VoteSpec) and rule.sizes == "own":
+        return MagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate)
+    selection = None if sized else topk_selection(run.demo, layout, step)
+    is_sum = rule.kind == "vote"
+    signs = Merger(layout.components, selection) if is_sum else TwoSidedMerger(layout.components, rule, selection)
+    return MedianMagnitudeMerger(layout, run.demo.transform, run.rule.outer_rate, signs) if sized else signs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
 
 
@@ -12,3 +14,8 @@ class VoteSpec(AggregationSpec):
     """All votes are added, each with its weight."""
 
     kind: Literal["vote"] = "vote"
+    sizes: Literal["median", "own"] = Field(
+        "median",
+        description='size of a tile\'s votes with demo.magnitude = "tile". median: the median of the sizes that nodes '
+        "sent, so no node is heard more than its weight; own: the size that each node sent",
+    )
