@@ -196,6 +196,51 @@ def test_excused_nodes_do_not_delay_a_round() -> None:
     assert kinds(deliver(m, "a", 0, 2.0)[1]) == ["Gathered"]
 
 
+def test_a_node_that_attends_again_and_sends_nothing_stretches_no_third_round() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    for number, waits in enumerate((False, True, True, False, False)):  # it comes after the first round has begun
+        assert (m.awaited == 2) == waits
+        m.attend("b", T * number + 1.0)
+        m.heard("b")
+        m.depart("b", T * number + 2.0)
+        m.attend("b", T * number + 3.0)
+        deliver(m, "a", number, T * number + 4.0)
+        m.sealed(T * number + 5.0)
+    m.heard("b")
+    assert m.awaited == 1
+    assert deliver(m, "b", 5, 46.0)[0]
+    deliver(m, "a", 5, 47.0)
+    m.sealed(48.0)
+    assert m.awaited == 2
+
+
+def test_a_node_whose_contributions_are_refused_is_not_awaited_for_ever() -> None:
+    m = machine()
+    for node in "ab":
+        m.attend(node, 0.0)
+    waited = []
+    for number in range(1, 6):
+        deliver(m, "a", m.next_round - 1, T * number)
+        if m.phase is Phase.OPEN:
+            m.excuse("b", T * number + 5.0)
+        m.sealed(T * number + 6.0)
+        m.heard("b")
+        waited.append(m.awaited)
+    assert waited == [2, 1, 2, 1, 1]  # after its first miss, it is awaited once more
+
+
+def test_misses_are_remembered_of_as_many_nodes_as_may_take_part() -> None:
+    m = RoundMachine(RoundSpec(pace="barrier", length_ms=10_000, nodes_max=4), 1000, 0, 0)
+    m.attend("a", 0.0)
+    for number in range(100):
+        m.attend(f"b{number}", float(number))
+        deliver(m, "a", number, number + 0.1)
+        m.sealed(number + 0.2)
+        m.depart(f"b{number}", number + 0.3)
+    assert len(m._missed_before) == 4
+
+
 def test_a_second_delivery_and_one_for_another_round_do_not_count() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)

@@ -90,7 +90,11 @@ class _ActiveNode:
     """A node that takes part in rounds."""
 
     awaited: bool = True  # whether the next round waits for it
-    missed: int = 0  # consecutive rounds that waited for it in vain
+    missed: int = 0  # consecutive rounds that waited for it and got no valid contribution
+
+    def miss(self) -> None:
+        self.awaited = False
+        self.missed += 1
 
 
 class RoundMachine:
@@ -106,6 +110,7 @@ class RoundMachine:
         self._next_round = first_round
         self._wait_for = wait_for
         self._active: dict[str, _ActiveNode] = {}  # in order of arrival
+        self._missed_before: dict[str, int] = {}  # of nodes that departed, the newest last
         self.round: Round | None = None
         """The round that is OPEN or SEALING."""
         self._beat: float | None = None  # deadline of the previous round
@@ -137,14 +142,24 @@ class RoundMachine:
     def attend(self, node: str, now: float) -> list[Action]:
         """Add a node that holds the head's parameters and wants to train.
 
-        It may deliver to the open round. Later rounds wait for it.
+        It may deliver to the open round. Later rounds wait for it, unless it has missed too many before it departed.
         """
-        self._active[node] = _ActiveNode()
+        before = self._active.get(node)
+        missed = self._missed_before.pop(node, 0) if before is None else before.missed
+        self._active[node] = _ActiveNode(missed <= MISSES_FORGIVEN, missed)
         return self._advance(now)
 
     def depart(self, node: str, now: float) -> list[Action]:
-        """Remove a node that left or was lost. Its earlier contributions stay valid."""
-        self._active.pop(node, None)
+        """Remove a node that left or was lost. Its earlier contributions stay valid.
+
+        Its misses are remembered, or a node that attends, sends nothing, and attends again would stretch every round.
+        """
+        self._miss(node)
+        presence = self._active.pop(node, None)
+        if presence is not None and presence.missed:
+            self._missed_before[node] = presence.missed
+            if len(self._missed_before) > self._spec.nodes_max:
+                del self._missed_before[next(iter(self._missed_before))]
         return self.excuse(node, now)
 
     def heard(self, node: str) -> None:
@@ -158,7 +173,11 @@ class RoundMachine:
             presence.awaited = True
 
     def excuse(self, node: str, now: float) -> list[Action]:
-        """Stop waiting for a node in this round, because it answered without a valid contribution."""
+        """Stop waiting for a node in this round, because it answered without a valid contribution.
+
+        The round counts as missed: the answer may have come late and on purpose.
+        """
+        self._miss(node)
         if self.round is not None:
             self.round.awaited.discard(node)
         return self._advance(now)
@@ -225,8 +244,7 @@ class RoundMachine:
         if not (time_is_up or all_delivered):
             return []
         for node in current.awaited & self._active.keys():
-            self._active[node].awaited = False
-            self._active[node].missed += 1
+            self._active[node].miss()
         self._beat = current.deadline
         why = TIME_IS_UP if time_is_up else NOBODY_IS_LEFT
         if len(current.accepted) >= self._spec.min_contributions:
@@ -238,6 +256,11 @@ class RoundMachine:
         self._not_before = current.opened + void_lasts_s(self._spec.length_s)
         count = len(current.accepted)
         return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions arrived")]
+
+    def _miss(self, node: str) -> None:
+        """Note that a node will not contribute to the open round, if that waits for it."""
+        if self.phase is Phase.OPEN and self.round is not None and node in self.round.awaited and node in self._active:
+            self._active[node].miss()
 
     def _move(self, event: RoundEvent) -> None:
         following = TRANSITIONS.get((self.phase, event))
