@@ -28,6 +28,7 @@ from starlette.routing import BaseRoute, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thinwire_common.tls import ServerTls
+from thinwire_common.tls_listener import TlsListener
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
 
@@ -129,7 +130,7 @@ class _Server(uvicorn.Server):
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. uvicorn's own method would give each client a minute for its TLS handshake."""
+        """Listen. uvicorn's own method would give each of any number of clients a minute for its TLS handshake."""
         await self.lifespan.startup()
         connection: Callable[..., Any] = self.config.http_protocol_class
         make = partial(
@@ -138,11 +139,15 @@ class _Server(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        tls: dict[str, Any] = {}
-        if self._tls is not None:
-            tls = {"ssl": self._tls.context, "ssl_handshake_timeout": limits.HTTP_REQUEST_S}
         loop, backlog = asyncio.get_running_loop(), self.config.backlog
-        self.servers = [await loop.create_server(make, sock=one, backlog=backlog, **tls) for one in sockets or ()]
+        servers: list[Any] = []
+        for one in sockets or ():
+            if self._tls is None:
+                servers.append(await loop.create_server(make, sock=one, backlog=backlog))
+            else:
+                one.listen(backlog)
+                servers.append(TlsListener(one, make, self._tls.context, limits.HTTP_REQUEST_S))
+        self.servers = servers
         self.started = True
 
     @contextlib.contextmanager

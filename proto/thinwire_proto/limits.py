@@ -95,6 +95,8 @@ ACCEPT_S = 2 * CALL_S
 """A node has to accept each message that it is sent within this time, or its connection is ended."""
 REFUSAL_PAUSE_S = ROUND_TRIP_MAX_S / 2
 """The coordinator answers a call that came too often only after this time, which slows whoever ignores refusals."""
+ACCEPT_AGAIN_S = ROUND_TRIP_MAX_S / 4
+"""A server that cannot accept a connection, because it has no free file, tries again after this time."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S

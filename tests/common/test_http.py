@@ -7,10 +7,13 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
+import uvloop
 from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -18,6 +21,7 @@ from starlette.routing import Route
 
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
 from thinwire_common.tls import ServerTls
+from thinwire_common.tls_listener import HANDSHAKES_MAX
 from thinwire_coordinator.access.certificates import new_authority, new_leaf
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
@@ -202,6 +206,29 @@ async def test_a_handshake_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.wait_for(closed(reader), timeout=30)
         writer.close()
     await server.stop()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_handshakes_that_stop_are_bounded_in_number_and_give_way(run: Callable[[Any], None]) -> None:
+    run(_hold_handshakes())
+
+
+async def _hold_handshakes() -> None:
+    server = await tls_server(ServerTls(LEAF.chain, LEAF.key))
+    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(HANDSHAKES_MAX + 5)]
+    for reader, _ in held[:5]:
+        assert await asyncio.wait_for(closed(reader), timeout=30)
+    assert not any(reader.at_eof() for reader, _ in held[5:])
+    reader, writer = await connect(server)  # takes the place of the next one
+    assert await asyncio.wait_for(closed(held[5][0]), timeout=30)
+    writer.write(get("/metrics"))
+    assert (await reader.read()).endswith(b"a 1\n")
+    await server.stop()
+    assert all([await asyncio.wait_for(closed(reader), timeout=30) for reader, _ in held[6:]])
+    for one in (writer, *(one for _, one in held)):
+        one.close()
+        with suppress(ConnectionResetError):
+            await one.wait_closed()
 
 
 async def test_a_client_that_may_not_connect_gets_nothing() -> None:
