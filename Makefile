@@ -62,7 +62,7 @@ chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
 fuzz: $(VENV)/.dev  ## everything that strangers send, damaged, in process and over the wire (INPUTS, MINUTES)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs $(INPUTS) --minutes $(MINUTES)
 
-abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator, into docs/abuse.md; about 8 minutes (ABUSE)
+abuse: $(VENV)/.dev  ## what attacks cost three honest nodes and the coordinator, into docs/abuse.md; about 20 minutes (ABUSE)
 	PYTHONPATH=tests:. $(BIN)/python -m abuse --write $(ABUSE)
 
 bench-staleness: $(VENV)/.run  ## what stale gradients cost, and what looking ahead gains; about 15 minutes

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from abuse.attacks.table import ATTACKS
+from abuse.attack import NOTHING
 from abuse.swarm_under_attack import NODES, SwarmUnderAttack
 
 LONGER_MAX = 0.10
@@ -58,17 +58,22 @@ class Measured:
         )
 
 
-def measure(swarm: SwarmUnderAttack, window_s: float, turns: int, only: str) -> Iterator[Measured]:
-    for attack in (name for name in ATTACKS if only in name):
+def measure(swarm: SwarmUnderAttack, attacks: Sequence[str], window_s: float, turns: int) -> Iterator[Measured]:
+    for attack in attacks:
         found = Measured(attack, swarm.bound_bytes)
         swarm.forget_peak()
         for _ in range(turns):
-            _watch(swarm, found.quiet, window_s)
-            process = swarm.begin(attack)
-            _watch(swarm, found.attacked, window_s)
-            found.sent.append(swarm.end(process))
+            _during(swarm, NOTHING, found.quiet, window_s)
+            found.sent.append(_during(swarm, attack, found.attacked, window_s))
         found.peak_bytes = swarm.peak_bytes()
         yield found
+
+
+def _during(swarm: SwarmUnderAttack, attack: str, window: Window, seconds: float) -> str:
+    """Measure while an attack lasts. Returns what it has sent."""
+    process = swarm.begin(attack)
+    _watch(swarm, window, seconds)
+    return swarm.end(process)
 
 
 def _watch(swarm: SwarmUnderAttack, window: Window, seconds: float) -> None:

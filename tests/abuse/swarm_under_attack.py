@@ -13,15 +13,16 @@ import grpc
 
 from abuse.attack import ATTACK_LOG
 from deploy.local_swarm.processes import Process
-from support.real import RealSwarm, real_swarm, run_text, until
+from support.real import RealSwarm, real_swarm, until
 from thinwire_proto.wire.service_pb2 import StatusReply
 
 NODES = ("honest-a", "honest-b", "honest-c")
-LENGTH_MS = 1000
-STEPS = 100_000
 CALM_STEP = 5
 """Steps until the beat is steady."""
 PEAK = "VmHWM:"
+_CORES = sorted(os.sched_getaffinity(0))
+CORES_OF_NODES, CORES_OF_OTHERS = _CORES[: max(1, len(_CORES) // 2)], _CORES[len(_CORES) // 2 :]
+"""Honest nodes have other machines than the coordinator, so they get cores of their own, if there are two."""
 
 
 class SwarmUnderAttack:
@@ -30,13 +31,15 @@ class SwarmUnderAttack:
     def __init__(self, swarm: RealSwarm, coordinator: Process) -> None:
         self.swarm = swarm
         self.coordinator = coordinator
+        self._page = str(swarm.ready["page"]).removeprefix("https://").replace("0.0.0.0", "127.0.0.1")
         self.bound_bytes = int(coordinator.events("coordinator.memory_bound")[0]["memory_bytes"])
 
     def begin(self, attack: str) -> Process:
         """Start an attack, and wait until it has begun."""
-        command = ("python", "-m", "abuse.attack", attack, self.swarm.address, self.swarm.token.hex())
+        command = ("python", "-m", "abuse.attack", attack, self.swarm.address, self.swarm.token.hex(), self._page)
         process = self.swarm.start("attack", *command)
         until(lambda: ATTACK_LOG in process.text(), f"{attack} begins", process)
+        _pin(process, CORES_OF_OTHERS)
         return process
 
     def end(self, attack: Process) -> str:
@@ -76,6 +79,13 @@ class SwarmUnderAttack:
         Path(f"/proc/{self.coordinator.popen.pid}/clear_refs").write_text("5")
 
 
+def _pin(process: Process, cores: list[int]) -> None:
+    """Let all threads of a process, and those that they start, run on these cores only."""
+    for thread in Path(f"/proc/{process.popen.pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(thread.name), cores)
+
+
 @contextmanager
 def _debug_log() -> Iterator[None]:
     """Programs that are started meanwhile log at level debug, where each sealed round is told."""
@@ -87,14 +97,14 @@ def _debug_log() -> Iterator[None]:
 
 
 @contextmanager
-def attacked_swarm(folder: Path) -> Iterator[SwarmUnderAttack]:
-    """Start the swarm, and wait until its beat is steady."""
+def attacked_swarm(folder: Path, run: str) -> Iterator[SwarmUnderAttack]:
+    """Start the swarm of a run, whose page has HTTPS, and wait until its beat is steady."""
     with real_swarm(folder) as swarm:
-        rounds = f'pace = "clock"\nlength_ms = {LENGTH_MS}\n'
-        text = run_text(STEPS, rounds=rounds).replace("length_ms = 5000\n", "")
         with _debug_log():
-            coordinator = swarm.coordinator(text, "--wait-for", str(len(NODES)))
-        for name in NODES:
-            swarm.node(name)
+            coordinator = swarm.coordinator(run, "--wait-for", str(len(NODES)), "--http", "0.0.0.0:0")
+        nodes = [swarm.node(name) for name in NODES]
         swarm.reached(CALM_STEP)
+        _pin(coordinator, CORES_OF_OTHERS)
+        for node in nodes:
+            _pin(node, CORES_OF_NODES)
         yield SwarmUnderAttack(swarm, coordinator)

@@ -34,11 +34,13 @@ ROUND = pb.Announcement.STATE_ROUND
 
 @dataclass
 class Target:
-    """address: HOST:PORT. token: of an invite; empty without one. stop: set when the attack shall end. sent: what the
-    attack has done so far, by name."""
+    """address: HOST:PORT. token: of an invite; empty without one. pages: HOST:PORT of the pages, which have HTTPS.
+
+    stop: set when the attack shall end. sent: what the attack has done so far, by name."""
 
     address: str
     token: bytes = b""
+    pages: tuple[str, ...] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     sent: dict[str, int] = field(default_factory=dict)
     began: Callable[[], None] = lambda: None

@@ -11,6 +11,7 @@ import pytest
 
 from abuse.attacks.table import ATTACKS
 from abuse.attacks.zstd_bomb import BOMB_BYTES, bombs
+from abuse.scenes import SCENES
 from abuse.swarm_under_attack import NODES, attacked_swarm
 from support.real import until
 from support.small import small_contract
@@ -22,7 +23,7 @@ ROUNDS = 6
 
 
 def test_all_attacks_at_once(tmp_path: Path) -> None:
-    with attacked_swarm(tmp_path) as found:
+    with attacked_swarm(tmp_path, SCENES[0].run) as found:
         before, rounds = found.counted(), found.rounds()
         # joins are refused once many have failed, and all attacks come from one address
         attacks = [found.begin(name) for name in sorted(ATTACKS, key=lambda name: name == "bad enrolments")]
