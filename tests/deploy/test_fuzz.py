@@ -20,9 +20,11 @@ from fuzz.parsers import fuzz
 from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
 from fuzz.targets import all_targets
 from fuzz.wire.calls import REQUESTS
+from fuzz.wire.connection import Answer
 from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import WireSummary, attack_coordinator
 from fuzz.wire.tally import Tally
+from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_proto.errors import PayloadError
 
 TARGETS = all_targets()
@@ -35,7 +37,7 @@ def refuse(data: bytes) -> object:
 
 @EACH
 def test_the_first_input_is_read(target: Target) -> None:
-    assert try_one(target, target.valid[0])
+    assert try_one(target, target.valid[0]).read
     for data in target.valid[1:]:
         try_one(target, data)
 
@@ -125,11 +127,18 @@ def test_a_coordinator_withstands_a_short_attack(tmp_path: Path) -> None:
     assert summary.rss_bytes
 
 
+def test_rates_that_hold_refuse_and_honest_nodes_still_join(tmp_path: Path) -> None:
+    summary = attack_coordinator(tmp_path, 3000, seed=4, limited=True)
+    assert not summary.found, str(summary)
+    assert any(outcome == DoorReason.RATE.value for _, outcome in summary.tally.answers), str(summary)
+    assert 0 < summary.peak_rss_bytes <= summary.bound_bytes
+
+
 def test_finds_over_the_wire_are_told() -> None:
     tally = Tally()
-    tally.answered("Join", 2, "Unexpected <class 'KeyError'>: 1", b"x")
-    tally.answered("Join", 5, "no such session", b"y")
-    assert list(tally.finds) == ["Join: UNKNOWN: Unexpected <class 'KeyError'>: 1"]
+    tally.answered("Join", Answer(2, "Unexpected <class 'KeyError'>: 1"), b"x")
+    tally.answered("Join", Answer(5, "no such session"), b"y")
+    assert list(tally.finds) == ["Join: unknown: Unexpected <class 'KeyError'>: 1"]
     assert WireSummary(tally).found
 
 

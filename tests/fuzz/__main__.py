@@ -14,8 +14,8 @@ from fuzz.targets import all_targets
 from fuzz.wire.hostile import attack_node
 from fuzz.wire.run import attack_coordinator
 
-PARTS = {"parsers": 0.45, "coordinator": 0.45, "node": 0.1}
-"""The targets, each with its share of the time and of the inputs."""
+PARTS = {"parsers": 0.4, "coordinator": 0.4, "limited": 0.1, "node": 0.1}
+"""The targets, each with its share of the time and of the inputs. limited: a coordinator whose rates hold."""
 
 
 def main() -> None:
@@ -62,7 +62,9 @@ def _run(part: str, inputs: int, until: float, arguments: argparse.Namespace) ->
             lied_to = attack_node(Path(folder), inputs, arguments.seed, until=until)
             print(lied_to, flush=True)
             return lied_to.found
-        attacked = attack_coordinator(Path(folder), inputs, arguments.seed, until=until, keep_in=keep_in)
+        attacked = attack_coordinator(
+            Path(folder), inputs, arguments.seed, until=until, keep_in=keep_in, limited=part == "limited"
+        )
     print(attacked, flush=True)
     return attacked.found
 

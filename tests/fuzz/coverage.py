@@ -12,8 +12,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 PACKAGES = ("thinwire_proto", "thinwire_coordinator", "thinwire_node", "thinwire_common")
-TRACED_EVERY = 16
-"""Of how many inputs one is recorded, if recording is slow."""
+TRACED_EVERY = 17
+"""Of how many inputs one is recorded, if recording is slow. A prime, so that each of several targets has its turn."""
 
 
 class Coverage:

@@ -1,4 +1,4 @@
-"""Targets: contracts, rows, manifests, snapshots, the corpus and invites."""
+"""Targets: contracts, rows, manifests, snapshots and the corpus."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from thinwire_proto.contract import Contract, CorpusSpec, differences, parse_con
 from thinwire_proto.data.corpus import OVERHEAD_BYTES_MAX, corpus_of, unpack_corpus
 from thinwire_proto.data.image_manifest import ImageManifest
 from thinwire_proto.data.manifest import Manifest, Shard
-from thinwire_proto.errors import ConfigError, ReplicaError
+from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.replica import load_replica
-from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite
 from thinwire_proto.models import check_manifest
 from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire.rows import parse_row
@@ -35,7 +34,7 @@ STEP_MAX = 1 << 63
 
 
 def file_targets() -> list[Target]:
-    scratch = _scratch()
+    scratch = scratch_folder()
     contract = small_contract()
     tokens = write_tokens(scratch / "tokens", {"a": [300, 200], "b": [400]})
     images = _image_manifest()
@@ -46,11 +45,10 @@ def file_targets() -> list[Target]:
         Target("image manifest", _open_images(contract), [images.written()], damage_json),
         Target("corpus", _unpack(corpus_of(contract.data)), [small_corpus().pack()], damage_corpus),
         Target("snapshot", _load(scratch), [_snapshot(scratch)], damage_safetensors, _check_step, (ReplicaError,)),
-        Target("invite", _invite, _invites(), damage_bytes, refusals=(ConfigError,)),
     ]
 
 
-def _scratch() -> Path:
+def scratch_folder() -> Path:
     """A folder in memory where there is one; deleted when the process ends."""
     found = Path(tempfile.mkdtemp(prefix="thinwire-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     atexit.register(shutil.rmtree, found, ignore_errors=True)
@@ -179,14 +177,3 @@ def _load(scratch: Path) -> Any:
 def _check_step(found: Any) -> None:
     assert 0 <= found.step < STEP_MAX, f"step {found.step}"
     assert len(found.head) == 32, "a head is a hash"
-
-
-def _invites() -> list[bytes]:
-    key, token = bytes(32), bytes(TOKEN_BYTES)
-    made = [Invite("example.org:4433", key, token), Invite("[2001:db8::1]:4433", key, token, public_tls=True)]
-    return [str(invite).encode() for invite in made]
-
-
-def _invite(data: bytes) -> None:
-    text = data.decode("utf-8", errors="surrogateescape")
-    assert str(parse_invite(text)) == text.strip(), "it changes when written and read again"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuzz import corpus
 from fuzz.coverage import Coverage
-from fuzz.target import FuzzFailure, Target, try_one, try_one_traced
+from fuzz.target import FuzzFailure, Target, Tried, try_one, try_one_traced
 
 MEASURED_EVERY = 32
 """Of how many inputs the memory of one is measured."""
@@ -21,16 +22,20 @@ PROGRESS_EVERY_S = 10.0
 
 
 @dataclass
-class Tried:
-    """The outcomes of the inputs of one target. memory: the largest share of its bound."""
+class Tally:
+    """The outcomes of the inputs of one target. refused: by type of error. memory: the largest share of its bound."""
 
     read: int = 0
-    refused: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
     memory: float = 0.0
 
     @property
     def inputs(self) -> int:
-        return self.read + self.refused
+        return self.read + self.refused.total()
+
+    def __str__(self) -> str:
+        refused = ", ".join(f"{error} {count:,}" for error, count in self.refused.most_common())
+        return f"{self.inputs:>9,} inputs  {self.read:>9,} read  {self.memory:>5.0%} of its memory  refused: {refused}"
 
 
 @dataclass
@@ -38,7 +43,7 @@ class Summary:
     seconds: float = 0.0
     lines: int = 0
     kept: int = 0
-    tried: dict[str, Tried] = field(default_factory=dict)
+    tried: dict[str, Tally] = field(default_factory=dict)
     finds: dict[str, str] = field(default_factory=dict)
     """The first find of each target and type of error."""
 
@@ -47,11 +52,7 @@ class Summary:
         return sum(one.inputs for one in self.tried.values())
 
     def __str__(self) -> str:
-        rows = [
-            f"{name:<30} {one.inputs:>9,} inputs  {one.read:>9,} read  {one.refused:>9,} refused  {one.memory:>5.0%} "
-            "of its memory"
-            for name, one in self.tried.items()
-        ]
+        rows = [f"{name:<30} {tally}" for name, tally in self.tried.items()]
         total = (
             f"{self.inputs:,} inputs in this process in {self.seconds:.0f} s: nothing but typed errors; "
             f"{self.lines:,} lines of thinwire reached, {self.kept} inputs kept"
@@ -74,7 +75,7 @@ def fuzz(
     Raises FuzzFailure at the first find, unless `go_on`. keep_in: a folder for the inputs that reach new code.
     equal_time: the targets share the time, not the inputs, so that slow ones do not take most of it."""
     rng, began, printed = random.Random(seed), time.monotonic(), time.monotonic()
-    summary = Summary(tried={target.name: Tried() for target in targets})
+    summary = Summary(tried={target.name: Tally() for target in targets})
     live = {target.name: [*target.valid, *corpus.kept(target.name)] for target in targets}
     coverage, spent = Coverage(), dict.fromkeys(live, 0.0)
     try:
@@ -101,21 +102,21 @@ def fuzz(
 
 
 def _attempt(target: Target, data: bytes, summary: Summary, go_on: bool) -> None:
-    tried = summary.tried[target.name]
+    tally = summary.tried[target.name]
     try:
-        if tried.inputs % MEASURED_EVERY == 0:
-            used = try_one_traced(target, data)
-            read = used.read
-            tried.memory = max(tried.memory, used.memory / target.memory_max)
+        if tally.inputs % MEASURED_EVERY == 0:
+            found = try_one_traced(target, data)
+            tally.memory = max(tally.memory, found.memory / target.memory_max)
         else:
-            read = try_one(target, data)
+            found = try_one(target, data)
     except FuzzFailure as failure:
         if not go_on:
             raise
         summary.finds.setdefault(f"{target.name}{failure.__cause__!r:.40}", str(failure)[:2000])
-        read = False
-    tried.read += read
-    tried.refused += not read
+        found = Tried("a find")
+    tally.read += found.read
+    if not found.read:
+        tally.refused[found.refusal] += 1
 
 
 def _remember(live: list[bytes], data: bytes, rng: random.Random) -> None:

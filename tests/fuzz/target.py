@@ -48,18 +48,24 @@ class Target:
         return self.damage(rng, rng.choice(corpus), corpus)
 
 
-def try_one(target: Target, data: bytes) -> bool:
-    """Return whether the input is read; False if it is refused. Raises FuzzFailure."""
-    return _try(target, data, traced=False).read
-
-
 @dataclass(frozen=True)
-class Used:
-    read: bool
-    memory: int
+class Tried:
+    """The outcome of an input. refusal: the type of the error; empty if it was read. memory: in bytes, if measured."""
+
+    refusal: str = ""
+    memory: int = 0
+
+    @property
+    def read(self) -> bool:
+        return not self.refusal
 
 
-def try_one_traced(target: Target, data: bytes) -> Used:
+def try_one(target: Target, data: bytes) -> Tried:
+    """Read or refuse an input. Raises FuzzFailure."""
+    return _try(target, data, traced=False)
+
+
+def try_one_traced(target: Target, data: bytes) -> Tried:
     """`try_one`, which also fails if reading takes more memory of Python and numpy than it may. It is slower."""
     used = _try(target, data, traced=True)
     if used.memory > target.memory_max:
@@ -68,7 +74,7 @@ def try_one_traced(target: Target, data: bytes) -> Used:
     return used
 
 
-def _try(target: Target, data: bytes, traced: bool) -> Used:
+def _try(target: Target, data: bytes, traced: bool) -> Tried:
     memory = 0
     try:
         with _alarm():
@@ -82,15 +88,15 @@ def _try(target: Target, data: bytes, traced: bool) -> Used:
                     tracemalloc.stop()
             if memory <= target.memory_max:
                 target.check(found)
-    except target.refusals:
-        return Used(False, memory)
+    except target.refusals as refusal:
+        return Tried(type(refusal).__name__, memory)
     except AssertionError as error:
         raise FuzzFailure(f"{target.name}: the result cannot be used: {error}: from {data.hex()}") from error
     except Exception as error:
         raise FuzzFailure(f"{target.name}: {type(error).__name__}: {error}: from {data.hex()}") from error
     except Hang:
         raise FuzzFailure(f"{target.name}: no answer in {HANG_S:g} s: from {data.hex()}") from None
-    return Used(True, memory)
+    return Tried(memory=memory)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from fuzz.file_targets import file_targets
+from fuzz.file_targets import file_targets, scratch_folder
+from fuzz.identity_targets import identity_targets
 from fuzz.message_targets import message_targets
 from fuzz.payload_targets import payload_targets
 from fuzz.target import Target
@@ -12,4 +13,4 @@ from fuzz.target import Target
 
 @cache
 def all_targets() -> tuple[Target, ...]:
-    return (*payload_targets(), *message_targets(), *file_targets())
+    return (*payload_targets(), *message_targets(), *file_targets(), *identity_targets(scratch_folder()))

@@ -12,12 +12,11 @@ from random import Random
 
 from fuzz import corpus
 from fuzz.wire import strays
-from fuzz.wire.calls import Call, messages_in, right
+from fuzz.wire.calls import Call, right
 from fuzz.wire.connection import Answer, Connection
 from fuzz.wire.inputs import Inputs
-from fuzz.wire.session import ANSWER_S, OK, NotJoined, Session
-from fuzz.wire.tally import Tally
-from thinwire_proto.wire import service_pb2 as pb
+from fuzz.wire.session import ANSWER_S, NotJoined, Session
+from fuzz.wire.tally import ACCEPTED, Tally
 
 CONNECTIONS = 8
 WORKERS_EACH = 22
@@ -31,14 +30,14 @@ LONG_S = 0.1
 
 @dataclass
 class Place:
-    """The place where the coordinator listens. token: of an invite. context: for TLS; None: plain text."""
+    """The place where the coordinator listens. token: of an invite. context, http_context: for TLS, unverified."""
 
     host: str
     port: int
-    http_port: int | None
+    http_port: int
     token: bytes
-    context: ssl.SSLContext | None = None
-    http_context: ssl.SSLContext | None = None
+    context: ssl.SSLContext
+    http_context: ssl.SSLContext
 
     async def connect(self, rng: Random | None = None) -> Connection:
         """rng: chooses an address of loopback to come from, because calls are counted by address."""
@@ -60,8 +59,10 @@ class Attack:
         until: float,
         inputs_max: int,
         keep_in: Path | None = None,
+        connections: int = CONNECTIONS,
     ) -> None:
         self.tally = Tally()
+        self._connections = connections
         self._place = place
         self._inputs = inputs
         self._joining = joining
@@ -70,13 +71,11 @@ class Attack:
         self._keep_in = keep_in
 
     async def run(self) -> Tally:
-        workers = [self._calls() for _ in range(CONNECTIONS)]
+        workers = [self._calls() for _ in range(self._connections)]
         workers += [self._joins(session) for session in self._joining[:JOINERS]]
         rng = self._inputs.rng
         workers += [self._strays(strays.of_grpc, self._place.port, Random(rng.random())) for _ in range(STRAYS)]
-        if self._place.http_port is not None:
-            http = self._place.http_port
-            workers += [self._strays(strays.of_http, http, Random(rng.random())) for _ in range(STRAYS)]
+        workers += [self._strays(strays.of_http, self._place.http_port, Random(rng.random())) for _ in range(STRAYS)]
         await asyncio.gather(*workers)
         return self.tally
 
@@ -116,7 +115,7 @@ class Attack:
             if not call.long:
                 self.tally.find(f"{call.label}: no answer", f"in {ANSWER_S:g} s: {message.hex()}")
         answer = await future
-        self.tally.answered(_label(call, answer), answer.status, answer.text, message)
+        self.tally.answered(call.label, answer, message)
         if self._inputs.learn(method, message, answer) and self._keep_in is not None:
             self.tally.kept += corpus.keep(f"wire {method}", message, self._keep_in)
         return answer
@@ -132,12 +131,12 @@ class Attack:
             try:
                 request = await session.join_request(connection)
             except NotJoined as error:
-                self.tally.counted("Hello", str(error)[:60])
+                self.tally.counted("Hello", error.reason)
                 continue
             except asyncio.TimeoutError:
                 self.tally.find("Hello: no answer", f"in {ANSWER_S:g} s")
                 return
-            self.tally.counted("Hello", "OK")
+            self.tally.counted("Hello", ACCEPTED)
             message = self._inputs.damaged_join(request)
             await self._send(connection, right("Join", message, scheme=session.scheme), "Join", message)
             joins += 1
@@ -153,14 +152,5 @@ class Attack:
         while self._goes_on:
             stray = make(rng)
             outcome = await strays.send(self._place.host, port, context if stray.in_tls else None, stray)
-            self.tally.answered(stray.label, None, outcome, stray.data)
-
-
-def _label(call: Call, answer: Answer) -> str:
-    """Return the label under which an answer is counted: the call, and the reason in a receipt."""
-    received = messages_in(answer.data) if call.label == "Contribute" and answer.status == OK else []
-    if not received:
-        return call.label
-    return (
-        f"receipt {pb.Receipt.Reason.Name(pb.Receipt.FromString(received[0]).reason).removeprefix('REASON_').lower()}"
-    )
+            self.tally.counted(stray.label, outcome.split(":", maxsplit=1)[0])
+            self.tally.check(stray.label, outcome, stray.data)

@@ -8,9 +8,11 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import unquote
 
 from fuzz.wire import frames
+from thinwire_proto.wire.metadata import REASON
 
 IN_FLIGHT_MAX = 48
 STREAMS_MAX = 20_000
@@ -22,12 +24,15 @@ CREDIT_EVERY = 1 << 24
 
 @dataclass(frozen=True)
 class Answer:
-    """status: gRPC's number; None if the server reset the stream or closed the connection. text: its message."""
+    """status: gRPC's number; None if the server reset the stream or closed the connection. text: its message.
+
+    reason: the word for a refusal; empty without one."""
 
     status: int | None
     text: str = ""
     data: bytes = b""
-    """The beginning of the answer, as gRPC's length-prefixed messages."""
+    """What was answered, as gRPC's length-prefixed messages; its beginning."""
+    reason: str = ""
 
 
 @dataclass
@@ -126,8 +131,7 @@ class Connection(asyncio.Protocol):
     # asyncio's
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
 
     def connection_lost(self, exc: Exception | None) -> None:
         for call in self._calls.values():
@@ -171,7 +175,8 @@ class Connection(asyncio.Protocol):
         elif kind == frames.HEADERS:
             found = frames.read_block(payload)
             if "grpc-status" in found:
-                answer = Answer(int(found["grpc-status"]), unquote(found.get("grpc-message", "")), bytes(call.data))
+                text, reason = unquote(found.get("grpc-message", "")), found.get(REASON, "")
+                answer = Answer(int(found["grpc-status"]), text, bytes(call.data), reason)
             elif found.get(":status", "200") != "200":
                 answer = Answer(None, f"HTTP {found[':status']}", bytes(call.data))
         elif kind == frames.RST_STREAM:

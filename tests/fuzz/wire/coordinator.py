@@ -15,26 +15,31 @@ from support.real import RealSwarm, real_swarm, run_text
 NODES_MAX = 96
 CONTRIBUTING, SILENT = 32, 4
 """Sessions of the fuzzer that attend. A round opens when all of them attend, and needs more contributions than those of
-the ones that contribute, so that every round is void, and all inputs meet the same parameters."""
+the ones that contribute, so that every round is void, and all inputs meet the same parameters. Rounds end by the clock,
+so that few contributions are late, and leases are large, so that a session contributes often in each."""
 ROUNDS = f"""
+pace = "clock"
 nodes_max = {NODES_MAX}
 min_contributions = {CONTRIBUTING + SILENT}
 momentum_age_max = 1000000
 """
+LENGTH_MS = 1000
+LEASE = 64
 BUG = re.compile("this is a bug|Traceback")
 SAID_MAX = 20
 
 
 @dataclass
 class Victim:
-    """A coordinator, and where it listens."""
+    """A coordinator, and where it listens. bound_bytes: the bound on its memory that it printed."""
 
     swarm: RealSwarm
     process: Process
     host: str
     port: int
-    http_port: int | None
+    http_port: int
     token: bytes
+    bound_bytes: int
 
     @property
     def alive(self) -> bool:
@@ -71,13 +76,16 @@ def _status_bytes(process: Process, key: str) -> int:
 
 
 @contextmanager
-def victim(folder: Path) -> Iterator[Victim]:
-    """Start a coordinator of a tiny model. It ends with the context."""
+def victim(folder: Path, *, limited: bool) -> Iterator[Victim]:
+    """Start a coordinator of a tiny model, and its page, both with TLS. It ends with the context.
+
+    limited: whether its rates hold, as everywhere else; without them, more inputs reach the code behind them."""
     with real_swarm(folder) as swarm:
-        swarm.insecure = True
-        text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", "length_ms = 1000")
-        process = swarm.coordinator(text, through=("unlimited_coordinator.py",))
+        text = run_text(1000, rounds=ROUNDS).replace("length_ms = 5000", f"length_ms = {LENGTH_MS}")
+        text = text.replace("samples = 4\n", f"samples = {LEASE}\n")
+        through = () if limited else ("unlimited_coordinator.py",)
+        process = swarm.coordinator(text, "--http", "0.0.0.0:0", through=through)
         host, _, port = swarm.address.rpartition(":")
-        page = str(swarm.ready.get("page") or "")
-        http = page.rstrip("/").rpartition(":")[2]
-        yield Victim(swarm, process, host, int(port), int(http) if http.isdecimal() else None, swarm.token)
+        http = str(swarm.ready["page"]).rpartition(":")[2]
+        bound = int(process.events("coordinator.memory_bound")[0]["memory_bytes"])
+        yield Victim(swarm, process, host, int(port), int(http), swarm.token, bound)

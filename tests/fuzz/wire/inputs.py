@@ -17,7 +17,7 @@ from fuzz.payload_mutations import damage_payload
 from fuzz.wire.calls import REQUESTS, SERVICE, Call, damaged_call, damaged_message, headers_of, prefixed, right
 from fuzz.wire.connection import Answer
 from fuzz.wire.frames import block
-from fuzz.wire.session import Session
+from fuzz.wire.session import HTTPS, Session
 from thinwire_coordinator.rpc import messages
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements
@@ -38,12 +38,14 @@ WRONG_SECRETS = ("", "0" * 32, "x", "\xff" * 40, "a" * 4000)
 
 @dataclass
 class Inputs:
-    """rng: decides everything. replica: the parameters that contributions are computed on."""
+    """rng: decides everything. replica: the parameters that contributions are computed on. busiest: the part of all
+    calls in sessions that the first session makes, beside its share."""
 
     rng: Random
     sessions: list[Session]
     replica: Replica
-    scheme: bytes
+    scheme: bytes = HTTPS
+    busiest: float = 0.0
     live: dict[str, list[bytes]] = field(default_factory=dict)
     _fingerprints: dict[int, int] = field(default_factory=dict)
     _seen: set[tuple[str, int | None, str]] = field(default_factory=set)
@@ -101,7 +103,10 @@ class Inputs:
     def _secret(self) -> str:
         if self.rng.random() < 0.08:
             return self.rng.choice(WRONG_SECRETS)
-        return self.rng.choice(self.sessions).secret
+        return self._session().secret
+
+    def _session(self) -> Session:
+        return self.sessions[0] if self.rng.random() < self.busiest else self.rng.choice(self.sessions)
 
     def _signed(self, method: str, message: bytes, secret: str) -> bytes:
         """A damaged message, signed if its call has a signature, so that it reaches the code behind the check."""
@@ -137,7 +142,7 @@ class Inputs:
 
     def _contribution(self) -> tuple[Call, str, bytes]:
         """A contribution of a session for its open round: header, payload, parts or their order are damaged."""
-        rng, session = self.rng, self.rng.choice(self.sessions)
+        rng, session = self.rng, self._session()
         header, payload = session.header(self.replica, self._fingerprints), session.payload(rng)
         kind = rng.randrange(10)
         if kind <= 4:

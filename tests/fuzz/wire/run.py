@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fuzz.wire.attack import JOINERS, Attack, Place
+import uvloop
+
+from abuse.target import trusting
+from fuzz.wire.attack import CONNECTIONS, JOINERS, Attack, Place
 from fuzz.wire.calls import messages_in, right
 from fuzz.wire.connection import Connection
 from fuzz.wire.coordinator import CONTRIBUTING, SILENT, Victim, victim
 from fuzz.wire.inputs import Inputs
-from fuzz.wire.session import ANSWER_S, OK, Session, called
+from fuzz.wire.session import ANSWER_S, OK, NotJoined, Session, called
 from fuzz.wire.tally import Tally
+from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey
@@ -22,6 +26,10 @@ from thinwire_proto.wire import service_pb2 as pb
 
 HONEST = 3
 WARM_UP_INPUTS = 2000
+CONNECTIONS_LIMITED = 32
+"""Refusals for a rate come late, so more calls are in flight."""
+BUSIEST = 0.5
+"""So many calls of sessions are made in one of them, whose rate is then too high."""
 GROWTH_BYTES_MAX = 128 << 20
 """The largest growth of the coordinator's memory from after the first inputs to the end of the run."""
 FAIR = frozenset({pb.Receipt.REASON_NONE, pb.Receipt.REASON_VOID, pb.Receipt.REASON_LATE, pb.Receipt.REASON_SUSPECTED})
@@ -35,14 +43,15 @@ class WireSummary:
     seconds: float = 0.0
     rss_bytes: list[int] = field(default_factory=list)
     peak_rss_bytes: int = 0
+    bound_bytes: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         memory = " → ".join(f"{size / 1e6:.0f}" for size in self.rss_bytes)
-        peak = f"{self.peak_rss_bytes / 1e6:.0f}"
         total = (
-            f"{self.tally.inputs:,} inputs over the wire in {self.seconds:.0f} s; {self.tally.kept} inputs kept; "
-            f"memory of the coordinator {memory} MB, at most {peak}"
+            f"{self.tally.inputs:,} inputs over TLS in {self.seconds:.0f} s; {self.tally.kept} inputs kept; "
+            f"{self.tally.late:.0%} of the receipts were late; memory of the coordinator {memory} MB, at most "
+            f"{self.peak_rss_bytes / 1e6:.0f}, bound {self.bound_bytes / 1e6:.0f}"
         )
         return "\n".join([str(self.tally), *(f"FOUND {problem}" for problem in self.problems), total])
 
@@ -52,18 +61,30 @@ class WireSummary:
 
 
 def attack_coordinator(
-    folder: Path, inputs: int, seed: int, *, until: float = float("inf"), keep_in: Path | None = None
+    folder: Path,
+    inputs: int,
+    seed: int,
+    *,
+    until: float = float("inf"),
+    keep_in: Path | None = None,
+    limited: bool = False,
 ) -> WireSummary:
-    """Start a coordinator in a folder and attack it."""
-    with victim(folder) as attacked:
-        return asyncio.run(_attack(attacked, folder, inputs, seed, until, keep_in))
+    """Start a coordinator in a folder and attack it. limited: whether its rates hold."""
+    with victim(folder, limited=limited) as attacked:
+        found = uvloop.run(_attack(attacked, folder, inputs, seed, until, keep_in, limited))
+    found.bound_bytes = attacked.bound_bytes
+    if found.peak_rss_bytes > found.bound_bytes:
+        found.problems.append(f"the coordinator took {found.peak_rss_bytes / 1e6:.0f} MB")
+    return found
 
 
 async def _attack(
-    attacked: Victim, folder: Path, inputs_max: int, seed: int, until: float, keep_in: Path | None
+    attacked: Victim, folder: Path, inputs_max: int, seed: int, until: float, keep_in: Path | None, limited: bool
 ) -> WireSummary:
     rng, summary, began = Random(seed), WireSummary(), time.monotonic()
-    place = Place(attacked.host, attacked.port, attacked.http_port, attacked.token)
+    page = trusting()
+    page.set_alpn_protocols(["http/1.1"])
+    place = Place(attacked.host, attacked.port, attacked.http_port, attacked.token, trusting(), page)
     own = [await place.connect(rng) for _ in range(CONTRIBUTING + SILENT)]
     sessions = [await _joined(one, place.token) for one in own]
     for session, one in zip(sessions, own, strict=True):
@@ -71,11 +92,12 @@ async def _attack(
     replica = await _replica(own[0], sessions[0], folder)
     while not sessions[0].announced.nonces:
         await asyncio.sleep(0.05)
-    inputs = Inputs(rng, sessions[:CONTRIBUTING], replica, b"http")
-    joining = [Session(SecretKey(rng.randbytes(32)), place.token, b"http") for _ in range(JOINERS)]
+    inputs = Inputs(rng, sessions[:CONTRIBUTING], replica, busiest=BUSIEST if limited else 0.0)
+    joining = [Session(SecretKey(rng.randbytes(32)), place.token) for _ in range(JOINERS)]
     await _honest(place, inputs, replica, summary, "before")
     for part in (min(WARM_UP_INPUTS, inputs_max), inputs_max):
-        attack = Attack(place, inputs, joining, until=until, inputs_max=part, keep_in=keep_in)
+        many = CONNECTIONS_LIMITED if limited else CONNECTIONS
+        attack = Attack(place, inputs, joining, until=until, inputs_max=part, keep_in=keep_in, connections=many)
         attack.tally = summary.tally
         await attack.run()
         if attacked.alive:
@@ -96,7 +118,7 @@ async def _attack(
 
 
 async def _joined(connection: Connection, token: bytes) -> Session:
-    session = Session(SecretKey(), token, b"http")
+    session = Session(SecretKey(), token)
     await session.join(connection)
     return session
 
@@ -125,15 +147,25 @@ async def _honest(place: Place, inputs: Inputs, replica: Replica, summary: WireS
     for number in range(HONEST):
         connection = await place.connect(inputs.rng)
         try:
-            await _one_honest(connection, place.token, inputs, replica)
-        except (asyncio.TimeoutError, AssertionError, IndexError) as error:
+            await _one_honest(await _patiently_joined(connection, place.token), connection, inputs, replica)
+        except (asyncio.TimeoutError, AssertionError, IndexError, NotJoined) as error:
             summary.problems.append(f"{when} the attack, honest node {number}: {type(error).__name__} {error}")
         finally:
             connection.close()
 
 
-async def _one_honest(connection: Connection, token: bytes, inputs: Inputs, replica: Replica) -> None:
-    session = await _joined(connection, token)
+async def _patiently_joined(connection: Connection, token: bytes) -> Session:
+    """A session. While calls come too often from everywhere, it is tried again, as nodes do."""
+    until = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            return await _joined(connection, token)
+        except NotJoined as refused:
+            if refused.reason != DoorReason.RATE.value or time.monotonic() > until:
+                raise
+
+
+async def _one_honest(session: Session, connection: Connection, inputs: Inputs, replica: Replica) -> None:
     status = await called(connection, "Status", b"")
     assert status.status == OK, f"Status: {status}"
     assert pb.StatusReply.FromString(messages_in(status.data)[0]).steps == 1000, "Status"

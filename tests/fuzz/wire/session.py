@@ -23,18 +23,23 @@ from thinwire_proto.wire.rows import contribution_hash
 
 ANSWER_S = 20.0
 OK = 0
+HTTPS = b"https"
 PAYLOADS_KEPT = 8
 """Valid payloads of a session that are damaged; they take longer to make than to damage."""
 
 
 class NotJoined(Exception):
-    """The coordinator refused an honest session."""
+    """The coordinator refused an honest session. reason: its word, or the status."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.text)
+        self.reason = answer.reason or f"status {answer.status}"
 
 
 class Session:
     """A session of one node. announced: the newest announcement, while it attends."""
 
-    def __init__(self, key: SecretKey, token: bytes, scheme: bytes) -> None:
+    def __init__(self, key: SecretKey, token: bytes, scheme: bytes = HTTPS) -> None:
         self.key = key
         self.token = token
         self.scheme = scheme
@@ -44,6 +49,7 @@ class Session:
         self.announced = pb.Announcement()
         self._heard = b""
         self._stream = 0
+        self._claimed = (0, 0)  # round, and how many samples of its lease
         self._payloads: dict[int, list[bytes]] = {}
 
     async def join(self, connection: Connection) -> None:
@@ -51,7 +57,7 @@ class Session:
         request = await self.join_request(connection)
         answer = await called(connection, "Join", request.SerializeToString(), scheme=self.scheme)
         if answer.status != OK:
-            raise NotJoined(answer.text)
+            raise NotJoined(answer)
         reply = pb.JoinReply.FromString(messages_in(answer.data)[0])
         self.secret = reply.session
         self.contract = parse_contract(reply.contract)
@@ -62,7 +68,7 @@ class Session:
         hello = pb.HelloRequest(nonce=os.urandom(NONCE_BYTES)).SerializeToString()
         answer = await called(connection, "Hello", hello, scheme=self.scheme)
         if answer.status != OK:
-            raise NotJoined(answer.text)
+            raise NotJoined(answer)
         greeting = pb.HelloReply.FromString(messages_in(answer.data)[0])
         return pb.JoinRequest(protocol=PROTOCOL, name="fuzzer", **prove(self.key, self.token, greeting))
 
@@ -94,21 +100,23 @@ class Session:
         return rng.choice(kept)
 
     def header(self, replica: Replica, fingerprints: dict[int, int]) -> pb.ContributionHeader:
-        """A header for the open round, as an honest node would send it, without the payload's size and signature."""
+        """A header for the open round and the next sample of its lease, without the payload's size and signature."""
         told = self.announced
         nonce = told.nonces[0] if told.nonces else 0
         if nonce not in fingerprints:
             fingerprints.clear()
             fingerprints[nonce] = replica.fingerprint(nonce)
-        last = told.lease[0].start + told.lease[0].count - 1 if told.lease else 0
+        before = self._claimed[1] if self._claimed[0] == told.round else 0
+        self._claimed = told.round, before + 1
+        positions = [position for run in told.lease for position in range(run.start, run.start + run.count)]
         return pb.ContributionHeader(
             term=told.term,
             round=told.round,
             step=told.step,
             base_step=told.step,
             fingerprint=fingerprints[nonce],
-            samples=told.lease[0].count if told.lease else 0,
-            trained_through=last,
+            samples=1 if positions else 0,
+            trained_through=positions[min(before, len(positions) - 1)] if positions else 0,
             loss=2.5,
             compute_ms=10,
         )
@@ -123,7 +131,7 @@ class Session:
 
 
 async def called(
-    connection: Connection, method: str, message: bytes, secret: str = "", scheme: bytes = b"http"
+    connection: Connection, method: str, message: bytes, secret: str = "", scheme: bytes = HTTPS
 ) -> Answer:
     """Send one right call and wait for its answer. Raises asyncio.TimeoutError."""
     call = right(method, message, secret, scheme)
