@@ -1,1 +1,1 @@
-"""What to take, why, and where that would change."""
+"""Takes a method, gives the reasons, and finds where the choice would change."""

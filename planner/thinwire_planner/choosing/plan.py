@@ -108,7 +108,7 @@ def _gain_in_words(gain: Gain) -> str:
 
 
 def _against_the_star(setting: Setting, families: Mapping[str, Predicted], taken: Predicted) -> list[str]:
-    """What the comparison of star and gossip turns on: overlap, which both have, and the bytes that a line carries."""
+    """Compares star and gossip by what decides between them: overlap, which both have, and bytes."""
     star, gossip = families.get("star"), families.get("gossip")
     if star is None or gossip is None:
         return []

@@ -1,1 +1,1 @@
-"""Which node stands where: clusters of hosts, and their places on a topology."""
+"""Groups hosts into clusters, and places them on a topology."""

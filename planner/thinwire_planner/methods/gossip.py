@@ -70,7 +70,7 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
 
 
 def order_of(topology: str, setting: Setting) -> tuple[int, ...]:
-    """Where the hosts stand: placed so that the slowest edge is short, if their lines or round trips differ.
+    """The host at each place, so that the slowest edge is short; empty if all lines and round trips are equal.
 
     For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
     """

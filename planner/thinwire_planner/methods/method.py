@@ -1,4 +1,4 @@
-"""What a method is: it makes variants for a setting, and each variant predicts the time of a step.
+"""The interface of a method: it makes variants for a setting, and each variant predicts the time of a step.
 
 A kind is a function from a setting to its variants. `register_method` adds it under a name. Everything is computed for
 the same work: in each step, each node computes one gradient.

@@ -56,7 +56,7 @@ def cycle_of(topology: Topology) -> tuple[Arcs, ...]:
 
 
 def iterations_for(cycle: Sequence[Arcs], most: int = ITERATIONS_MAX) -> int:
-    """How many iterations a prediction goes through: fewer where there are many edges."""
+    """The number of iterations of a prediction: fewer where there are many edges."""
     edges = sum(arcs.heard.size for arcs in cycle) / len(cycle)
     return int(min(most, max(ITERATIONS_MIN, WORK_MAX / edges, 4 * len(cycle))))
 
@@ -77,7 +77,7 @@ def iteration_s(
     count, nodes = computing_s.shape
     finished = np.zeros(nodes)
     ready: deque[Floats] = deque(maxlen=slack + 1)
-    """What messages wait for, of this iteration and of the `slack` before it."""
+    """The times that messages are sent at, of this iteration and of the `slack` before it."""
     warm = int(WARMUP_PART * count)
     since = 0.0
     for iteration, own_s in enumerate(computing_s):
