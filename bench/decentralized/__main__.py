@@ -63,17 +63,19 @@ def _table(found: dict[str, Any], link: LinkSpec, netem: bool) -> str:
         f"{link.rate_mbit:g} Mbit/s and {link.round_trip_ms:g} ms by {'netem' if netem else 'a line in Python'}; "
         f"exchange with one peer {found['message_s']:.2f} s, all-reduce X {found['reduce_s']:.2f} s",
         "",
-        "| exchange of an iteration T | T alone | Gossip | DDP | decent-dp | tokens kept | DDP keeps | Gossip of DDP |"
-        " 1 + X/T | of decent-dp |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| exchange / T | T alone | Gossip | one bit | DDP | decent-dp | Gossip keeps | one bit keeps | DDP keeps |"
+        " DDP / Gossip | 1 + X/T | decent-dp / Gossip | decent-dp / one bit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in found["cells"]:
         if "share" in cell:
-            alone, gossip, ddp, theirs = (cell[name] for name in ("alone", "gossip", "ddp", "decent_dp"))
+            names = ("alone", "gossip", "one_bit", "ddp", "decent_dp")
+            alone, gossip, one_bit, ddp, theirs = (cell[name] for name in names)
             lines.append(
-                f"| {cell['share']:g} | {alone:.3f} s | {gossip:.3f} s | {ddp:.3f} s | {theirs:.3f} s | "
-                f"{alone / gossip:.0%} | {alone / ddp:.0%} | {ddp / gossip:.2f}× | "
-                f"{1 + found['reduce_s'] / alone:.2f}× | {theirs / gossip:.2f}× |"
+                f"| {cell['share']:g} | {alone:.3f} s | {gossip:.3f} s | {one_bit:.3f} s | {ddp:.3f} s | "
+                f"{theirs:.3f} s | {alone / gossip:.0%} | {alone / one_bit:.0%} | {alone / ddp:.0%} | "
+                f"{ddp / gossip:.2f}× | "
+                f"{1 + found['reduce_s'] / alone:.2f}× | {theirs / gossip:.2f}× | {theirs / one_bit:.2f}× |"
             )
     for cell in found["cells"]:
         if "slack" in cell:

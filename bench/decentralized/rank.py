@@ -103,10 +103,12 @@ def _ddp(compute_s: float) -> tuple[Callable[[], None], Callable[[], None]]:
     return _stepping(DistributedDataParallel(PacedModel(compute_s), bucket_cap_mb=BUCKET_BYTES / 2**20)), _nothing
 
 
-def _gossip(compute_s: float, *, slack: int = 0, pauses: bool = False) -> tuple[Callable[[], None], Callable[[], None]]:
+def _gossip(
+    compute_s: float, *, slack: int = 0, codec: str = "dense", pauses: bool = False
+) -> tuple[Callable[[], None], Callable[[], None]]:
     model = PacedModel(compute_s)
     optimizer = _adam(model)
-    gossip = Gossip(model, optimizer, topology="one-peer-exponential", per_host=1, slack=slack)
+    gossip = Gossip(model, optimizer, topology="one-peer-exponential", per_host=1, slack=slack, codec=codec)
     return _stepping(model, optimizer, pauses), gossip.finish
 
 
@@ -129,7 +131,11 @@ def _decent_dp(compute_s: float) -> tuple[Callable[[], None], Callable[[], None]
     return step, lambda: model.global_avg(will_revert=False)
 
 
-METHODS = {"alone": _alone, "gossip": _gossip, "ddp": _ddp, "decent_dp": _decent_dp}
+def _one_bit(compute_s: float) -> tuple[Callable[[], None], Callable[[], None]]:
+    return _gossip(compute_s, codec="sign")
+
+
+METHODS = {"alone": _alone, "gossip": _gossip, "one_bit": _one_bit, "ddp": _ddp, "decent_dp": _decent_dp}
 
 
 def _stepping(
