@@ -29,8 +29,10 @@ def test_it_estimates_the_second_moment_of_a_mean_over_nodes() -> None:
         optimizer.step()
     state = optimizer.state[parameter]
     start = 1 - 0.9995**3000
-    torch.testing.assert_close(state["corrected_sq"] / start, mu**2 + sigma**2 / (2 * nodes), rtol=0, atol=0.3)
-    torch.testing.assert_close(state["exp_avg_sq"] / start, mu**2 + sigma**2 / 2, rtol=0, atol=0.3)
+    for name, noise in (("corrected_sq", sigma**2 / (2 * nodes)), ("exp_avg_sq", sigma**2 / 2)):
+        error = state[name] / start - (mu**2 + noise)
+        assert abs(float(error.mean())) < 0.1  # 0.01 is its standard error; the two noises differ by 1.75
+        assert float(error.abs().max()) < 0.9
 
 
 def test_equal_halves_make_it_adamw() -> None:
