@@ -11,7 +11,7 @@ from typing import Literal
 
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalAdamWSpec, RuleSpec
 
-Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco"]
+Kind = Literal["adamw", "signum", "reference", "votes", "random", "local", "diloco", "gossip"]
 RATE_FACTOR = 1.5
 
 
@@ -20,7 +20,8 @@ class Arm:
     """One arm.
 
     kind: the method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps: H,
-    inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment.
+    inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment. codec, gamma and
+    is_noise_corrected: without a centre.
     """
 
     name: str
@@ -31,6 +32,9 @@ class Arm:
     rule: RuleSpec = field(default_factory=DemoRuleSpec)
     local_steps: int = 1
     beta: float = 0.9
+    codec: str = ""
+    gamma: float = 1.0
+    is_noise_corrected: bool = False
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -65,6 +69,24 @@ def _demo(**fields: object) -> DemoSpec:
     return DemoSpec.model_validate(fields)
 
 
+def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm]:
+    """An exchange without a centre, with AdamW as it is, and with its second moment corrected for noise."""
+    what = f"gossip on the one-peer exponential graph, {codec}, γ {gamma:g}"
+    return (
+        Arm(name, what, "gossip", 3e-3, beta=0.99, codec=codec, gamma=gamma),
+        Arm(
+            f"{name}-noise",
+            f"{what}, v corrected for noise",
+            "gossip",
+            3e-3,
+            beta=0.99,
+            codec=codec,
+            gamma=gamma,
+            is_noise_corrected=True,
+        ),
+    )
+
+
 PUBLISHED: dict[str, object] = {"k_policy": "fixed", "beta": 0.999, "alpha": 1.0, "precondition": "none"}
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, gradients all-reduced", "adamw", 3e-3, beta=0.99),
@@ -85,5 +107,9 @@ _TABLE = (
         "diloco-4", "DiLoCo: 4 local AdamW steps a round, then an all-reduce", "diloco", 3e-4, local_steps=4, beta=0.99
     ),
     Arm("diloco-16", "the same with 16 steps", "diloco", 3e-3, local_steps=16, beta=0.99),
+    *_gossip("gossip-dense", "dense"),
+    *_gossip("gossip-sign", "sign"),
+    *_gossip("gossip-dct-sign", "dct-sign"),
+    *_gossip("gossip-topk", "topk:64", 0.1),
 )
 ARMS = {arm.name: arm for arm in _TABLE}

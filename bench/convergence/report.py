@@ -58,23 +58,34 @@ def _head(study: Study, results: Sequence[Result]) -> str:
   step, 8 bytes per parameter.
 * Dense arms are charged exactly that, once a round. Arms of thinwire are charged what the codec wrote. The reference
   is charged its published format.
+* Without a centre (`gossip`), *loss* is that of the mean of all nodes, and *node 0* that of one node alone. Nodes that
+  drift apart show in the second.
 * The learning rate of each arm is the best of its sweep, below.
 {missing}"""
 
 
 def _table(summaries: Sequence[ArmSummary]) -> str:
     adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
-    rows = ["| arm | nodes | rate | seeds | loss | spread | relative to AdamW | MB per node | times fewer bytes |"]
-    rows += ["|---|---|---|---|---|---|---|---|---|"]
+    heads = (
+        "arm | nodes | rate | seeds | loss | spread | relative to AdamW | MB per node | times fewer bytes | one node"
+    )
+    rows = [f"| {heads} |"]
+    rows += ["|---|---|---|---|---|---|---|---|---|---|"]
     for summary in summaries:
         against = f"{summary.loss / adamw.loss - 1:+.2%}" if adamw else ""
         spread = f"{summary.spread:.4f}" if len(summary.results) > 1 else ""
         rate, seeds = f"{summary.results[0].run.rate:g}", len(summary.results)
         rows.append(
             f"| {summary.arm} | {summary.nodes} | {rate} | {seeds} | {summary.loss:.4f} | {spread} | {against} "
-            f"| {summary.bytes / 1e6:.2f} | {summary.all_reduce_bytes / summary.bytes:.0f} |"
+            f"| {summary.bytes / 1e6:.2f} | {summary.all_reduce_bytes / summary.bytes:.0f} | {_single(summary)} |"
         )
     return "\n".join(rows) + "\n"
+
+
+def _single(summary: ArmSummary) -> str:
+    """The loss of one node's own parameters, where nodes have their own."""
+    losses = [result.single_node_loss for result in summary.results if result.single_node_loss is not None]
+    return f"{sum(losses) / len(losses):.4f}" if losses else ""
 
 
 def _verdict(summaries: Sequence[ArmSummary]) -> str:

@@ -20,6 +20,7 @@ import torch
 from bench.convergence.all_reduce import AllReduceAdamW, AllReduceSignum, DiLoCo
 from bench.convergence.arms import ARMS, Arm
 from bench.convergence.compressed import LocalStepsMethod, PublishedMethod, RandomVotingMethod, VotingMethod
+from bench.convergence.decentralized import GossipMethod
 from bench.convergence.method import Method, NodeTraffic, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.text import VOCABULARY, text_of
@@ -34,6 +35,7 @@ METHODS: dict[str, Callable[[Problem, Arm, ScheduleSpec, SwarmSize], Method]] = 
     "votes": VotingMethod,
     "random": RandomVotingMethod,
     "local": LocalStepsMethod,
+    "gossip": GossipMethod,
 }
 ALL_REDUCE_KINDS = ("adamw", "signum", "diloco")
 CURVE_POINTS = 16
@@ -87,6 +89,7 @@ class Result:
     """The result of a run.
 
     curve: (tokens, held-out loss in nats a token). up, down: bytes of one node over the whole run. corpus: its hash.
+    single_node_loss: without a centre, of a node's own parameters; `loss` is that of the mean model.
     """
 
     run: Run
@@ -99,6 +102,7 @@ class Result:
     seconds: float
     corpus: str
     torch: str
+    single_node_loss: float | None = None
 
     @property
     def bytes(self) -> float:
@@ -129,9 +133,9 @@ def train(run: Run, device: torch.device) -> Result:
     final = problem.held_out_loss(run.size.held_out)
     size = sum(tensor.numel() for tensor in problem.parameters.values())
     seconds = time.monotonic() - began
-    return Result(
-        run, settings_of(arm), curve, final, traffic.up, traffic.down, size, seconds, text.hash, torch.__version__
-    )
+    single = method.single_node_loss(run.size.held_out) if isinstance(method, GossipMethod) else None
+    up, down = traffic.up, traffic.down
+    return Result(run, settings_of(arm), curve, final, up, down, size, seconds, text.hash, torch.__version__, single)
 
 
 def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
@@ -148,6 +152,8 @@ def settings_of(arm: Arm) -> dict[str, object]:
     settings: dict[str, object] = {"kind": arm.kind}
     if arm.kind in ALL_REDUCE_KINDS:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
+    if arm.kind == "gossip":
+        return settings | {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
     settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
     if arm.kind != "local":
         return settings

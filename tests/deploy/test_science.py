@@ -184,3 +184,24 @@ def test_a_result_with_other_settings_is_refused(tmp_path: Path) -> None:
     write(replace(result, settings={"kind": "votes", "demo": {"k": 1}}), tmp_path)
     with pytest.raises(StudyError, match="another demo than the arm has now"):
         results_in(tmp_path, TINY)
+
+
+def test_without_a_centre_a_node_that_drifts_away_shows_in_its_own_loss() -> None:
+    """The mean model may look well while single nodes diverge, so the page has both."""
+    run = STUDY.final_run(DEFAULT, ARMS[DEFAULT].rate, 1, 4)
+    results = [*completed(STUDY, dict.fromkeys(MAIN_ARMS, 0))]
+    together = [replace(result, single_node_loss=result.loss) for result in results]
+    apart = [replace(result, single_node_loss=5.16 if result.run == run else result.loss) for result in results]
+    pages = [page(STUDY, found, summaries_of(STUDY, found)) for found in (together, apart)]
+    assert "| 3.0800 |" in pages[1]  # the mean of both seeds
+    assert "| 3.0800 |" not in pages[0]
+
+
+@pytest.mark.parametrize("arm", ["gossip-sign", "gossip-sign-noise"])
+def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str) -> None:
+    size = Size("byte-1m", 8, 8)
+    result = train(Run(arm, 1e-3, 1, 4, 2 * 8 * 256, size), torch.device("cpu"))
+    assert result.single_node_loss is not None
+    assert math.isfinite(result.single_node_loss)
+    assert result.up == result.down
+    assert 1.0 < 8 * result.up / (2 * result.parameters) < 1.05  # one bit a parameter and round

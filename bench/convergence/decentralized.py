@@ -1,0 +1,103 @@
+"""Arms without a centre: each node steps by itself and exchanges differences with its peers (docs/decentralized.md).
+
+All nodes are in one process, and iterations are in step. A copy that both ends hold is computed once, since both are
+equal. The bytes are those of the encoded differences. `problem.parameters` is the mean model after each round; `node`
+is a single one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bench.convergence.arms import Arm
+from bench.convergence.method import NodeTraffic, SwarmSize, mean
+from bench.convergence.problem import Problem
+from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
+from thinwire_proto.contract import Parameter, ScheduleSpec
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.codec import make_codec, tensors_of
+from thinwire_proto.gossip.copies import PublicCopy
+from thinwire_proto.gossip.topology import Layout, make_topology
+
+TOPOLOGY = "one-peer-exponential"
+
+
+class GossipMethod:
+    """x_i ← x_i + γ·Σ w_ij·(h_ji − h_ij) − u_i, with AdamW's step u at the parameters before mixing."""
+
+    def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        if arm.is_noise_corrected and swarm.share < 2:
+            raise ValueError("the correction needs two samples a node")
+        self._problem, self._schedule, self._swarm, self._arm = problem, schedule, swarm, arm
+        shapes = [Parameter(name=name, shape=tuple(tensor.shape)) for name, tensor in problem.parameters.items()]
+        self._layout = TileLayout(shapes)
+        self._codec = make_codec(arm.codec, self._layout)
+        self._topology = make_topology(TOPOLOGY, Layout(swarm.nodes))
+        self._start = torch.cat([tensor.detach().reshape(-1) for tensor in problem.parameters.values()])
+        self._x = [self._start.clone() for _ in range(swarm.nodes)]
+        self._mean = self._start.clone()
+        self._optimizers = [self._optimizer(x) for x in self._x]
+        self._copies: dict[tuple[int, int], PublicCopy] = {}
+        problem.put(self._named(self._mean))
+
+    def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
+        losses, share = [], self._swarm.share
+        mixing = self._topology.at(step)
+        arcs = [(node, target) for node in range(self._swarm.nodes) for target in mixing.targets(node)]
+        sent = sum(self._send(arc) for arc in arcs)
+        for node, x in enumerate(self._x):
+            losses.append(self._step(node, x, step, first + node * share))
+        for node, peer in arcs:
+            difference = self._copies[peer, node].flat - self._copies[node, peer].flat
+            self._x[node].add_(difference.mul_(self._arm.gamma * mixing.rows[node][peer]))
+        self._mean.copy_(torch.stack(self._x).mean(0))
+        self._problem.put(self._named(self._mean))
+        each = sent / self._swarm.nodes
+        return mean(losses), NodeTraffic(each, each)
+
+    def single_node_loss(self, samples: int) -> float:
+        """Held-out loss of node 0's own parameters."""
+        self._problem.put(self._named(self._x[0]))
+        loss = self._problem.held_out_loss(samples)
+        self._problem.put(self._named(self._mean))
+        return loss
+
+    def _send(self, arc: tuple[int, int]) -> int:
+        copy = self._copies.setdefault(arc, PublicCopy(self._layout, self._start))
+        body = self._codec.encode(self._x[arc[0]] - copy.flat)
+        copy.advance(self._codec.decode(body, copy.flat.device))
+        return len(body)
+
+    def _optimizer(self, x: Tensor) -> torch.optim.Optimizer:
+        parameters = [torch.nn.Parameter(tensor) for tensor in tensors_of(x, self._layout)]
+        for parameter, tensor in zip(parameters, tensors_of(x, self._layout), strict=True):
+            parameter.data = tensor  # shares memory with the flat buffer
+        betas = (0.9, self._arm.beta)
+        if self._arm.is_noise_corrected:
+            return NoiseCorrectedAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, nodes=self._swarm.nodes)
+        return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0)
+
+    def _step(self, node: int, x: Tensor, step: int, first: int) -> float:
+        optimizer, share = self._optimizers[node], self._swarm.share
+        self._problem.put(self._named(x))
+        optimizer.param_groups[0]["lr"] = learning_rate(self._schedule, step)
+        optimizer.zero_grad()
+        parameters = optimizer.param_groups[0]["params"]
+        halves = (share // 2, share - share // 2) if isinstance(optimizer, NoiseCorrectedAdamW) else (share,)
+        losses, position = [], first
+        for samples in halves:
+            loss, gradients = self._problem.gradients(position, samples)
+            for parameter, gradient in zip(parameters, gradients.values(), strict=True):
+                part = gradient / len(halves)
+                parameter.grad = part if parameter.grad is None else parameter.grad + part
+            if isinstance(optimizer, NoiseCorrectedAdamW):
+                optimizer.keep_half()
+            losses.append(loss)
+            position += samples
+        optimizer.step()
+        return mean(losses)
+
+    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self._problem.parameters, tensors_of(flat, self._layout), strict=True))
