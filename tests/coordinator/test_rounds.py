@@ -113,6 +113,40 @@ def test_a_node_that_missed_a_round_is_not_awaited_until_it_delivers() -> None:
     assert kinds(deliver(m, "b", 2, 16.0)[1]) == ["Gathered"]
 
 
+def test_no_round_waits_for_a_node_without_weight_until_it_is_counted() -> None:
+    m = machine(wait_for=2)
+    m.attend("a", 0.0)
+    m.attend("b", 0.0)
+    deliver(m, "a", 0, 1.0)
+    m.disregard("b")  # its votes were refused just before the deadline, as those of a suspected node
+    assert kinds(m.excuse("b", T - 0.1)) == ["Gathered"]
+    now = T
+    for number in range(1, 6):
+        m.sealed(now)
+        m.heard("b")
+        assert kinds(deliver(m, "a", number, now + 1)[1]) == ["Gathered"]  # at once, while b is still at work
+        m.disregard("b")
+        now += 2
+    m.depart("b", now)
+    m.attend("b", now, counts=False)  # nor after a new session
+    m.sealed(now)
+    assert deliver(m, "b", 6, now + 1) == (True, [])  # it has its weight again
+    assert kinds(deliver(m, "a", 6, now + 2)[1]) == ["Gathered"]
+    m.sealed(now + 3)
+    assert deliver(m, "a", 7, now + 4) == (True, [])
+    assert m.awaited == 1
+
+
+def test_a_round_in_which_nobody_counts_waits_for_everybody() -> None:
+    m = machine()
+    m.attend("a", 0.0)
+    m.disregard("a")
+    deliver(m, "a", 0, 1.0)
+    m.disregard("a")
+    m.sealed(2.0)
+    assert m.awaited == 1
+
+
 def test_a_late_node_is_awaited_in_the_next_round() -> None:
     m = machine(wait_for=2)
     m.attend("a", 0.0)

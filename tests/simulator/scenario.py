@@ -128,6 +128,16 @@ class Scenario:
         for volunteer in self.who(names):
             act(self.world, volunteer)
 
+    async def ban(self, names: str) -> None:
+        for volunteer in self.who(names):
+            await self.world.ban(volunteer)
+
+    async def expect_soon(self, step: str, span: str) -> None:
+        began = self.world.now
+        await self.until_step(step)
+        if self.world.now - began > number(span):
+            raise Broken(f"it took {self.world.now - began:.1f} s")
+
     def carries(self, names: str, rate: str) -> None:
         for volunteer in self.who(names):
             self.world.network.change(volunteer.name, rate_bytes_s=number(rate))
@@ -237,6 +247,8 @@ VERBS: list[tuple[str, Verb]] = [
     (rf"the clock of {NODES} jumps by (\S+)", lambda s, n, by: s.each(lambda w, v: v.clock.jump(number(by)), n)),
     (rf"suspend {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.suspend(v, number(span)), n)),
     (rf"stall {NODES} for (\S+)", lambda s, n, span: s.each(lambda w, v: w.stall(v, number(span)), n)),
+    (rf"{NODES} (?:is|are) suspected", lambda s, names: s.each(World.suspect, names)),
+    (rf"{NODES} (?:is|are) banned", Scenario.ban),
     (rf"{NODES} raises?", lambda s, names: s.each(World.fail, names)),
     (rf"the loss of {NODES} is not finite", lambda s, n: s.each(lambda w, v: w.poison(v), n)),
     (r"churn (\S+) of (\d+) nodes a round for (\d+) rounds", lambda s, *given: churn(s.world, *given)),
@@ -245,6 +257,7 @@ VERBS: list[tuple[str, Verb]] = [
     (r"until the coordinator (dies|lives)", Scenario.until_coordinator),
     (r"until (\w+) has (\w+) (>=|<=|=|<|>) (\S+)", Scenario.until_node),
     (r"wait (\S+)", lambda s, span: asyncio.sleep(number(span))),
+    (r"expect step (\d+) within (\S+)", Scenario.expect_soon),
     (r"expect replicas agree", Scenario.expect_agree),
     (r"expect fingerprint ([0-9a-f]{16})", Scenario.expect_fingerprint),
     (r"expect update (\d+) (holds|lacks) ([a-z0-9 ]+)", Scenario.expect_update),

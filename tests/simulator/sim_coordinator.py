@@ -15,6 +15,8 @@ import numpy as np
 from bench.joining import Everybody
 from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
+from thinwire_coordinator.access.port import Candidate
+from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
@@ -109,6 +111,19 @@ class VirtualWorkers(Workers):
             worker.dead = True
 
 
+class Gate(Everybody):
+    """Admits all but the banned nodes."""
+
+    def __init__(self) -> None:
+        self.banned: set[str] = set()
+
+    def admit(self, candidate: Candidate, now: float) -> Denied | None:
+        return REFUSED if candidate.public_key.node_id in self.banned else None
+
+
+REFUSED = Denied(DoorReason.BANNED, "banned by the scenario")
+
+
 class SimCoordinator:
     """One life of the coordinator's process. keep: see `retention`; None: deletes nothing and makes no snapshot."""
 
@@ -130,8 +145,9 @@ class SimCoordinator:
             trust=TrustSettings(NothingKept(), randomness=random.Random(2)),
             surroundings=Surroundings(lambda: time() - born, time, randomness),
         )
+        self.gate = Gate()
         self.service: Service | None = Service(
-            self.swarm, door_of(self.swarm, self.state.key, Everybody(), random.Random(1))
+            self.swarm, door_of(self.swarm, self.state.key, self.gate, random.Random(1))
         )
         if keep is not None:
             upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), NEVER, samples=False)

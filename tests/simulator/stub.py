@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 import grpc
 
 from simulator.network import Connection, error_of, lost
+from thinwire_coordinator.access.refusals import MUST_WAIT
+from thinwire_coordinator.rpc.calls import CallRefused
 from thinwire_proto.wire.service_pb2 import ContributionHeader, Receipt, UpdatePart
 
 Metadata = tuple[tuple[str, str], ...]
@@ -27,6 +29,15 @@ class Aborted(Exception):
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
         self.code, self.text = code, text
+
+
+def answer_for(error: Aborted | CallRefused) -> grpc.aio.AioRpcError:
+    """The error that the node gets. For a refusal it is as the coordinator's guard answers."""
+    if isinstance(error, Aborted):
+        return error_of(error.code, error.text)
+    must_wait = error.denied.reason in MUST_WAIT
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED if must_wait else grpc.StatusCode.PERMISSION_DENIED
+    return error_of(code, error.denied.text)
 
 
 class Context:
@@ -86,8 +97,8 @@ class Calls:
         async def handle() -> None:
             try:
                 reply = await getattr(service, name)(argument, Context(metadata))
-            except Aborted as error:
-                failed = error_of(error.code, error.text)
+            except (Aborted, CallRefused) as error:
+                failed = answer_for(error)
                 self._connection.send("down", ENVELOPE_BYTES, lambda: call.fail(failed))
             else:
                 self._connection.send("down", reply.ByteSize() + ENVELOPE_BYTES, lambda: call.give(reply))
@@ -172,8 +183,8 @@ class Stream:
                 self._connection.send("down", size, lambda message=message: self._give(message))  # type: ignore[misc]
                 if (backlog_s := self._connection.backlog_s("down")) > BACKLOG_S:
                     await asyncio.sleep(backlog_s - BACKLOG_S)  # as flow control does
-        except Aborted as error:
-            failed = error_of(error.code, error.text)
+        except (Aborted, CallRefused) as error:
+            failed = answer_for(error)
             self._connection.send("down", ENVELOPE_BYTES, lambda: self._fail(failed))
         else:
             self._connection.send("down", ENVELOPE_BYTES, self._end)

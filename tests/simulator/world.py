@@ -21,10 +21,11 @@ import torch
 from simulator.machine import DriftingClock, Hardware, SimulatedMachine
 from simulator.network import Line, Network
 from simulator.replicas import SharedReplica, SharedReplicas
-from simulator.sim_coordinator import SimCoordinator, make_state
+from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
 from thinwire_coordinator.ledger.verify import verify
+from thinwire_coordinator.trust.evidence import RoundEvidence
 from thinwire_node.daemon import Node
 from thinwire_node.options import NodeOptions
 from thinwire_node.settings import NodeSettings
@@ -213,6 +214,18 @@ class World:
         volunteer.machine.slow_until = self.now + seconds
         self.network.cut_off(volunteer.name)
         asyncio.get_running_loop().call_later(seconds, self.network.reconnect, volunteer.name)
+
+    def suspect(self, volunteer: Volunteer) -> None:
+        """Have as many differing fingerprints noted of a node as make it suspected."""
+        trust = self.living_coordinator().swarm.observer.trust
+        while not trust.of(volunteer.state.node_id).suspected:
+            trust.observe(RoundEvidence(self.round, mismatched=(volunteer.state.node_id,)), 0.0)
+
+    async def ban(self, volunteer: Volunteer) -> None:
+        """Ban a node as the organizer would: its session ends, and it is refused from now on."""
+        sim_coordinator = self.living_coordinator()
+        sim_coordinator.gate.banned.add(volunteer.state.node_id)
+        await sim_coordinator.swarm.expel(volunteer.state.node_id, REFUSED)
 
     def poison(self, volunteer: Volunteer) -> None:
         self.trainer(volunteer).finite = False

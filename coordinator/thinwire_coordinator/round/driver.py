@@ -73,14 +73,17 @@ class RoundDriver:
 
     # events
 
-    def attend(self, node: str) -> None:
-        self._do(self._machine.attend(node, self.now()))
+    def attend(self, node: str, *, counts: bool = True) -> None:
+        self._do(self._machine.attend(node, self.now(), counts=counts))
 
     def depart(self, node: str) -> None:
         self._do(self._machine.depart(node, self.now()))
 
     def heard(self, node: str) -> None:
         self._machine.heard(node)
+
+    def disregard(self, node: str) -> None:
+        self._machine.disregard(node)
 
     def excuse(self, node: str) -> None:
         self._do(self._machine.excuse(node, self.now()))

@@ -139,14 +139,17 @@ class RoundMachine:
         """The number of active nodes that the open round still waits for; 0 if none is open."""
         return len(self.round.awaited & self._active.keys()) if self.round and self.phase is Phase.OPEN else 0
 
-    def attend(self, node: str, now: float) -> list[Action]:
+    def attend(self, node: str, now: float, *, counts: bool = True) -> list[Action]:
         """Add a node that holds the head's parameters and wants to train.
 
-        It may deliver to the open round. Later rounds wait for it, unless it has missed too many before it departed.
+        It may deliver to the open round. Later rounds wait for it, unless it has missed too many before it departed, or
+        does not count: see `disregard`.
         """
         before = self._active.get(node)
         missed = self._missed_before.pop(node, 0) if before is None else before.missed
         self._active[node] = _ActiveNode(missed <= MISSES_FORGIVEN, missed)
+        if not counts:
+            self.disregard(node)
         return self._advance(now)
 
     def depart(self, node: str, now: float) -> list[Action]:
@@ -171,6 +174,16 @@ class RoundMachine:
         presence = self._active.get(node)
         if presence is not None and presence.missed <= MISSES_FORGIVEN:
             presence.awaited = True
+
+    def disregard(self, node: str) -> None:
+        """Let no later round wait for a node until a contribution of it is accepted.
+
+        It is for nodes whose contributions have no weight: each of them could otherwise stretch every round to its full
+        length, by sending just before the deadline. Rounds in which nobody counts wait for everybody.
+        """
+        presence = self._active.get(node)
+        if presence is not None:
+            presence.awaited, presence.missed = False, MISSES_FORGIVEN + 1
 
     def excuse(self, node: str, now: float) -> list[Action]:
         """Stop waiting for a node in this round, because it answered without a valid contribution.

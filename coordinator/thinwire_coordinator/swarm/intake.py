@@ -250,6 +250,8 @@ class Intake:
         if refusal.reason != Reason.DUPLICATE:  # the earlier contribution may still be counted
             # the node is alive, and its momentum includes these samples
             self._registry.leases.report(member.node_id, claim.trained_through)
+        if not self._observer.trust_in(member.node_id):
+            driver.disregard(member.node_id)
         if refusal.reason == Reason.LATE:
             driver.heard(member.node_id)  # the node may still contribute to the open round
         elif refusal.reason != Reason.DUPLICATE and current is not None and current is self._current:
