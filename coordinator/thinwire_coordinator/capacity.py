@@ -11,14 +11,23 @@ from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.rpc.memory_bound import MemoryBound, machine_bytes, memory_bound
 from thinwire_proto.contract import Contract
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.task import task_of
 
 log = logging.getLogger("thinwire.coordinator")
 
 
-def check_memory(contract: Contract, bounds: Bounds, *, audits: bool) -> MemoryBound:
-    """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive. audits:
-    whether contributions are audited."""
-    memory = memory_bound(contract, bounds, audits=audits)
+def frozen_parameters(contract: Contract) -> int:
+    """The parameters of a run's model that are not trained: those of an adapter's base. Allocates none of them."""
+    named = task_of(contract.model).model("meta").named_parameters()
+    whole = sum(tensor.numel() for tensor in {id(tensor): tensor for _, tensor in named}.values())
+    return max(0, whole - TileLayout(contract.parameters).parameters)
+
+
+def check_memory(contract: Contract, bounds: Bounds, frozen: int, *, audits: bool) -> MemoryBound:
+    """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive. frozen:
+    parameters that are not trained. audits: whether contributions are audited."""
+    memory = memory_bound(contract, bounds, frozen, audits=audits)
     text = f"memory: {memory.in_words()}"
     tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
     if memory.total_bytes > (has := machine_bytes()):

@@ -17,7 +17,7 @@ from thinwire_coordinator.access.organizer_secret import open_organizer_secret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.auditing import Auditor
-from thinwire_coordinator.capacity import check_memory
+from thinwire_coordinator.capacity import check_memory, frozen_parameters
 from thinwire_coordinator.evaluation import nodes_evaluate
 from thinwire_coordinator.invite_address import publish_address, tell_proxy
 from thinwire_coordinator.ledger.identity import open_identity
@@ -159,7 +159,8 @@ class Coordinator:
         """Let nodes join, and log what they join."""
         settings, contract = self._settings, swarm.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
-        memory = check_memory(contract, bounds, audits=settings.audit_every > 0)
+        frozen = await self._start_worker.run(frozen_parameters, contract)
+        memory = check_memory(contract, bounds, frozen, audits=settings.audit_every > 0)
         self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds)
         port = await self._server.start(settings.listen)
         if transport.invites_needed:

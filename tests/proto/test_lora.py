@@ -13,6 +13,8 @@ from torch import Tensor
 
 from support.toy_kinds import SlopesSpec
 from support.two_nodes import Counting, TwoNodes
+from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.capacity import check_memory, frozen_parameters
 from thinwire_coordinator.ledger.state_directory import create_state, keep_blobs
 from thinwire_proto.blobs import BlobFolder, BlobMissing
 from thinwire_proto.contract import Contract, RunSpec, contract_like, parse_contract
@@ -199,3 +201,14 @@ def test_a_base_of_integers_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(3, dtype=torch.int8)}, base / "model.safetensors")
     with pytest.raises(ConfigError, match="type I8; take a base in float32, float16 or bfloat16"):
         complete_model(LoraSpec(base=str(base)), lambda: None)
+
+
+def test_the_coordinators_memory_bound_holds_the_base(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    _, contract, _ = made(base, tmp_path / "blobs")
+    stored = sum(tensor.numel() for tensor in load_file(base / "model.safetensors").values())
+    frozen = frozen_parameters(contract)
+    assert frozen == stored
+    memory, without = (check_memory(contract, Bounds(16), number, audits=True) for number in (frozen, 0))
+    assert memory.model == without.model + 4 * frozen
+    assert memory.audits == without.audits + 4 * frozen
