@@ -33,9 +33,7 @@ STOPPED = "stopped"
 def run_scenes(folder: Path, scenes: str) -> list[dict[str, Any]]:
     """What each rank's scenes returned, by the scene's name."""
     command = [sys.executable, "-W", "default", __file__, str(folder), scenes]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=150, env=beside_the_tests()
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=beside_the_tests())
     assert done.returncode == 0, done.stdout + done.stderr
     found = [folder / f"{rank}.pickle" for rank in range(RANKS)]
     return [pickle.loads(path.read_bytes()) if path.exists() else {} for path in found]
