@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from thinwire_planner.choosing.choice import Predicted, predict, take
 from thinwire_planner.choosing.gain import gain_of
 from thinwire_planner.choosing.plan import Goal, change_in_words, make_plan
-from thinwire_planner.choosing.thresholds import Change, axes, finalists_of
+from thinwire_planner.choosing.thresholds import ITERATIONS, Change, axes, finalists_of
 from thinwire_planner.choosing.to_loss import tokens_to
 from thinwire_planner.cli.curves import read_curves
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, all_variants
@@ -80,7 +81,7 @@ def test_the_choice_differs_beyond_each_change() -> None:
     plan = make_plan(where)
     assert plan.changes
     finalists = finalists_of(plan.by_time)
-    by_name = {axis.name: axis for axis in axes(where)}
+    by_name = {axis.name: axis for axis in axes(replace(where, iterations_max=ITERATIONS))}  # as the search draws
     for change in plan.changes:
         axis = by_name[change.axis]
         assert (change.value > axis.value) == change.above

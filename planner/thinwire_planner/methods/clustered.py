@@ -18,7 +18,6 @@ from thinwire_planner.layout.pairs import pair_seconds
 from thinwire_planner.methods.all_reduce import exchanged_bytes
 from thinwire_planner.methods.gossip import CODECS, FAMILY, CodecBytes, arcs_of
 from thinwire_planner.methods.method import FLOAT32_BYTES, Forecast, Setting, Variant, register_method
-from thinwire_planner.methods.star import own_s
 from thinwire_planner.timing.link import Floats
 from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network
@@ -70,7 +69,7 @@ class ClusteredVariant:
             )
             for arcs in cycle
         ]
-        own = own_s(setting) if self.codec.is_coded else 0.0
+        own = setting.parameters * self.codec.coding_s_a_parameter
         count = min(iterations_for(cycle, setting.iterations_max), len(slowest))
         seconds = iteration_s(cycle, transfers, slowest[:count] + exact + own)
         members = network.hosts / len(clusters)

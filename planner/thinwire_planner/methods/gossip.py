@@ -1,9 +1,9 @@
 """Gossip: each node steps by itself and mixes with its neighbours on a topology (docs/decentralized.md).
 
 The time is that of `max_plus`, with the message time of each edge while all edges of the iteration are in use. A
-codec's bytes are those of one message; its arithmetic is counted as the star's. With slack, several messages are on
-their way at once, so a step also takes at least as long as the busiest line needs for its messages, on average over a
-cycle.
+codec's bytes are those of one message, and its arithmetic is that of encoding and decoding one. With slack, several
+messages are on their way at once, so a step also takes at least as long as the busiest line needs for its messages, on
+average over a cycle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from thinwire_planner.layout.pairs import pair_seconds
 from thinwire_planner.layout.placement import CycleEdges, anneal, two_opt
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
-from thinwire_planner.methods.star import own_s
 from thinwire_planner.timing.max_plus import Arcs, cycle_of, iteration_s, iterations_for
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
@@ -32,32 +31,38 @@ PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential",
 PLACED_HOSTS_MAX = 64
 MOVES = 1500
 """Of the annealing of a placement."""
+MEASURED_TOPOLOGY = "one-peer-exponential"
+"""The topology of the arms of `make science`."""
 CENTRAL = ("star", "tree")
 """Topologies that are slower than the star of the coordinator and mix worse."""
 ONE_WAY = ("directed-exponential",)
-"""Topologies that need push-sum, which is not built."""
+"""Topologies that need push-sum, which `Gossip` does not have yet."""
 
 
 @dataclass(frozen=True)
 class CodecBytes:
-    """A codec, by the bytes of a message for each parameter. is_coded: whether encoding takes the exact path's time."""
+    """A codec, by the bytes of a message, and the seconds of encoding and decoding it, for each parameter."""
 
     name: str
     bytes_a_parameter: float
-    is_coded: bool
+    coding_s_a_parameter: float
     caution: str = ""
 
 
+MEASURED_PARAMETERS = 8.4e6
 CODECS = (
-    CodecBytes("dense", 4.0, False),
-    CodecBytes("bf16", 2.0, False),
-    CodecBytes("int8", 1.0, False),
-    CodecBytes("one bit", 0.125 + 4 / 4096, True),
+    CodecBytes("dense", 4.0, 28e-3 / MEASURED_PARAMETERS),
+    CodecBytes("bf16", 2.0, 10e-3 / MEASURED_PARAMETERS),
+    CodecBytes("int8", 1.0, 33e-3 / MEASURED_PARAMETERS),
+    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, "was as good as dense in a sketch; no curve confirms it"),
     CodecBytes(
-        "top-64", 0.0225, True, "needs a small γ, and was 0.1 nats worse than dense in a sketch; no curve confirms it"
+        "top-64",
+        0.0166,
+        85e-3 / MEASURED_PARAMETERS,
+        "needs a small γ, and was 0.1 nats worse than dense in a sketch; no curve confirms it",
     ),
 )
-"""One bit: the sign of each coefficient, and a scale of four bytes a tile. top-64: 64 components a tile."""
+"""As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`."""
 
 
 @lru_cache(maxsize=64)
@@ -116,12 +121,13 @@ class GossipVariant:
 
     @property
     def arm(self) -> str:
-        return f"gossip-{self.topology}-{self.codec.name.replace(' ', '-')}"
+        curves = {"dense": "gossip-dense", "one bit": "gossip-sign", "top-64": "gossip-topk"}
+        return curves.get(self.codec.name, "") if self.topology == MEASURED_TOPOLOGY and not self.slack else ""
 
     @property
     def caution(self) -> str:
         if self.topology in ONE_WAY:
-            return "needs push-sum, which is not built"
+            return "needs push-sum, which Gossip does not have yet"
         if self.topology in CENTRAL:
             return "mixes slowly, and the coordinator's star is faster"
         return self.codec.caution
@@ -135,7 +141,7 @@ class GossipVariant:
         size = self.codec.bytes_a_parameter * setting.parameters
         idle_s = setting.mean_s * len(cycle)  # an edge is used once a cycle
         transfers = [network.edges_s(arcs.senders, arcs.receivers, size, idle_s) for arcs in cycle]
-        own = own_s(setting) if self.codec.is_coded else 0.0
+        own = setting.parameters * self.codec.coding_s_a_parameter
         computing = (
             setting.compute.draw(setting.seed, iterations_for(cycle, setting.iterations_max), setting.speeds) + own
         )

@@ -19,11 +19,11 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.kind_modules import import_home
 
 FLOAT32_BYTES = 4
-STAR_UP_BYTES = 0.055
+STAR_UP_BYTES = 0.0484
 """Bytes a parameter that all nodes together send in a round by default, where they share k components a tile
-(docs/wan.md: 12.2 kB from each of 4 nodes, 885,888 parameters)."""
-STAR_DOWN_BYTES = 0.040
-"""Bytes a parameter of an update of these votes (docs/wan.md: 33 to 38 kB)."""
+(docs/performance.md: 0.0121 from each of 4)."""
+STAR_DOWN_BYTES = 0.0378
+"""Bytes a parameter of an update of these votes (docs/performance.md)."""
 
 
 @dataclass(frozen=True)
