@@ -65,7 +65,9 @@ class GossipMethod:
         return loss
 
     def _send(self, arc: tuple[int, int]) -> int:
-        copy = self._copies.setdefault(arc, PublicCopy(self._layout, self._start))
+        if arc not in self._copies:
+            self._copies[arc] = PublicCopy(self._layout, self._start)
+        copy = self._copies[arc]
         body = self._codec.encode(self._x[arc[0]] - copy.flat)
         copy.advance(self._codec.decode(body, copy.flat.device))
         return len(body)

@@ -58,7 +58,7 @@ def _head(study: Study, results: Sequence[Result]) -> str:
   step, 8 bytes per parameter.
 * Dense arms are charged exactly that, once a round. Arms of thinwire are charged what the codec wrote. The reference
   is charged its published format.
-* Without a centre (`gossip`), *loss* is that of the mean of all nodes, and *node 0* that of one node alone. Nodes that
+* Without a centre (`gossip`), *loss* is that of the mean of all nodes, and *one node* that of one alone. Nodes that
   drift apart show in the second.
 * The learning rate of each arm is the best of its sweep, below.
 {missing}"""

@@ -63,7 +63,7 @@ def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found
     for rank, found in enumerate(ranks):
         steps, left_out, iteration = found["skipping"]
         assert steps == (9 if rank == 1 else 12)
-        assert iteration <= 11  # a rank that is far behind skips to its peers' iteration
+        assert 8 <= iteration <= 11 if rank == 1 else iteration == 11  # far behind, it skips to its peers' iteration
         assert left_out == {}
 
 

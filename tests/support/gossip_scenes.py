@@ -151,8 +151,7 @@ def _run(
 
 
 def skipping(rank: int) -> Any:
-    """Rank 1's scaler skips three steps. All average, save and resume meanwhile. Returns the steps made, the largest
-    difference from the mean at the end relative to that before mixing, and the peers left out."""
+    """Rank 1's scaler skips three steps; all average once. Returns steps, peers left out and newest iteration."""
     model = Network(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)

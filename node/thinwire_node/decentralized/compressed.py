@@ -45,7 +45,9 @@ class CompressedCodec:
         self.message_bytes_max = SIZE_BYTES + self._codec.bytes_max
 
     def encode(self, peer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        copy = self._own.setdefault(peer, self._start.clone())
+        if peer not in self._own:
+            self._own[peer] = self._start.clone()
+        copy = self._own[peer]
         body = self._codec.encode(self._values(x) - self._values(copy))
         self._advance(copy, body)
         framed = bytearray(len(body).to_bytes(SIZE_BYTES, "little") + body)
@@ -54,7 +56,9 @@ class CompressedCodec:
     def decode(self, peer: int, message: Tensor) -> Tensor:
         framed = message.numpy().data
         end = SIZE_BYTES + int.from_bytes(framed[:SIZE_BYTES], "little")
-        copy = self._theirs.setdefault(peer, self._start.clone())
+        if peer not in self._theirs:
+            self._theirs[peer] = self._start.clone()
+        copy = self._theirs[peer]
         self._advance(copy, bytes(framed[SIZE_BYTES:end]))
         return copy.clone()
 

@@ -78,6 +78,7 @@ class DecentralizedDataParallel(nn.Module):
             register(self._on_gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._is_queued = False  # a backward pass that raised has left it
         return self._model(*args, **kwargs)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:

@@ -176,6 +176,7 @@ class Gossip:
             "settings": dict(self._settings),
             "rank": self._ranks.rank,
             "steps": self.steps,
+            "factor": self.factor,
             "parameters": _checksum(self._trained()),
             "exchange": self._exchange.state_dict(),
         }
@@ -198,6 +199,7 @@ class Gossip:
             )
         self._exchange.load_state_dict(state["exchange"])
         self.steps = state["steps"]
+        self.factor = state["factor"]
 
     @torch.no_grad()
     def finish(self) -> None:

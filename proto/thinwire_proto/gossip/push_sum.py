@@ -79,7 +79,10 @@ class Incoming:
         while (following := self._early.get(self._sequence + 1)) is not None:
             if following.weight < self._weight:
                 raise PayloadError("the running sum of an arc's weight has become smaller")
-            more = _in_units(codec.decode(following.body))
+            try:
+                more = _in_units(codec.decode(following.body))
+            except LocalError as error:
+                raise PayloadError(f"message {following.sequence} of an arc: {error}") from None
             del self._early[following.sequence]
             self._growth = more if self._growth is None else self._growth + more
             to.take(self._growth, following.weight - self._weight)
