@@ -69,7 +69,7 @@ async def check_address(address: str, fingerprint: bytes, *, public_tls: bool) -
 
 
 def tell_proxy(*, forwards: bool) -> None:
-    """Log whether limits by address hold for each node, or for all of them together. forwards: see `TlsSettings`."""
+    """Log whether each node has its own limits by address, or all share those of the proxy. forwards: `TlsSettings`."""
     text = "limits by address hold for the addresses that the proxy adds to X-Forwarded-For"
     if not forwards:
         text = (

@@ -36,7 +36,7 @@ class TlsListener:
 
     @property
     def handshakes(self) -> int:
-        """How many are under way."""
+        """The number of handshakes under way."""
         return len(self._handshakes)
 
     def close(self) -> None:
@@ -54,7 +54,9 @@ class TlsListener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listening)
-            except OSError:  # the peer has gone already, or this process has no free file
+            except ConnectionError:  # the peer has gone already
+                continue
+            except OSError:  # this process has no free file
                 await asyncio.sleep(limits.ACCEPT_AGAIN_S)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:

@@ -18,6 +18,7 @@ from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.rpc.guard import FAILED, Guard
 from thinwire_proto.errors import LocalError
 from thinwire_proto.identity.keys import KEY_FILE, open_key
+from thinwire_proto.limits import FAILURE_TOLD_AGAIN_S
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, SwarmStub, add_SwarmServicer_to_server
@@ -37,15 +38,19 @@ class Failing(SwarmServicer):
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, "said on purpose")
         yield pb.FilePart()
 
+    async def AskReceipt(self, request: pb.ReceiptRequest, context: Any) -> pb.Receipt:
+        raise TimeoutError(SECRET_PATH)  # as a network's disk does
+
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveReply:
         raise grpc.aio.InternalError("execute_batch")  # as gRPC does where the peer is gone
 
 
 async def test_a_failure_is_logged_and_counted_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     told: list[Denied] = []
-    guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: "a-node", lambda: 0.0, told.append)
+    now = 0.0
+    guard = Guard(AdmissionRules(Bounds(nodes_max=1)), lambda secret: "a-node", lambda: now, told.append)
     server = grpc.aio.server(interceptors=[guard])
-    add_SwarmServicer_to_server(Failing(), server)  # type: ignore[abstract]  # four calls are enough
+    add_SwarmServicer_to_server(Failing(), server)  # type: ignore[abstract]  # five calls are enough
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     metadata = ((SESSION, "s"),)
@@ -57,17 +62,27 @@ async def test_a_failure_is_logged_and_counted_and_not_told(caplog: pytest.LogCa
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await (call if name == "Probe" else _all(call))
                 assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INTERNAL, FAILED)
+                with pytest.raises(grpc.aio.AioRpcError):  # in the same second: counted, and not logged again
+                    await stub.Probe(pb.ProbeRequest(), metadata=metadata)
+                now += FAILURE_TOLD_AGAIN_S
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.AskReceipt(pb.ReceiptRequest(), metadata=metadata)
+            assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INTERNAL, FAILED)
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await _all(stub.Corpus(pb.CorpusRequest(), metadata=metadata))
             assert error.value.details() == "said on purpose"
             with pytest.raises(grpc.aio.AioRpcError):
                 await stub.Leave(pb.LeaveRequest(), metadata=metadata)
     await server.stop(0)
-    assert [denied.reason for denied in told] == [DoorReason.FAILED] * 2
+    assert [denied.reason for denied in told] == [DoorReason.FAILED] * 5
     assert len(guard.rules.calls) == 0
     ours = [record for record in caplog.records if record.name == "thinwire.coordinator"]
-    assert [SECRET_PATH in record.getMessage() for record in ours] == [True, True]
-    assert [bool(record.exc_info) for record in ours] == [False, True]  # a traceback for the bug alone
+    assert [SECRET_PATH in record.getMessage() for record in ours] == [True, True, True]
+    assert [bool(record.exc_info) for record in ours] == [
+        False,
+        True,
+        True,
+    ]  # a traceback for what is no error of ours alone
 
 
 async def _all(stream: Any) -> None:

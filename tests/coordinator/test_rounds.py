@@ -128,7 +128,7 @@ def test_no_round_waits_for_a_node_without_weight_until_it_is_counted() -> None:
         m.disregard("b")
         now += 2
     m.depart("b", now)
-    m.attend("b", now, counts=False)  # nor after a new session
+    m.attend("b", now, has_weight=False)  # nor after a new session
     m.sealed(now)
     assert deliver(m, "b", 6, now + 1) == (True, [])  # it has its weight again
     assert kinds(deliver(m, "a", 6, now + 2)[1]) == ["Gathered"]

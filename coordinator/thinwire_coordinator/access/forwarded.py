@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 HEADER = "x-forwarded-for"
 LENGTH_MAX = 1 << 10
-"""Of the text that is looked at, from its end."""
+"""Characters of the header that are read, from its end."""
 
 
 def client_of(host: str, forwarded: Sequence[str], is_proxy: Callable[[str], bool]) -> str:

@@ -1,7 +1,8 @@
 """Proof that the organizer asks for the status: the time, signed with the coordinator's key.
 
-Only the organizer's commands can read that key. No secret travels, so another program on the coordinator's port learns
-nothing that it could use later. Pure: `now` is Unix time in seconds.
+Only the organizer's commands can read that key. No secret travels: another program on the coordinator's port learns
+only a proof that expires after STATUS_PROOF_S, and that reads the status and no more. Pure: `now` is Unix time in
+seconds.
 """
 
 from __future__ import annotations

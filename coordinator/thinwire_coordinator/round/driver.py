@@ -73,8 +73,8 @@ class RoundDriver:
 
     # events
 
-    def attend(self, node: str, *, counts: bool = True) -> None:
-        self._do(self._machine.attend(node, self.now(), counts=counts))
+    def attend(self, node: str, *, has_weight: bool = True) -> None:
+        self._do(self._machine.attend(node, self.now(), has_weight=has_weight))
 
     def depart(self, node: str) -> None:
         self._do(self._machine.depart(node, self.now()))

@@ -139,16 +139,16 @@ class RoundMachine:
         """The number of active nodes that the open round still waits for; 0 if none is open."""
         return len(self.round.awaited & self._active.keys()) if self.round and self.phase is Phase.OPEN else 0
 
-    def attend(self, node: str, now: float, *, counts: bool = True) -> list[Action]:
+    def attend(self, node: str, now: float, *, has_weight: bool = True) -> list[Action]:
         """Add a node that holds the head's parameters and wants to train.
 
         It may deliver to the open round. Later rounds wait for it, unless it has missed too many before it departed, or
-        does not count: see `disregard`.
+        its votes have no weight: see `disregard`.
         """
         before = self._active.get(node)
         missed = self._missed_before.pop(node, 0) if before is None else before.missed
         self._active[node] = _ActiveNode(missed <= MISSES_FORGIVEN, missed)
-        if not counts:
+        if not has_weight:
             self.disregard(node)
         return self._advance(now)
 
@@ -176,10 +176,10 @@ class RoundMachine:
             presence.awaited = True
 
     def disregard(self, node: str) -> None:
-        """Let no later round wait for a node until a contribution of it is accepted.
+        """Do not wait for a node in later rounds until one of its contributions is accepted.
 
-        It is for nodes whose contributions have no weight: each of them could otherwise stretch every round to its full
-        length, by sending just before the deadline. Rounds in which nobody counts wait for everybody.
+        Used for nodes without weight, which could otherwise stretch each round by answering just before the deadline.
+        If all active nodes are disregarded, rounds wait for all of them.
         """
         presence = self._active.get(node)
         if presence is not None:

@@ -82,6 +82,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, Handler] = {}  # by method; bounded by the number of methods served
         self._silent = SilentCalls()
         self._waiting = 0  # refused calls that are not answered yet
+        self._failure_told: float | None = None  # when the log was last told of a call that failed
 
     def caller(self, context: Context[Any, Any]) -> Caller:
         """Who makes a call."""
@@ -132,15 +133,15 @@ class Guard(grpc.aio.ServerInterceptor):
                     await call.serve()
             except CallRefused as refused:
                 denied = refused.denied
-            except asyncio.TimeoutError:
+            except asyncio.TimeoutError as error:
+                if lasts_s is None:  # not of `Within`: a disk, for example
+                    await self._fail(context, error)
                 slow = Denied(DoorReason.SLOW, f"a call without a session may last {lasts_s:g} s")
                 await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, slow)
             except (grpc.aio.AbortError, grpc.aio.InternalError, NotImplementedError):
                 raise  # gRPC's own: the call was aborted, the peer is gone, or the call is not served here
-            except Exception as error:  # the boundary of a call; gRPC would send the text, with paths, to the peer
-                self._told(Denied(DoorReason.FAILED, FAILED))
-                log.error("a call failed: %s", error, exc_info=not isinstance(error, ThinwireError))
-                await context.abort(grpc.StatusCode.INTERNAL, FAILED)
+            except Exception as error:  # noqa: BLE001 - the boundary of a call: gRPC would send the text to the peer
+                await self._fail(context, error)
             finally:
                 if self._silent.close(call.silence):
                     self.rules.end(caller)
@@ -148,6 +149,16 @@ class Guard(grpc.aio.ServerInterceptor):
                 await self.refuse(context, denied)
 
         return grpc.stream_stream_rpc_method_handler(admitted)
+
+    async def _fail(self, context: Context[Any, Any], error: Exception) -> NoReturn:
+        """End a call that this process could not answer. All are counted, and one in FAILURE_TOLD_AGAIN_S is logged."""
+        self._told(Denied(DoorReason.FAILED, FAILED))
+        now = self._now()
+        if self._failure_told is None or now - self._failure_told >= limits.FAILURE_TOLD_AGAIN_S:
+            self._failure_told = now
+            log.error("a call failed: %s", error, exc_info=not isinstance(error, ThinwireError))
+        await context.abort(grpc.StatusCode.INTERNAL, FAILED)
+        raise AssertionError("abort returned")
 
     async def refuse(self, context: Context[Any, Any], denied: Denied) -> NoReturn:
         """End a call, after a pause if there is room to wait."""

@@ -44,12 +44,12 @@ def trained_through(message: pb.LeaveRequest | pb.ContributionHeader) -> int | N
 
 
 def leave_statement(request: pb.LeaveRequest, session: str) -> bytes:
-    """What the node has to sign. session: as the member has it, in hexadecimal."""
+    """The statement that a node signs to leave. session: as the member has it, in hexadecimal."""
     return statements.leave(bytes.fromhex(session), trained_through(request))
 
 
 def evaluated_statement(request: pb.EvaluatedRequest, session: str) -> bytes:
-    """As `leave_statement`."""
+    """The statement that a node signs with a measured loss. session: as for `leave_statement`."""
     done = request.part
     where = (done.step, done.name, done.start, done.count, done.spread)
     return statements.evaluated(bytes.fromhex(session), *where, request.loss)

@@ -314,7 +314,7 @@ class Service(SwarmServicer):
 
 
 async def _check_offset(path: Path, offset: int, what: str, context: Context[Any, Any]) -> None:
-    """Refuse to go on beyond the end. Its end is valid: a node may have died between the last byte and the rename."""
+    """Refuse an offset beyond the file's end. The end is valid: a node may have died between last byte and rename."""
     size = (await asyncio.to_thread(path.stat)).st_size
     if offset > size:
         text = f"{what} has {size} bytes, but byte {offset} was requested; fetch it again"

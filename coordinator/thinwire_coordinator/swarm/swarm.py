@@ -105,7 +105,7 @@ class Swarm:
         try:
             mine.put(self._announcer.idle())
             before = self.intake.current
-            self.driver.attend(member.node_id, counts=self.observer.trust_in(member.node_id) > 0)
+            self.driver.attend(member.node_id, has_weight=self.observer.trust_in(member.node_id) > 0)
             self.events.tell(NodeCame(member.node_id))
             if before is not None and self.intake.current is before:
                 # the node came in the middle of a round and may still contribute in time

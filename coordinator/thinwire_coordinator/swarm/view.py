@@ -86,7 +86,7 @@ class SwarmView:
 
     @property
     def sealed_at(self) -> float:
-        """The time of the newest sealed step on the coordinator's clock; before the first one, of its start."""
+        """When the newest update was sealed, on the coordinator's clock; before the first, when this process began."""
         return self._registry.sealed_at
 
     @property

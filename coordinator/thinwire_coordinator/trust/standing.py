@@ -99,6 +99,7 @@ class Standing:
         """Return the values that are kept over a restart, as numbers and strings."""
         return {
             "counted": self.counted,
+            "founder": self.founder,
             "evidence": {cause.value: round(value, 3) for cause, value in self.evidence.items()},
             "vouched": round(self.vouched, 3),
             "audits": self.audits,
@@ -114,6 +115,7 @@ class Standing:
         return cls(
             node,
             counted=int(plain["counted"]),
+            founder=bool(plain.get("founder", False)),
             evidence={known[name]: float(value) for name, value in plain["evidence"].items() if name in known},
             vouched=float(plain["vouched"]),
             audits=int(plain["audits"]),

@@ -61,10 +61,8 @@ class Trust:
         self._audits: deque[float] = deque(maxlen=AUDITS_KEPT)
         self._weights: dict[str, float] = {}
         self._weigh_at: float | None = None  # set while `_weights` is out of date
-        self._settled = any(one.counted >= FULL_AFTER for one in self._standings.values())
+        self._settled = any(_shows_settled(one) for one in self._standings.values())
         self._settled_since: int | None = None  # the first round after which a node had its full weight
-        for one in self._standings.values():
-            one.founder = not self._settled
 
     # the past of a node
 
@@ -235,3 +233,9 @@ def _median_agreement(shown: Sequence[Shown], weights: Mapping[str, float]) -> f
         if one.agreement is not None and not (one.copy_of or one.repeats) and weights.get(one.node, 1.0) > 0
     ]
     return statistics.median(found) if len(found) >= 3 else 0.0
+
+
+def _shows_settled(kept: Standing) -> bool:
+    """Whether a standing of an earlier process shows that a node had its full weight then."""
+    came_later = not kept.founder and not kept.suspected and not kept.bans
+    return kept.counted >= FULL_AFTER or came_later

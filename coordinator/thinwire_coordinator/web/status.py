@@ -129,7 +129,7 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 
 PUBLIC_SORTS = frozenset({"name", "rounds", "tokens"})
 PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
-"""What the page tells everybody of a node: the same as the ledger, which everybody gets."""
+"""Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
 
 
 def nodes(

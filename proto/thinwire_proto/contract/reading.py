@@ -83,6 +83,8 @@ def contract_like(held: Contract, run: RunSpec) -> Contract:
     asked["model"] |= run.model.completed_like(held.model)
     if held.version == 1:
         for section, meant in version_1.MEANT.items():
+            if getattr(run, section).kind != meant["kind"]:
+                continue  # the difference of kinds is told; keys of another kind would not be understood
             said = getattr(run, section).model_fields_set
             asked[section] |= {key: value for key, value in meant.items() if key not in said}
     if "sizes" not in run.aggregation.model_fields_set:
@@ -115,10 +117,14 @@ def _needed(document: dict[str, Any]) -> str:
 
 
 def _meant_sizes(document: dict[str, Any], kind: str) -> dict[str, Any]:
-    """What a contract from before the key `aggregation.sizes` means by its absence, for that kind: each vote has the
-    size that its node sent. Nothing for later contracts and other kinds."""
+    """Return the keys that a contract without `aggregation.sizes` means: each vote has the size that its node sent.
+
+    Empty for contracts that have the key, and for kinds other than `vote`.
+    """
     given = document.get("aggregation", {})
-    if not isinstance(given, dict) or "sizes" in given or not given.get("kind", "vote") == kind == "vote":
+    if not isinstance(given, dict) or "sizes" in given:
+        return {}
+    if given.get("kind", "vote") != "vote" or kind != "vote":
         return {}
     return {"kind": "vote", "sizes": "own"}
 

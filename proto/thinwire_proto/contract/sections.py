@@ -29,7 +29,8 @@ def since(version: str) -> dict[str, Any]:
     The version is that of `thinwire_proto.version` while that one is unreleased. It is never a newer one, or this
     thinwire would refuse the runs that it creates.
 
-    Every field added to a section needs this mark, and a default that keeps the meaning of contracts without the field.
+    Every field added to a section needs this mark, and a default that keeps the meaning of contracts without the field;
+    or `reading` supplies that meaning, as for `aggregation.sizes`.
     A contract's `requires` is computed from these marks.
     """
     return {"since": version}

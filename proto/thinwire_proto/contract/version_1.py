@@ -32,7 +32,7 @@ UNUSED_BY_DEMO = {"beta1": 0.9, "beta2": 0.95, "micro_batch": 8, "weight_decay":
 MEANT: dict[str, dict[str, Any]] = {
     "data": {"kind": "corpus", "order": "argsort"},
     "exchange": {"kind": "star"},
-    "aggregation": {"kind": "vote", "sizes": "own"},
+    "aggregation": {"kind": "vote"},
 }
 """The meaning of keys that contracts of version 1 do not have."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from thinwire_proto.contract.aggregation import AGGREGATIONS, AggregationSpec
+from thinwire_proto.contract.sections import since
 
 
 @AGGREGATIONS.register(since="0.3.0")
@@ -18,4 +19,5 @@ class VoteSpec(AggregationSpec):
         "median",
         description='size of a tile\'s votes with demo.magnitude = "tile". median: the median of the sizes that nodes '
         "sent, so no node is heard more than its weight; own: the size that each node sent",
+        json_schema_extra=since("0.3.0"),
     )
