@@ -313,6 +313,31 @@ def test_keys_that_come_later_are_bounded_although_their_network_founded_the_run
     assert 0 < keys <= GROUP_SHARE * founders + 1
 
 
+def _restarted(trust: Trust) -> Trust:
+    again = Trust(4, [Standing.from_plain(one.node, one.plain()) for one in trust.standings.values()])
+    for node in trust.standings:
+        again.arrived(node, NETWORK, 0.0)
+    return again
+
+
+def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
+    trust = _run_of_one_network(FULL_AFTER)
+    for number in range(1000):
+        trust.arrived(f"key{number}", NETWORK, 0.0)
+    again = _restarted(trust)
+    again.arrived("key1000", NETWORK, 0.0)
+    assert min(again.weight(f"founder{node}") for node in range(200)) >= earned(FULL_AFTER - 1)
+    founders = sum(-(-4 * again.weight(f"founder{node}") // 1) for node in range(200))
+    keys = sum(-(-4 * again.weight(f"key{number}") // 1) for number in range(1001))
+    assert 0 < keys <= GROUP_SHARE * founders + 1
+
+
+def test_a_run_that_restarts_before_any_node_has_its_full_weight_still_has_founders() -> None:
+    again = _restarted(_run_of_one_network(FULL_AFTER - 4))
+    again.arrived("another founder", NETWORK, 0.0)
+    assert all(again.of(node).founder for node in ("founder0", "founder199", "another founder"))
+
+
 @pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])
 def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(lost: str) -> None:
     """One of two hundred has earned its full weight, and the others together weigh as much as that one."""

@@ -18,9 +18,12 @@ from thinwire_proto.contract import (
     Contract,
     DemoSpec,
     ExchangeSpec,
+    RunSpec,
     StarSpec,
     TaggedUnion,
     canonical_json,
+    contract_like,
+    differences,
     parse_contract,
     parse_run,
     since,
@@ -237,3 +240,12 @@ def test_format_1_is_not_written_any_more() -> None:
     with pytest.raises(ValueError, match="contracts of version 1 can be read, but no longer written"):
         _ = made.written
     assert contract_module.FORMAT == 2
+
+
+@pytest.mark.parametrize("aggregation", [{"kind": "quorum"}, {"kind": "trimmed"}, {"sizes": "median"}])
+def test_a_run_file_of_another_aggregation_differs_from_a_contract_of_version_1(aggregation: dict[str, str]) -> None:
+    held = parse_contract(OLD)
+    asked = contract_like(held, RunSpec.model_validate({"aggregation": aggregation}))
+    key, value = next(iter(aggregation.items()))
+    meant = {"kind": "vote", "sizes": "own"}[key]
+    assert f"aggregation.{key}: {meant} here, {value} there" in differences(held, asked)

@@ -135,6 +135,7 @@ def _run(
     model = Network(seed=0)
     optimizer = adam(model)
     gossip = Gossip(model, optimizer, **settings)
+    gossip.factor = 0.75 if state is None else 1.0  # the state has it
     if state is not None:
         loaded = torch.load(io.BytesIO(state), weights_only=True)
         model.load_state_dict(loaded["model"])
