@@ -22,9 +22,11 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thinwire_common.tls import ServerTls
@@ -35,6 +37,8 @@ from thinwire_proto.errors import ConfigError
 REQUEST_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 4 << 10
 SAFETY = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+ClientOf = Callable[[str, Sequence[str]], str]
+"""The client's IP address, from that of the connection and the values of X-Forwarded-For, in their order."""
 
 
 async def read_body(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
@@ -54,7 +58,7 @@ class HttpServer:
     """Serves `routes` on a bound socket, from `start` to `stop`.
 
     tls: serve HTTPS with this certificate; None: plain HTTP. may_connect: whether a client with this IP address may.
-    proxy: network whose X-Forwarded-For and X-Forwarded-Proto count.
+    client_of: finds the client behind a proxy; None: the client is the other end of the connection.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class HttpServer:
         connections_max: int,
         tls: ServerTls | None = None,
         may_connect: Callable[[str], bool] = lambda _: True,
-        proxy: str | None = None,
+        client_of: ClientOf | None = None,
     ) -> None:
         self._socket = bound
         self.scheme = "http" if tls is None else "https"
@@ -73,14 +77,14 @@ class HttpServer:
             silent_ms = round(limits.BROWSER_SILENT_S * 1000)
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
         paths = [route.path for route in routes if isinstance(route, Route) and "{" not in route.path]
+        middleware = [] if client_of is None else [Middleware(_BehindProxy, client_of)]
         config = uvicorn.Config(
-            Starlette(routes=routes, exception_handlers={404: _not_found(paths)}),
+            Starlette(routes=routes, middleware=middleware, exception_handlers={404: _not_found(paths)}),
             access_log=False,
             log_config=None,
             log_level="error",  # port scans are not worth a log line
             lifespan="off",
-            proxy_headers=proxy is not None,  # uvicorn would believe anybody on this machine
-            forwarded_allow_ips=proxy or "",
+            proxy_headers=False,  # uvicorn would believe anybody on this machine, and reads them in its own way
             http=connection,  # type: ignore[arg-type]  # uvicorn only calls it
             ws="none",
             h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
@@ -234,6 +238,22 @@ class _Connection(H11Protocol):
         self.connections.discard(surplus)
         surplus._stop_timer()
         self.loop.call_soon(surplus.transport.abort)  # asyncio is still setting up the transport of a new connection
+
+
+class _BehindProxy:
+    """Sets the client of each request to the one that `client_of` finds."""
+
+    def __init__(self, app: ASGIApp, client_of: ClientOf) -> None:
+        self._app = app
+        self._client_of = client_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("client"):
+            forwarded = [value.decode("latin1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+            host, port = scope["client"]
+            client = self._client_of(host, forwarded)
+            scope["client"] = (client, port if client == host else 0)
+        await self._app(scope, receive, send)
 
 
 def _not_found(paths: list[str]) -> Any:

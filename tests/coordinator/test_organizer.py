@@ -7,6 +7,7 @@ import contextlib
 import json
 import stat
 from collections.abc import AsyncIterator
+from ipaddress import ip_network
 from pathlib import Path
 
 import httpx
@@ -15,9 +16,14 @@ import pytest
 from thinwire_common.http import BODY_BYTES_MAX, HttpServer, bind
 from thinwire_coordinator.access.logins import ATTEMPTS_MAX, ATTEMPTS_WITHIN_S, LOGIN_S, LOGINS_MAX, Logins
 from thinwire_coordinator.access.organizer_secret import FILE, OrganizerSecret, open_organizer_secret
+from thinwire_coordinator.access.transport import TlsSettings, Transport
+from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.web.organizer import COOKIE, Organizer
+from thinwire_coordinator.web.server import WebServer
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.keys import SecretKey
 
+KEY = SecretKey()
 SECRET = "a secret of the organizer"
 
 
@@ -71,18 +77,37 @@ def test_a_secret_that_others_can_read_or_that_is_short_is_refused(tmp_path: Pat
         open_organizer_secret(tmp_path)
 
 
-@pytest.mark.parametrize(("proxy", "waits"), [(None, True), ("10.0.0.0/8", True), ("127.0.0.1/32", False)])
+PROXY = TlsSettings(proxy=ip_network("127.0.0.1"), proxy_forwards=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "forwarded", "waits"),
+    [
+        (TlsSettings(insecure=True), "192.0.2.{}", True),  # a header that anybody can write
+        (TlsSettings(proxy=ip_network("127.0.0.1")), "192.0.2.{}", True),
+        (TlsSettings(proxy=ip_network("10.0.0.0/8"), proxy_forwards=True), "192.0.2.{}", True),
+        (PROXY, "192.0.2.{}", False),
+        (PROXY, "192.0.2.{}:5000", False),
+        (PROXY, "192.0.2.{}, 192.0.2.7", True),  # the client wrote the first one
+        (PROXY, "192.0.2.7:500{}", True),
+        (PROXY, "192.0.2.7:nonsense{}", True),
+        (PROXY, "[2001:db8::{}]:500{}", True),  # one network of IPv6
+        (PROXY, "[2001:db8::7]:nonsense{}", True),
+        (PROXY, "192.0.2.7, nonsense{}", True),
+    ],
+)
 async def test_attempts_count_for_the_address_that_a_named_proxy_passes_on(
-    clock: Clock, proxy: str | None, waits: bool
+    clock: Clock, tmp_path: Path, settings: TlsSettings, forwarded: str, waits: bool
 ) -> None:
-    """A header that anybody can write must not give each attempt an address of its own."""
+    """No header must give each attempt an address of its own. The page reads it as the port for nodes does."""
+    transport = Transport(settings, tmp_path, KEY, [])
     routes = Organizer(Logins(OrganizerSecret(SECRET)), clock, behind_proxy=True).routes
-    server = HttpServer(bind("127.0.0.1", 0, ""), routes, 8, proxy=proxy)
+    server = WebServer("127.0.0.1:0", transport, Readiness(), routes, may_move=False)
     server.start()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+    async with httpx.AsyncClient(base_url=server.address) as client:
         for number in range(ATTEMPTS_MAX):
-            await log_in(client, "wrong", **{"x-forwarded-for": f"192.0.2.{number}"})
-        found = await log_in(client, **{"x-forwarded-for": "192.0.2.200"})
+            await log_in(client, "wrong", **{"x-forwarded-for": forwarded.format(number, number)})
+        found = await log_in(client, **{"x-forwarded-for": forwarded.format(9, 9)})
     await server.stop()
     assert found.status_code == (429 if waits else 200)
     if not waits:

@@ -35,9 +35,9 @@ class WebServer:
         if tls is not None and transport.rotation is not None:
             transport.rotation.watchers.append(lambda new: tls.replace(new.chain, new.key))
         may_connect = transport.may_connect if tls is None else lambda _: True
-        proxy = str(transport.trusted_proxy) if transport.trusted_proxy is not None else None
         bound = bind(host, int(port), ADVICE, may_move=may_move)
-        self._server = HttpServer(bound, [*readiness.routes, *routes], CONNECTIONS_MAX, tls, may_connect, proxy)
+        every = [*readiness.routes, *routes]
+        self._server = HttpServer(bound, every, CONNECTIONS_MAX, tls, may_connect, transport.client_of)
         self.address = f"{self._server.scheme}://{host}:{self._server.port}"
 
     def start(self) -> None:
