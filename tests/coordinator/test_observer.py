@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from support.swarm_bench import PATIENCE_S, Bench, parts_of
+from thinwire_coordinator.round.contributions import Contribution
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm import observer
 from thinwire_coordinator.swarm.events import Event, NodeJudged
 from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.trust.ballots import Ballot, Secret
 from thinwire_coordinator.trust.evidence import Cause, Verdict
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
@@ -144,15 +146,44 @@ async def test_a_newcomer_weighs_less_than_those_that_have_been_counted(tmp_path
     await bench.close()
 
 
-async def test_votes_beyond_the_bound_of_a_round_are_merged_and_not_compared(
+async def test_contributions_beyond_the_bound_of_a_round_are_compared_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nobody can hide behind the votes of those that came first."""
     bench = Bench(tmp_path, DemoSpec(k=K, k_policy="fixed"), length_ms=60_000, min_contributions=5)
     rounds = Rounds(bench)
-    await rounds.join("f" + HONEST)
+    await rounds.join(HONEST + "f")  # the hostile one comes last
     votes = K * bench.replica.layout.matrix_tiles
-    monkeypatch.setattr(observer, "NOTED_VOTES_MAX", 3 * votes)  # of three contributions, which cannot be compared
-    for _ in range(12):
-        assert (await rounds.play("f"))["f"].reason is Reason.COUNTED
-    assert rounds.judged == []
+    monkeypatch.setattr(observer, "NOTED_VOTES_MAX", 3 * votes)
+    noted = list[int]()
+    voted = bench.swarm.observer.voted
+
+    def watched(contribution: Contribution, ballot: Ballot) -> None:
+        voted(contribution, ballot)
+        assert bench.swarm.observer.noted_votes <= 3 * votes
+        noted.append(bench.swarm.observer.noted_votes)
+
+    monkeypatch.setattr(bench.swarm.observer, "voted", watched)
+    for _ in range(50):
+        if (await rounds.play("f"))["f"].reason is Reason.SUSPECTED:
+            break
+    assert {(one.node_id, one.verdict, one.cause) for one in rounds.judged} == {
+        (rounds.members["f"].node_id, Verdict.SUSPECTED, Cause.AGAINST)
+    }
+    assert max(noted) > votes
     await bench.close()
+
+
+def test_a_ballot_that_is_thinned_twice_is_the_one_that_is_thinned_once() -> None:
+    rng = np.random.default_rng(0)
+    components = np.sort(rng.choice(1 << 20, 1 << 14, replace=False))
+    secret = Secret(5)
+    ballot = Ballot("a", components, rng.random(len(components)) < 0.5)
+    once, twice = secret.thinned(ballot, 0.25), secret.thinned(secret.thinned(ballot, 0.5), 0.25)
+    assert (once.components == twice.components).all()
+    assert (once.positive == twice.positive).all()
+    assert once.digest == twice.digest != ballot.digest
+    assert 0.2 < len(once) / len(ballot) < 0.3
+    assert set(zip(once.components, once.positive, strict=True)) <= set(
+        zip(ballot.components, ballot.positive, strict=True)
+    )

@@ -11,7 +11,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
@@ -35,8 +35,8 @@ log = logging.getLogger("thinwire.coordinator")
 VOTES_MAX = 1 << 20
 """Votes of a round that are compared: about 9 MiB. Of larger rounds, a secret sample of the components is."""
 NOTED_VOTES_MAX = 2 * VOTES_MAX
-"""Votes of a round that are noted. Contributions beyond that, of nodes that came after the round had opened, are not
-compared."""
+"""Votes of a round that are noted. If nodes that came after the round had opened send more, the sample of the
+components becomes smaller, for all contributions of the round: so the last to arrive are compared like the first."""
 ROUNDS_WAITING_MAX = 2
 """Rounds whose votes may wait for the worker. Each keeps its votes in memory."""
 SILENT_AFTER = 16
@@ -70,9 +70,13 @@ class _Notes:
     subjects: dict[str, Subject] = field(default_factory=dict)  # by node, in the order of arrival
     mismatched: list[str] = field(default_factory=list)
     malformed: list[str] = field(default_factory=list)
-    votes: int = 0  # of all subjects
     came: set[str] = field(default_factory=set)
     copy: asyncio.Future[Replica] | None = None  # the replica at the round's step, if the round will be audited
+
+    @property
+    def votes(self) -> int:
+        """Votes of all subjects."""
+        return sum(len(subject.ballot) for subject in self.subjects.values())
 
 
 @dataclass(frozen=True)
@@ -166,11 +170,17 @@ class Observer:
 
     def voted(self, contribution: Contribution, ballot: Ballot) -> None:
         """A contribution to the open round was decoded."""
-        if self._notes is not None and self._notes.votes + len(ballot) <= NOTED_VOTES_MAX:
-            self._notes.votes += len(ballot)
-            some = chain.from_iterable(range(run.start, run.start + run.count) for run in contribution.trained)
-            positions = tuple(position for _, position in zip(range(AUDIT_POSITIONS_MAX), some, strict=False))
-            self._notes.subjects[contribution.node] = Subject(ballot, positions)
+        notes = self._notes
+        if notes is None:
+            return
+        some = chain.from_iterable(range(run.start, run.start + run.count) for run in contribution.trained)
+        positions = tuple(position for _, position in zip(range(AUDIT_POSITIONS_MAX), some, strict=False))
+        # the share may have become smaller since the votes were sampled
+        notes.subjects[contribution.node] = Subject(self._secret.thinned(ballot, notes.share), positions)
+        while notes.votes > NOTED_VOTES_MAX:
+            notes.share /= 2
+            for node, subject in notes.subjects.items():
+                notes.subjects[node] = replace(subject, ballot=self._secret.thinned(subject.ballot, notes.share))
 
     def refused(self, node: str, reason: Reason) -> None:
         """A contribution was not accepted."""
@@ -266,6 +276,11 @@ class Observer:
             reason=reason,
         )
         self._events.tell(NodeJudged(node, verdict, cause, reason, until))
+
+    @property
+    def noted_votes(self) -> int:
+        """Votes of the open round that are noted."""
+        return self._notes.votes if self._notes is not None else 0
 
     @property
     def busy(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +61,12 @@ class Secret:
             return components, positive
         chosen = self.drawn(components) < np.uint64(int(share * 2**64))
         return components[chosen], positive[chosen]
+
+    def thinned(self, ballot: Ballot, share: float) -> Ballot:
+        """The ballot with the votes that `sampled` chooses at a smaller share than the ballot's own, or an equal one.
+
+        Of a ballot that was sampled, this chooses what it would have chosen of all votes."""
+        components, positive = self.sampled(ballot.components, ballot.positive, share)
+        if len(components) == len(ballot):
+            return ballot
+        return replace(ballot, components=components, positive=positive, digest=digest_of(components, positive))
