@@ -164,14 +164,22 @@ class _Connection(H11Protocol):
     """Closes a connection whose next request takes too long to arrive, and connections beyond `connections_max`."""
 
     def __init__(
-        self, *arguments: Any, connections_max: int, may_connect: Callable[[str], bool], **keywords: Any
+        self,
+        *arguments: Any,
+        connections_max: int,
+        may_connect: Callable[[str], bool],
+        established: Callable[[], None] = lambda: None,
+        **keywords: Any,
     ) -> None:
+        """established: called when the connection is made, after its TLS handshake."""
         super().__init__(*arguments, **keywords)
+        self._established = established
         self._connections_max = connections_max
         self._may_connect = may_connect
         self._timer: asyncio.TimerHandle | None = None  # runs while the connection has no complete request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._established()
         super().connection_made(transport)
         self._await_request()
         peer = transport.get_extra_info("peername")

@@ -3,35 +3,49 @@
 The problem: `loop.create_server` begins a handshake with whoever connects, so peers that stop in the middle of theirs
 take memory and open files until their time is up. A protocol hears of a connection only after the handshake, which is
 too late to bound it. So this accepts the connections itself. Beyond the bound, a new handshake takes the place of the
-oldest.
+oldest. A fault of this program is logged, and the next connection is accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Protocol
 
 from thinwire_proto import limits
 
+log = logging.getLogger("thinwire.http")
+
 HANDSHAKES_MAX = 64
 """Under way at the same time. An honest one takes two round trips."""
+
+
+class MakeProtocol(Protocol):
+    """Makes the protocol of a connection, which calls `established` first of all when its connection is made."""
+
+    def __call__(self, *, established: Callable[[], None]) -> asyncio.Protocol: ...
 
 
 class TlsListener:
     """Serves a protocol that `make` makes on each connection whose handshake succeeds in time, until `close`."""
 
     def __init__(
-        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext, patience_s: float
+        self, listening: socket.socket, make: MakeProtocol, context: ssl.SSLContext, patience_s: float
     ) -> None:
         listening.setblocking(False)
         self._listening = listening
         self._make = make
         self._context = context
         self._patience_s = patience_s
-        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}  # the oldest first
+        self.failures = 0
+        """Connections that were lost to a fault of this program."""
+        self._failure_told_s: float | None = None
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     @property
@@ -59,20 +73,45 @@ class TlsListener:
             except OSError:  # this process has no free file
                 await asyncio.sleep(limits.ACCEPT_AGAIN_S)
                 continue
+            except Exception as error:  # noqa: BLE001 - the boundary of this task
+                self._tell_failure(error)
+                await asyncio.sleep(limits.ACCEPT_AGAIN_S)
+                continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._give_up_oldest()
-            task = loop.create_task(self._shake_hands(connection))
-            self._handshakes[task] = connection
-            task.add_done_callback(lambda task: self._handshakes.pop(task, None))
+            self._handshakes[connection] = loop.create_task(self._shake_hands(connection))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
-        with suppress(OSError):  # it failed or took too long, which is the peer's affair
+        def established() -> None:
+            self._handshakes.pop(connection, None)
+
+        try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, connection, ssl=self._context, ssl_handshake_timeout=self._patience_s
+                partial(self._make, established=established),
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._patience_s,
             )
+        except OSError:  # it failed or took too long, which is the peer's affair
+            pass
+        except Exception as error:  # noqa: BLE001 - the boundary of this task
+            self._tell_failure(error)
+            connection.close()
+        finally:
+            established()
 
     def _give_up_oldest(self) -> None:
         """End the connection, which ends its handshake as if the peer had gone."""
-        connection = self._handshakes.pop(next(iter(self._handshakes)))
+        connection = next(iter(self._handshakes))
+        del self._handshakes[connection]
         with suppress(OSError):  # it has ended already
             connection.shutdown(socket.SHUT_RDWR)
+
+    def _tell_failure(self, error: Exception) -> None:
+        """Count a fault of this program. One in FAILURE_TOLD_AGAIN_S is logged."""
+        self.failures += 1
+        now_s = asyncio.get_running_loop().time()
+        if self._failure_told_s is None or now_s - self._failure_told_s >= limits.FAILURE_TOLD_AGAIN_S:
+            self._failure_told_s = now_s
+            text = "a connection could not be served (%d so far); the next ones will be"
+            log.error(text, self.failures, exc_info=error)

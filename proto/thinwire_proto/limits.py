@@ -98,7 +98,8 @@ REFUSAL_PAUSE_S = ROUND_TRIP_MAX_S / 2
 ACCEPT_AGAIN_S = ROUND_TRIP_MAX_S / 4
 """A server that cannot accept a connection, because it has no free file, tries again after this time."""
 FAILURE_TOLD_AGAIN_S = ROUND_TRIP_MAX_S / 2
-"""Of calls that fail inside the coordinator, the log gets at most one in this time. All are counted."""
+"""Of calls or connections that fail by a fault of this program, the log gets at most one in this time. All are
+counted."""
 STREAM_HEARTBEAT_S = LOST_AFTER_S
 """Time between two messages to a browser when nothing happens."""
 BROWSER_SILENT_S = CALL_S

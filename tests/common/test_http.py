@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from thinwire_common import http
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
 from thinwire_common.tls import ServerTls
-from thinwire_common.tls_listener import HANDSHAKES_MAX
+from thinwire_common.tls_listener import HANDSHAKES_MAX, TlsListener
 from thinwire_coordinator.access.certificates import new_authority, new_leaf
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
@@ -229,6 +231,82 @@ async def _hold_handshakes() -> None:
         one.close()
         with suppress(ConnectionResetError):
             await one.wait_closed()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_handshake_that_has_just_succeeded_is_not_given_up(
+    run: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(_close_the_listener_as_a_connection_is_made(monkeypatch))
+
+
+async def _close_the_listener_as_a_connection_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server asks `may_connect` as soon as the handshake has succeeded."""
+    listeners = list[TlsListener]()
+
+    class Recorded(TlsListener):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            listeners.append(self)
+
+    def close_listener(address: str) -> bool:
+        listeners[0].close()
+        return True
+
+    monkeypatch.setattr(http, "TlsListener", Recorded)
+    bound, tls = bind("127.0.0.1", 0, ADVICE), ServerTls(LEAF.chain, LEAF.key)
+    server = HttpServer(bound, [Route("/metrics", metrics)], CONNECTIONS_MAX, tls, close_listener)
+    server.start()
+    assert (await ask(server, get("/metrics"))).endswith(b"a 1\n")
+    await server.stop()
+
+
+class FailingAccept(socket.socket):
+    failures = 2
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("accept has a bug")
+        return super().accept()
+
+
+async def test_a_fault_of_the_program_is_logged_and_the_next_connection_is_served(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ACCEPT_AGAIN_S", 0.0)
+    monkeypatch.setattr(limits, "FAILURE_TOLD_AGAIN_S", 1e9)
+    faults = ["a protocol has a bug"] * 2
+
+    class Greeting(asyncio.Protocol):
+        def __init__(self, established: Callable[[], None]) -> None:
+            if faults:
+                raise RuntimeError(faults.pop())
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"hello")
+
+    bound = FailingAccept()
+    bound.bind(("127.0.0.1", 0))
+    bound.listen()
+    context = ssl.create_default_context(cadata=AUTHORITY.chain.decode())
+    with caplog.at_level("ERROR"):
+        listener = TlsListener(bound, Greeting, ServerTls(LEAF.chain, LEAF.key).context, 30)
+        for _ in range(2):
+            with pytest.raises((ConnectionError, ssl.SSLError)):
+                await asyncio.wait_for(asyncio.open_connection(*bound.getsockname(), ssl=context), timeout=30)
+        reader, writer = await asyncio.open_connection(*bound.getsockname(), ssl=context)
+        assert await reader.readexactly(5) == b"hello"
+    writer.close()
+    listener.close()
+    await listener.wait_closed()
+    bound.close()
+    assert listener.failures == 4
+    assert listener.handshakes == 0
+    (record,) = caplog.records  # of the first one; the log is not filled
+    assert record.exc_info is not None
+    assert "accept has a bug" in str(record.exc_info[1])
 
 
 async def test_a_client_that_may_not_connect_gets_nothing() -> None:
