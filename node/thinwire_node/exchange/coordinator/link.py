@@ -75,8 +75,7 @@ class Link:
         self._stub = stub
         self._close = close
         self._metadata: Metadata = ()
-        self._key = SecretKey()  # replaced by `join`
-        self._session = b""
+        self._signer: tuple[SecretKey, bytes] | None = None  # the node's key and its session; None before `join`
         self.abilities = ABILITIES[PROTOCOL]
         """The abilities of the coordinator. Available after `join`."""
         self.coordinator: PublicKey | None = None
@@ -118,7 +117,7 @@ class Link:
         except ContractError as error:
             raise Refused(str(error)) from None
         self._metadata = ((SESSION, reply.session),)
-        self._key, self._session = key, statements.session_of(reply.session)
+        self._signer = key, statements.session_of(reply.session)
         return reply
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
@@ -146,9 +145,15 @@ class Link:
         return await _told(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
 
     async def leave(self, trained_through: int | None) -> None:
-        signature = self._key.sign(statements.leave(self._session, trained_through))
+        key, session = self._joined_as()
+        signature = key.sign(statements.leave(session, trained_through))
         request = pb.LeaveRequest(trained_through=trained_through, signature=signature)
         await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S, metadata=self._metadata))
+
+    def _joined_as(self) -> tuple[SecretKey, bytes]:
+        """The key and the session that statements are signed with."""
+        assert self._signer is not None, "join first"
+        return self._signer
 
     async def ask_receipt(self, contribution: bytes) -> pb.Receipt:
         request = pb.ReceiptRequest(contribution=contribution)
@@ -156,7 +161,8 @@ class Link:
 
     async def evaluated(self, part: pb.EvaluationPart, loss: float) -> None:
         where = (part.step, part.name, part.start, part.count, part.spread)
-        signature = self._key.sign(statements.evaluated(self._session, *where, loss))
+        key, session = self._joined_as()
+        signature = key.sign(statements.evaluated(session, *where, loss))
         request = pb.EvaluatedRequest(part=part, loss=loss, signature=signature)
         await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
 
