@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, expect, sync_playwright
 
 from support.real import RealSwarm, real_swarm, run_text, until
 
@@ -173,8 +173,30 @@ def test_the_coordinator_sorts_and_pages_the_table(watched: CrowdedCoordinator, 
     expect(heading).to_have_attribute("aria-sort", "descending")
     expect(page.locator("#which")).to_have_text("1 to 15 of 200")
     expect(page.locator("#node-table tbody th").nth(1)).to_have_text(f"{NAME}-10")
-    with urlopen(f"{watched.address}/api/status") as answer:
-        assert len(answer.read()) < DETAILS_BYTES_MAX
+    with urlopen(f"{watched.address}/api/status?sort=-name") as answer:
+        data = answer.read()
+    assert len(data) < DETAILS_BYTES_MAX
+    assert json.loads(data)["node_list"]["sort"] == "-name"
+    assert "early" in json.loads(data)["node_list"]["sorts"]
+
+
+def test_a_reader_sorts_only_by_what_the_coordinator_offers(watched: CrowdedCoordinator, light: Open) -> None:
+    """The test stands between the page and the coordinator, and answers as it does to strangers."""
+    page = light.page
+
+    def as_to_a_stranger(route: Route) -> None:
+        found = route.fetch().json()
+        found["node_list"] |= {"sort": "tokens", "sorts": ["name", "rounds", "tokens"]}
+        route.fulfill(json=found)
+
+    page.route("**/api/status?**", as_to_a_stranger)
+    headings = page.locator("#node-table thead th")
+    headings.filter(has_text="weight").get_by_role("button").press("Enter")
+    expect(headings.filter(has_text="weight").get_by_role("button")).to_be_disabled()
+    expect(headings.filter(has_text="tokens")).to_have_attribute("aria-sort", "descending")
+    page.unroute("**/api/status?**")
+    headings.filter(has_text="rounds").get_by_role("button").press("Enter")
+    expect(headings.filter(has_text="weight").get_by_role("button")).to_be_enabled()
 
 
 def test_messages_stay_small(watched: CrowdedCoordinator) -> None:

@@ -84,8 +84,8 @@ def got(swarm: RealSwarm, path: str) -> tuple[int, bytes]:
 
 
 def test_no_answer_to_a_stranger_tells_more_than_the_name(swarm: RealSwarm, ada: FarNode) -> None:
-    listed = got(swarm, "/nowhere")[1].decode().partition("available:")[2]
-    paths = [path.strip() for path in listed.split(",")]
+    served = got(swarm, "/nowhere")[1].decode().partition("available:")[2]
+    paths = [path.strip() for path in served.split(",")]
     assert {"/metrics", "/api/status", "/api/history", "/api/live", "/history.csv", "/organizer/state"} <= set(paths)
     answers = {path: got(swarm, path) for path in [*paths, "/api/status?nodes=200&sort=-early"]}
     with swarm.channel() as channel:
@@ -99,7 +99,12 @@ def test_no_answer_to_a_stranger_tells_more_than_the_name(swarm: RealSwarm, ada:
         assert NAME.encode() not in answers[path][1]
         assert ada.key.public.node_id[:8].encode() not in answers[path][1]
 
-    (row,) = json.loads(answers["/api/status?nodes=200&sort=-early"][1])["node_list"]["rows"]
+    listed = json.loads(answers["/api/status?nodes=200&sort=-early"][1])["node_list"]
+    assert (listed["sort"], listed["sorts"]) == (
+        "tokens",
+        ["name", "rounds", "tokens"],
+    )  # the order tells nothing either
+    (row,) = listed["rows"]
     assert {key for key, value in row.items() if value is not None} == PUBLIC
     assert (row["name"], row["rounds"]) == (NAME, 1)
     (node,) = status.nodes

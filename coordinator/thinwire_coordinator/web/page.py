@@ -165,7 +165,7 @@ class Page:
         try:
             count = _number(request, "nodes", ROWS, 0, status.NODES_MAX)
             offset = _number(request, "offset", 0, 0, 1 << 20)
-            sort = request.query_params.get("sort", "tokens")
+            sort = request.query_params.get("sort", status.DEFAULT_SORT)
             if sort.removeprefix("-") not in status.SORTS:
                 raise ValueError(f"sort must be one of {', '.join(status.SORTS)}, optionally with a leading minus")
         except ValueError as error:
@@ -174,8 +174,7 @@ class Page:
         in_full = self.sees_all(request)
 
         def make(swarm: SwarmView, history: History) -> Any:
-            name, reverse = sort.removeprefix("-"), sort.startswith("-")
-            page = status.nodes(swarm, history, name, reverse, offset, count, in_full=in_full)
+            page = status.nodes(swarm, history, sort, offset, count, in_full=in_full)
             return status.summary(swarm, history) | status.details(swarm, history) | {"node_list": page}
 
         return self._answer(f"status {count} {offset} {sort} {in_full}", make)

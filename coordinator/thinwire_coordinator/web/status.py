@@ -127,29 +127,30 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 """Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
 
 
-PUBLIC_SORTS = frozenset({"name", "rounds", "tokens"})
 PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
 """Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
+DEFAULT_SORT = "tokens"
 
 
-def nodes(
-    swarm: SwarmView, history: History, sort: str, reverse: bool, offset: int, count: int, *, in_full: bool
-) -> Plain:
-    """One page of the table of nodes. sort: a key of SORTS. in_full: for the organizer; others get what is PUBLIC, and
-    null for all else."""
-    if not in_full and sort not in PUBLIC_SORTS:
-        sort = "tokens"
+def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
+    """One page of the table of nodes. sort: a key of SORTS; a leading minus reverses it. in_full: for the organizer;
+    others get what is PUBLIC, and null for all else.
+
+    An order tells of what it is made from, so others get DEFAULT_SORT in place of an order by anything else. The answer
+    says its order (`sort`), and which ones there are for whoever asked (`sorts`)."""
+    sorts = [name for name in SORTS if in_full or name in PUBLIC]
+    if sort.removeprefix("-") not in sorts:
+        sort = DEFAULT_SORT
     rows: list[Row] = [
         (node, member, swarm.counts.of(node), history.share(node), history.manners.get(node, Manner()))
         for node, member in swarm.members.items()
     ]
-    key = SORTS[sort]
     rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
-    rows.sort(key=key, reverse=reverse)
+    rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     shown = [_node(*row) for row in rows[offset : offset + count]]
     if not in_full:
         shown = [{key: value if key in PUBLIC else None for key, value in row.items()} for row in shown]
-    return {"total": len(rows), "offset": offset, "rows": shown}
+    return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
 
 
 def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manner: Manner) -> Plain:

@@ -55,8 +55,10 @@ export class NodeTable {
     this.ask();
   }
 
-  mark() {
+  /** Mark the column that orders the table. sorts: the orders that there are for this reader. */
+  mark(sorts = COLUMNS.map((column) => column.sort)) {
     COLUMNS.forEach((column, i) => {
+      this.headings[i].firstChild.disabled = !sorts.includes(column.sort);
       const turned = this.sort === `-${column.sort}`;
       if (turned || this.sort === column.sort) this.headings[i].setAttribute("aria-sort", turned ? "ascending" : "descending");
       else this.headings[i].removeAttribute("aria-sort");
@@ -68,6 +70,8 @@ export class NodeTable {
       this.turn(-this.count);
       return;
     }
+    if (!list.sorts.includes(this.sort.replace("-", ""))) this.sort = list.sort;
+    this.mark(list.sorts);
     this.body.replaceChildren(...list.rows.map(nodeRow));
     const last = list.offset + list.rows.length;
     document.getElementById("which").textContent = `${list.offset + 1} to ${last} of ${words.count(list.total)}`;
