@@ -152,6 +152,10 @@ COORDINATOR = {
     "coordinator.replica_differs": EventType(
         "A node's parameters differ from the coordinator's; its votes are not merged.", ("node_id", "name", "step")
     ),
+    "coordinator.call_failed": EventType(
+        "A call failed by a fault of the coordinator, whose caller is told nothing of it; at most one line a second.",
+        ("reason",),
+    ),
     "coordinator.run_complete": EventType("The last update of the run is sealed.", ("step",)),
     "coordinator.failed": EventType("The program ends with exit status 1; the message is the reason."),
 }

@@ -18,12 +18,22 @@ CONTINUED = "\n  "
 ERROR_BYTES_MAX = 8000
 
 
-def tell(log: logging.Logger, level: int, event: str, sentence: str, /, **fields: object) -> None:
+def tell(
+    log: logging.Logger,
+    level: int,
+    event: str,
+    sentence: str,
+    /,
+    *,
+    exc_info: BaseException | None = None,
+    **fields: object,
+) -> None:
     """Log an event: an id of `event_ids` and its fields for programs, and a sentence for people.
 
     The id and the fields are an interface; the sentence may change at any time. fields: values that JSON can represent.
+    exc_info: an exception whose traceback is logged too.
     """
-    log.log(level, "%s", sentence, extra={"event": event, "fields": fields})
+    log.log(level, "%s", sentence, exc_info=exc_info, extra={"event": event, "fields": fields})
 
 
 class JsonFormatter(logging.Formatter):

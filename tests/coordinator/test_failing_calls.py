@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import stat
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from thinwire_common.logs import JsonFormatter
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.refusals import Denied, DoorReason
@@ -77,12 +79,11 @@ async def test_a_failure_is_logged_and_counted_and_not_told(caplog: pytest.LogCa
     assert [denied.reason for denied in told] == [DoorReason.FAILED] * 5
     assert len(guard.rules.calls) == 0
     ours = [record for record in caplog.records if record.name == "thinwire.coordinator"]
-    assert [SECRET_PATH in record.getMessage() for record in ours] == [True, True, True]
-    assert [bool(record.exc_info) for record in ours] == [
-        False,
-        True,
-        True,
-    ]  # a traceback for what is no error of ours alone
+    assert [getattr(record, "event", None) for record in ours] == ["coordinator.call_failed"] * 3
+    lines = [json.loads(JsonFormatter().format(record)) for record in ours]
+    assert all(SECRET_PATH in line["message"] and SECRET_PATH in line["reason"] for line in lines)
+    # a traceback for what is no error of ours alone
+    assert ["exception" in line for line in lines] == [False, True, True]
 
 
 async def _all(stream: Any) -> None:

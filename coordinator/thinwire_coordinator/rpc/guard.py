@@ -24,6 +24,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext as Context
 
+from thinwire_common.logs import tell
 from thinwire_common.within import Within
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import REFUSALS_WAITING_MAX
@@ -156,7 +157,9 @@ class Guard(grpc.aio.ServerInterceptor):
         now = self._now()
         if self._failure_told is None or now - self._failure_told >= limits.FAILURE_TOLD_AGAIN_S:
             self._failure_told = now
-            log.error("a call failed: %s", error, exc_info=not isinstance(error, ThinwireError))
+            unforeseen = None if isinstance(error, ThinwireError) else error
+            text = f"a call failed: {error}"
+            tell(log, logging.ERROR, "coordinator.call_failed", text, exc_info=unforeseen, reason=str(error))
         await context.abort(grpc.StatusCode.INTERNAL, FAILED)
         raise AssertionError("abort returned")
 
