@@ -16,7 +16,7 @@ from fuzz.wire.calls import Call, right
 from fuzz.wire.connection import Answer, Connection
 from fuzz.wire.inputs import Inputs
 from fuzz.wire.session import ANSWER_S, NotJoined, Session
-from fuzz.wire.tally import ACCEPTED, Tally
+from fuzz.wire.tally import ACCEPTED, Tally, shown
 
 CONNECTIONS = 8
 WORKERS_EACH = 22
@@ -113,7 +113,7 @@ class Attack:
         if not future.done():
             connection.cancel(stream)
             if not call.long:
-                self.tally.find(f"{call.label}: no answer", f"in {ANSWER_S:g} s: {message.hex()}")
+                self.tally.find(f"{call.label}: no answer", f"in {ANSWER_S:g} s: {shown(message)}")
         answer = await future
         self.tally.answered(call.label, answer, message)
         if self._inputs.learn(method, message, answer) and self._keep_in is not None:

@@ -98,20 +98,23 @@ class Connection(asyncio.Protocol):
         call = _Call(asyncio.get_running_loop().create_future(), bytearray(), heard)
         self._calls[stream] = call
         only = not body and ends
-        parts = [frames.frame(frames.HEADERS, frames.END_HEADERS | (frames.END_STREAM if only else 0), stream, headers)]
+        self.write(
+            frames.frame(frames.HEADERS, frames.END_HEADERS | (frames.END_STREAM if only else 0), stream, headers)
+        )
         for number, payload in enumerate(body):
             last = ends and number == len(body) - 1
-            parts.append(frames.frame(frames.DATA, frames.END_STREAM if last else 0, stream, payload))
-        self._send(stream, b"".join(parts), sum(map(len, body)))
+            data = frames.frame(frames.DATA, frames.END_STREAM if last else 0, stream, payload)
+            self._waiting.append((len(payload), data))
+        self._send_body()
         return stream, call.answer
 
-    def _send(self, stream: int, data: bytes, size: int) -> None:
-        """Send at once if the server has room for the body, else later."""
-        if size > self._room_here:
-            self._waiting.append((size, data))
-            return
-        self._room_here -= size
-        self.write(data)
+    def _send_body(self) -> None:
+        """Send DATA for which the server has room. Headers do not wait: a stream that begins after one with a higher
+        number is none (RFC 9113, 5.1.1), and is never answered."""
+        while self._waiting and self._waiting[0][0] <= self._room_here:
+            size, data = self._waiting.popleft()
+            self._room_here -= size
+            self.write(data)
 
     def more_room(self, stream: int, size: int) -> None:
         """Let the server send more on a stream."""
@@ -156,10 +159,7 @@ class Connection(asyncio.Protocol):
             self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.WINDOW_UPDATE and stream == 0:
             self._room_here += struct.unpack(">I", payload)[0]
-            while self._waiting and self._waiting[0][0] <= self._room_here:
-                size, data = self._waiting.popleft()
-                self._room_here -= size
-                self.write(data)
+            self._send_body()
         elif kind == frames.GOAWAY:
             self._next = 2 * STREAMS_MAX
         elif (call := self._calls.get(stream)) is not None:

@@ -15,6 +15,7 @@ NAMES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 UNKNOWN = grpc.StatusCode.UNKNOWN.value[0]
 OF_PYTHON = ("Traceback", "<class", "Unexpected", "Exception", "object at 0x")
 FINDS_MAX = 50
+SHOWN_BYTES = 2000
 ACCEPTED = "accepted"
 RECEIPT = "receipt: "
 LATE = f"{RECEIPT}late"
@@ -49,7 +50,7 @@ class Tally:
 
     def check(self, label: str, text: str, sent: bytes, *, surely: bool = False) -> None:
         if surely or any(sign in text for sign in OF_PYTHON):
-            self.find(f"{label}: {text[:60]}", f"{text[:300]}: from {sent[:2000].hex()}")
+            self.find(f"{label}: {text[:60]}", f"{text[:300]}: from {shown(sent)}")
 
     def find(self, kind: str, text: str) -> None:
         if len(self.finds) < FINDS_MAX:
@@ -67,6 +68,11 @@ class Tally:
             rows.setdefault(label, Counter())[outcome] = count
         lines = [_row(label, found) for label, found in sorted(rows.items())]
         return "\n".join([*lines, *(f"FOUND {kind}: {text}" for kind, text in self.finds.items())])
+
+
+def shown(data: bytes) -> str:
+    """An input as hexadecimal digits, cut short."""
+    return f"{len(data)} bytes, {data[:SHOWN_BYTES].hex()}{'…' * (len(data) > SHOWN_BYTES)}"
 
 
 def _row(label: str, found: Counter[str]) -> str:
