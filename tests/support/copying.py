@@ -64,6 +64,13 @@ class CopyingWorld:
 
         self._at(after_s, die)
 
+    def forget(self, name: int) -> None:
+        """The node is dead, and all others know it."""
+        del self.nodes[name]
+        for node in self.nodes.values():
+            node.copies.leave(name)
+            node.unread.pop(name, None)
+
     def run(self, topology: Topology, members: list[int], iterations: int) -> None:
         """All members that live run so many iterations of a new topology, and then mix what has come."""
         self._number += 1
