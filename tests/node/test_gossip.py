@@ -59,6 +59,22 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(ranks: Found) -> N
         assert not all(without_pending for _, _, without_pending in found["resuming"])
 
 
+def test_states_of_ranks_that_are_behind_fit_together_without_a_barrier(ranks: Found) -> None:
+    """Both ranks that skipped have sent less than the others, whose turns with them are open in the states."""
+    for number in range(3):
+        opened = [found["resuming_behind"][number][0] for found in ranks]
+        assert opened[0] == opened[3] > 0
+        assert any(found["resuming_behind"][number][1] for found in ranks)
+        assert all(found["resuming_behind"][number][2] for found in ranks)
+
+
+def test_states_of_different_saves_are_refused_on_all_ranks(ranks: Found) -> None:
+    for found in ranks:
+        assert "the ranks differ: save: " in found["two_saves"]
+        assert ".1 on rank 0, " in found["two_saves"]
+        assert found["two_saves"].endswith(".2 on rank 3")
+
+
 def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found) -> None:
     for rank, found in enumerate(ranks):
         steps, left_out, iteration = found["skipping"]
@@ -181,6 +197,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         (state | {"version": 0}, "not a state of Gossip"),
         (state | {"rank": 1}, "rank was 1"),
         (state | {"settings": state["settings"] | {"every": 2}}, "every was 2"),
+        (state | {"exchange": state["exchange"] | {"without": [2]}}, "when rank 2 was gone"),
     ):
         with pytest.raises(ConfigError, match=message):
             Gossip(model, optimizer).load_state_dict(broken)

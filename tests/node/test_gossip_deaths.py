@@ -43,6 +43,15 @@ def test_a_rank_that_hangs_is_left_out_and_comes_back(ranks: Found) -> None:
     biases = [found["hanging"][0] for found in ranks]
     assert sum(biases) / RANKS == pytest.approx(3.0, abs=1e-12)
     for rank, found in enumerate(ranks):
-        _, left_out, warnings = found["hanging"]
+        _, left_out, warnings, _ = found["hanging"]
         assert left_out == (rank != HUNG)
         assert any(f"rank {HUNG} is left out until it is heard of again" in text for text in warnings) == left_out
+
+
+def test_a_save_without_a_rank_that_hangs_is_refused_on_all_ranks_and_the_next_is_whole(ranks: Found) -> None:
+    for rank, found in enumerate(ranks):
+        first, second = found["hanging"][3]
+        named, colon, _ = first.removeprefix("rank ").partition(": not saved with the others within 0.5 s")
+        assert colon
+        assert rank != 0 or named.split(", ")[-1] == str(HUNG)  # rank 0 wakes it afterwards
+        assert second == ""

@@ -197,6 +197,19 @@ def test_a_message_that_is_read_twice_or_too_early_is_refused_and_changes_nothin
     assert machine.received(Turn(0, AHEAD_MAX + 1, 1)) is None
 
 
+def test_a_peer_that_says_what_it_has_passed_is_not_waited_for() -> None:
+    machine = begun(3)
+    machine.received(Turn(0, 3, 2))
+    assert machine.computed(1.0) is None
+    mix = machine.passed(1, 0, 5)
+    assert mix is not None
+    assert mix.turns == (Turn(0, 3, 2),)
+    machine.begin(0, 5, (1, 2))
+    assert machine.open == (Turn(0, 5, 2),)
+    machine.begin(0, 6, (1, 2))
+    assert Turn(0, 6, 1) in machine.open
+
+
 @pytest.mark.parametrize("slack", [0, 2])
 def test_a_node_skips_to_the_iteration_of_peers_that_no_longer_wait_for_it(slack: int) -> None:
     machine = begun(0, slack=slack)

@@ -15,14 +15,17 @@ import torch.distributed as dist
 from support.gossip_problem import Network, loss_of, train, values
 from support.gossip_ranks import RANKS, STOPPED
 from thinwire_node import Gossip
+from thinwire_proto.errors import RemoteError
 
 HUNG, KILLED = 3, 2
 PATIENCE_S = 0.5
+SAVES_MAX = 8
 
 
 def hanging(rank: int) -> Any:
     """Rank 3 stops for longer than the others' patience, and is woken by rank 0 once it was left out. With a rate of 0
-    and ranks that differ, the mean shows whether both ends mixed the same. Returns the end of this rank."""
+    and ranks that differ, the mean shows whether both ends mixed the same. Returns the end of this rank, and the
+    errors of a save while rank 3 was away, and of one afterwards."""
     model = Network(seed=0, dtype=torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     gossip = Gossip(model, optimizer, topology="complete", patience_s=PATIENCE_S)
@@ -30,6 +33,7 @@ def hanging(rank: int) -> Any:
     dist.all_gather(pids, torch.tensor([os.getpid()]))
     model.out.bias.data.fill_(float(rank))
     steps, left_out = 0, False
+    errors: list[str] = []
 
     def step() -> None:
         nonlocal steps
@@ -50,16 +54,39 @@ def hanging(rank: int) -> Any:
                 if Path(STOPPED).exists() and HUNG in gossip.stats()["left_out"]:
                     Path(f"seen.{rank}").touch()
             left_out = True
+            errors.append(refusal_of(gossip.state_dict))
             if rank == 0:
                 os.kill(int(pids[HUNG]), signal.SIGCONT)
             while HUNG in gossip.stats()["left_out"]:
                 step()
+        if rank == HUNG:
+            errors.append(refusal_of(gossip.state_dict))
         model.out.bias.data.add_(rank)
         for _ in range(20):
             step()
         dist.barrier()  # all has been sent, so that a busy machine cannot outlast the patience of `finish`
+        errors.append(refusal_by_any(gossip.state_dict))
         gossip.finish()
-    return model.out.bias.item(), left_out, [str(one.message) for one in caught]
+    return model.out.bias.item(), left_out, [str(one.message) for one in caught], errors
+
+
+def refusal_by_any(save: Callable[[], Any]) -> str:
+    """The refusal of any rank, if no try of a few is without one. A busy machine may outlast so short a patience."""
+    for _ in range(SAVES_MAX):
+        error = refusal_of(save)
+        refused = torch.tensor([bool(error)])
+        dist.all_reduce(refused, dist.ReduceOp.MAX)
+        if not refused.item():
+            return ""
+    return error or "another rank was refused"
+
+
+def refusal_of(save: Callable[[], Any]) -> str:
+    try:
+        save()
+    except RemoteError as error:
+        return str(error)
+    return ""
 
 
 def killed(rank: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,6 @@ from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout
-from thinwire_node.decentralized.lines import Kind
 from thinwire_node.decentralized.ranks import Ranks
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
@@ -28,7 +28,9 @@ DENSE = "dense"
 GAMMA = {"topk": 0.1}
 """By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
 most of a difference diverges with 1."""
-STATE_VERSION = 1
+STATE_VERSION = 2
+RUN_BITS = 63
+"""Of the random number that names the states of one Gossip."""
 
 
 class Gossip:
@@ -99,7 +101,9 @@ class Gossip:
             "seed": seed,
         }
         self._ranks.check_equal(self._settings | _described(model, self._parameters))
-        self._ranks.broadcast(_held(model))
+        run = torch.tensor(secrets.randbits(RUN_BITS))
+        self._ranks.broadcast([*_held(model), run])
+        self._run = int(run)
         self._exchange = Exchange(
             self._layout,
             _codec(codec, self._layout),
@@ -169,34 +173,33 @@ class Gossip:
     def state_dict(self) -> dict[str, Any]:
         """What is pending between this rank and its peers, to be saved beside the states of model and optimizer.
 
-        All ranks save, after equally many rounds of their loops. Waits for messages that are on their way.
+        All ranks call it equally often; it waits until this rank's peers have called it too. The states of one call fit
+        together whatever the ranks do afterwards. Raises RemoteError if a rank is left out or does not call it within
+        the patience. Then there is no such state; training may go on.
         """
+        exchange = self._exchange.state_dict()
         return {
             "version": STATE_VERSION,
             "settings": dict(self._settings),
             "rank": self._ranks.rank,
+            "save": f"{self._run:016x}.{exchange['number']}",
             "steps": self.steps,
             "factor": self.factor,
             "parameters": _checksum(self._trained()),
-            "exchange": self._exchange.state_dict(),
+            "exchange": exchange,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
-        loaded and before the first step. Raises ConfigError if the state does not fit."""
-        if state.get("version") != STATE_VERSION:
-            raise ConfigError(f"this is not a state of Gossip that this version reads: {state.get('version')!r}")
-        if self.steps or self._exchange.iteration >= 0:
-            raise ConfigError("load the state before the first step; create a new Gossip to go back")
-        for name, here in (self._settings | {"rank": self._ranks.rank}).items():
-            there = state["rank"] if name == "rank" else state["settings"].get(name)
-            if there != here:
-                raise ConfigError(f"{name} was {there!r} when the state was saved, and is {here!r}")
-        if state["parameters"] != _checksum(self._trained()):
-            raise ConfigError(
-                "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
-                "from rank 0's, then load the model's state of this rank, then this one"
-            )
+        loaded and before the first step. Raises ConfigError on all ranks if a state does not fit."""
+        problem = self._misfit(state)
+        try:
+            self._ranks.check_equal({"save": state.get("save"), "state": problem or "fits"})
+        except ConfigError:
+            if problem is None:
+                raise
+        if problem is not None:
+            raise ConfigError(problem)
         self._exchange.load_state_dict(state["exchange"])
         self.steps = state["steps"]
         self.factor = state["factor"]
@@ -211,12 +214,33 @@ class Gossip:
         for hook in self._hooks:
             hook.remove()
 
+    def _misfit(self, state: dict[str, Any]) -> str | None:
+        """Why this rank cannot go on from a state."""
+        if state.get("version") != STATE_VERSION:
+            return f"this is not a state of Gossip that this version reads: {state.get('version')!r}"
+        if self.steps or self._exchange.iteration >= 0:
+            return "load the state before the first step; create a new Gossip to go back"
+        for name, here in (self._settings | {"rank": self._ranks.rank}).items():
+            there = state["rank"] if name == "rank" else state["settings"].get(name)
+            if there != here:
+                return f"{name} was {there!r} when the state was saved, and is {here!r}"
+        if lost := state["exchange"]["without"]:
+            return (
+                f"the state was saved when rank {lost[0]} was gone, so it fits no state of that rank; load an older one"
+            )
+        if state["parameters"] != _checksum(self._trained()):
+            return (
+                "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
+                "from rank 0's, then load the model's state of this rank, then this one"
+            )
+        return None
+
     def _trained(self) -> list[Tensor]:
         return [parameter for _, parameter in self._parameters]
 
     @torch.no_grad()
     def _average(self, buffers: bool) -> list[int]:
-        self._exchange.enter(Kind.AVERAGING)
+        self._exchange.enter_averaging()
         floats = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()] if buffers else []
         return self._ranks.average([*self._trained(), *floats], lambda: self._exchange.gone)
 

@@ -39,14 +39,18 @@ class Kind(IntEnum):
     AVERAGING = 2
     """The rank has entered `averaged`, and sends nothing until the others have too."""
     SAVING = 3
-    """The rank has entered `state_dict`."""
+    """The rank has entered `state_dict`: the mark of `thinwire_proto.gossip.cut`."""
     FINISHED = 4
     """The last head of a rank."""
+    UNSAVED = 5
+    """The rank has left `state_dict` without a state."""
+    PASSED = 6
+    """The rank sends no more messages for turns up to this iteration."""
 
 
 class Head(NamedTuple):
-    """kind, and then: the iteration of the message, or the newest that the rank has begun; how often the rank has
-    averaged, or saved."""
+    """iteration: of the message, or that the rank has passed; otherwise the newest that it has begun. times: how often
+    the rank has averaged, or saved."""
 
     kind: int
     iteration: int
@@ -61,7 +65,7 @@ class Listener(Protocol):
     """Gets what the lines report, from their threads."""
 
     def await_room(self, peer: int) -> None:
-        """Return once the peer's next message may be read."""
+        """Return once the peer's next message, or what it has passed, may be read."""
 
     def on_message(self, peer: int, iteration: int, message: Tensor) -> None: ...
 
@@ -114,8 +118,9 @@ class Line:
     def _read(self) -> None:
         while True:
             head = self._head()
-            if head.kind == Kind.MESSAGE:
+            if head.kind in {Kind.MESSAGE, Kind.PASSED}:
                 self._listener.await_room(self._peer)
+            if head.kind == Kind.MESSAGE:
                 self._listener.on_message(self._peer, head.iteration, self._message(head.iteration))
             else:
                 self._listener.on_head(self._peer, head)

@@ -13,7 +13,8 @@ peer, with the other sign. A message that never comes is one that the peer has n
 peer has not mixed the turn either. So once a later message of the peer is in, a turn without one is void on both ends.
 
 Nobody waits for a peer that is known to be absent. A node that finds that its peers no longer wait for it skips to
-their iteration, and the turns between are void.
+their iteration, and the turns between are void. It says so to all its peers: one with which it has no turn soon would
+otherwise wait for a message that never comes.
 
     computing ──computed──▶ awaiting ──all in, but for what slack allows──▶ mix, step, send ──▶ computing
                                 └──────peer absent, or patience over──────▶ mix, step, send ──▶ computing
@@ -131,6 +132,13 @@ class IterationMachine:
         self._newest[turn.peer] = turn
         self._absent.discard(turn.peer)
         self._open = {left for left in self._open if left.peer != turn.peer or left > turn}
+        return self._mix_if_all_in()
+
+    def passed(self, peer: int, topology: int, iteration: int) -> Mix | None:
+        """The peer will send no more messages for turns up to this one, so those without a message are void."""
+        self._newest[peer] = max(Turn(topology, iteration, peer), self._newest.get(peer, _before(peer)))
+        self._absent.discard(peer)
+        self._open = {left for left in self._open if left.peer != peer or left > self._newest[peer]}
         return self._mix_if_all_in()
 
     def computed(self, now: float) -> Mix | None:
