@@ -151,7 +151,7 @@ class Measured:
             third = (place + 2) % count if count > 2 else None
             others = [ballot for number, ballot in enumerate(ballots) if number not in (place, place + 1, third)]
             references = [*others, *list(self._earlier)[-max(0, 16 - len(others)) :]][:32]
-            components = components_of([*ballots, *references])
+            components = components_of([*ballots, *references], self._replica.layout.components)
             recomputed = [self._recomputed(step, number, gradients[number]) for number in (place, place + 1)]
             layout, transform = self._replica.layout, self._contract.demo.transform
             difference = differing(recomputed[0], recomputed[1], components, layout, transform)

@@ -35,6 +35,12 @@ TIME_SHARE = 0.02
 """Share of the time that audits may compute."""
 
 
+def samples_of(contract: Contract, parameters: int) -> int:
+    """Samples of each lease that an audit computes at most, BATCH of them at a time."""
+    operations = 2 * 6 * parameters * contract.model.context  # of a sample of each lease, there and back
+    return max(1, min(SAMPLES_MAX, int(OPERATIONS_MAX / operations)))
+
+
 class Auditor:
     """Audits two contributions at a time. One thread calls `audit`.
 
@@ -66,7 +72,7 @@ class Auditor:
         """
         began = time.monotonic()
         try:
-            count = min(len(own.positions), len(other.positions), self._samples(replica.layout.parameters))
+            count = min(len(own.positions), len(other.positions), samples_of(self._contract, replica.layout.parameters))
             first = self._gradient(replica.tensors, own.positions[:count])
             second = self._gradient(replica.tensors, other.positions[:count])
         except (BlobMissing, _Stopped):
@@ -74,13 +80,9 @@ class Auditor:
         finally:
             now = time.monotonic()
             self._not_before = now + (now - began) / TIME_SHARE
-        components = components_of([own.ballot, other.ballot, *references])
+        components = components_of([own.ballot, other.ballot, *references], replica.layout.components)
         difference = differing(first, second, components, replica.layout, self._contract.demo.transform)
         return audited(own.ballot, other.ballot, references, components, difference)
-
-    def _samples(self, parameters: int) -> int:
-        operations = 2 * 6 * parameters * self._contract.model.context  # of a sample of each lease, there and back
-        return max(1, min(SAMPLES_MAX, int(OPERATIONS_MAX / operations)))
 
     def _gradient(self, tensors: Mapping[str, Tensor], positions: Sequence[int]) -> dict[str, Tensor]:
         if self._model is None:

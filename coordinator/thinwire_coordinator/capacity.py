@@ -7,9 +7,11 @@ import logging
 from thinwire_common.logs import tell
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.auditing import BATCH, samples_of
 from thinwire_coordinator.ledger.disk_forecast import Need, in_words, measure
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.rpc.memory_bound import MemoryBound, machine_bytes, memory_bound
+from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import task_of
@@ -24,10 +26,17 @@ def frozen_parameters(contract: Contract) -> int:
     return max(0, whole - TileLayout(contract.parameters).parameters)
 
 
-def check_memory(contract: Contract, bounds: Bounds, frozen: int, *, audits: bool) -> MemoryBound:
+def audit_activation_bytes(contract: Contract) -> int:
+    """Memory of the samples that an audit computes at a time, beside parameters and gradients. 0 if the pass cannot be
+    traced (`thinwire_proto.activations`)."""
+    samples = min(BATCH, samples_of(contract, TileLayout(contract.parameters).parameters))
+    return samples * activation_bytes(task_of(contract.model), contract.model)
+
+
+def check_memory(contract: Contract, bounds: Bounds, frozen: int, *, audits: bool, activations: int = 0) -> MemoryBound:
     """Compute and log the bound of all memory, and warn if the machine has less. bounds: of what may arrive. frozen:
-    parameters that are not trained. audits: whether contributions are audited."""
-    memory = memory_bound(contract, bounds, frozen, audits=audits)
+    parameters that are not trained. audits: whether contributions are audited. activations: of an audit."""
+    memory = memory_bound(contract, bounds, frozen, audits=audits, activations=activations)
     text = f"memory: {memory.in_words()}"
     tell(log, logging.INFO, "coordinator.memory_bound", text, memory_bytes=memory.total_bytes)
     if memory.total_bytes > (has := machine_bytes()):

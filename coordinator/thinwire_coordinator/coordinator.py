@@ -17,7 +17,7 @@ from thinwire_coordinator.access.organizer_secret import open_organizer_secret
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.auditing import Auditor
-from thinwire_coordinator.capacity import check_memory, frozen_parameters
+from thinwire_coordinator.capacity import audit_activation_bytes, check_memory, frozen_parameters
 from thinwire_coordinator.evaluation import nodes_evaluate
 from thinwire_coordinator.invite_address import publish_address, tell_proxy
 from thinwire_coordinator.ledger.identity import open_identity
@@ -160,7 +160,9 @@ class Coordinator:
         settings, contract = self._settings, swarm.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
         frozen = await self._start_worker.run(frozen_parameters, contract)
-        memory = check_memory(contract, bounds, frozen, audits=settings.audit_every > 0)
+        audits = settings.audit_every > 0
+        activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
+        memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
         self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds)
         port = await self._server.start(settings.listen)
         if transport.invites_needed:

@@ -14,11 +14,13 @@ from thinwire_proto.needs import (
 
 DEFAULT_MICRO_BATCH = 8
 """The micro-batch of `thinwire-node start` without `--micro-batch`."""
-COORDINATOR_BYTES_A_PARAMETER = 18
-"""Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
-COORDINATOR_TILE_BYTES_A_PARAMETER = 6
+COORDINATOR_BYTES_A_PARAMETER = 16
+"""Measured peak (docs/performance.md), without the sums: replica, copy, the model that measures."""
+SUM_BYTES_A_COMPONENT = 2
+"""The merged votes, padding included."""
+TILE_BYTES_A_COMPONENT = 6
 """More if each node's votes have sizes of their own, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
-COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER = 2
+TWO_SIDED_BYTES_A_COMPONENT = 2
 """More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
 
 
@@ -38,12 +40,13 @@ def micro_batch_for(run: RunSpec, facts: ModelFacts, memory_bytes: float, most: 
 
 def coordinator_bytes(run: RunSpec, facts: ModelFacts) -> float:
     """Peak memory of the coordinator."""
-    each = COORDINATOR_BYTES_A_PARAMETER
+    each = SUM_BYTES_A_COMPONENT
     if run.aggregation.kind != "vote":
-        each += COORDINATOR_TWO_SIDED_BYTES_A_PARAMETER
+        each += TWO_SIDED_BYTES_A_COMPONENT
     elif run.demo.magnitude == "tile" and getattr(run.aggregation, "sizes", "") == "own":
-        each += COORDINATOR_TILE_BYTES_A_PARAMETER
-    return PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen
+        each += TILE_BYTES_A_COMPONENT
+    model = COORDINATOR_BYTES_A_PARAMETER * facts.trained + each * facts.components
+    return PROGRAM_BYTES + model + FROZEN_BYTES_A_PARAMETER * facts.frozen
 
 
 def node_disk_bytes(facts: ModelFacts, data: DataFacts) -> float:

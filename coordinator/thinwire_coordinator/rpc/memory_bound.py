@@ -22,17 +22,24 @@ from thinwire_coordinator.trust.audit import REFERENCES_MAX
 from thinwire_coordinator.trust.comparison import ENTRIES_MAX
 from thinwire_coordinator.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, OWN_KEPT, SKETCH
 from thinwire_coordinator.trust.trust import NODES_MAX
-from thinwire_proto.contract import Contract
+from thinwire_proto.contract import Contract, VoteSpec
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a program holds with a tiny model (VmHWM in a small swarm)."""
-MODEL_BYTES_A_PARAMETER = 18
-"""Measured peak (docs/performance.md): replica, copy, the model that measures, sums."""
-TILE_BYTES_A_PARAMETER = 6
-"""More with magnitudes, whose sums take 8 bytes in place of 2 (docs/local-rules.md)."""
+MODEL_BYTES_A_PARAMETER = 16
+"""Measured peak (docs/performance.md), without the sums: replica, copy, the model that measures."""
+SUM_BYTES_A_COMPONENT = 2
+"""The merged votes. Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than
+parameters."""
+TWO_SIDED_BYTES_A_COMPONENT = 2
+"""More with a quorum or a trimmed sum, which keep the votes for + and for − apart."""
+TILE_BYTES_A_COMPONENT = 6
+"""More with magnitudes that are added up, whose sums take 8 bytes (docs/local-rules.md)."""
+CODES_BYTES_A_TILE = 2 * 256 + 4 * 8
+"""Magnitudes of which the median counts: the weight of each code of a tile, and what the median takes."""
 FROZEN_BYTES_A_PARAMETER = 4
 MERGED_BYTES = 48
 """For each component of an update: the merged votes (10 bytes) and what encoding takes meanwhile (37, measured)."""
@@ -55,10 +62,21 @@ COMPARED_VOTE_BYTES = 64
 """A vote that is being compared: sorted, counted and placed in the table."""
 PAIR_BYTES = 24
 """Each pair of a round's contributions: six numbers of 4 bytes."""
-STANDING_BYTES = 2 << 10
+STANDING_BYTES = 2304
+"""A node that every test suspects, with the words. Measured: 2,043 bytes, and 46 while they are read."""
+JUDGED_BYTES = 2 << 10
+"""Each contribution of a round while trust takes its evidence: evidence, decisions, weight and record. Measured:
+1,315."""
 DIGEST_BYTES = 256
 AUDIT_BYTES_A_PARAMETER = 24
-"""An audit: a copy of the replica, the model, two gradients and a third that is added to one, and their scale."""
+"""An audit: a copy of the replica, the model, two gradients and a third that is added to one, and their scale.
+Measured: 20.2, without the samples' activations."""
+AUDIT_BYTES_A_COMPONENT = 1
+"""Whether a component is among those that an audit looks at."""
+AUDITED_COMPONENT_BYTES = 12
+"""One that is: its number, and the gradients' difference."""
+AUDITED_VOTE_BYTES = 48
+"""A vote of the one ballot that is being followed: its place, the difference there, the square, and the sum's terms."""
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 ALLOCATOR = 1.25
 """Memory that the allocator keeps beside what is used, as a factor."""
@@ -101,8 +119,11 @@ def machine_bytes() -> int:
     return min(most, int(given)) if given.isdecimal() else most
 
 
-def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0, *, audits: bool = True) -> MemoryBound:
-    """The bound of a run. frozen: parameters that are not trained. audits: whether contributions are audited."""
+def memory_bound(
+    contract: Contract, bounds: Bounds, frozen: int = 0, *, audits: bool = True, activations: int = 0
+) -> MemoryBound:
+    """The bound of a run. frozen: parameters that are not trained. audits: whether contributions are audited.
+    activations: bytes that the samples of an audit take at a time, beside parameters and gradients."""
     demo, layout, nodes = contract.demo, TileLayout(contract.parameters), contract.round.nodes_max
     payload, update = contribution_bytes_max(layout, demo.k, demo.magnitude), update_bytes_max(layout, demo.magnitude)
     selected = layout.selected_max(demo.k)
@@ -110,11 +131,10 @@ def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0, *, audits:
     if demo.update_topk:
         merged = min(merged, layout.selected_max(demo.update_topk))
     update = min(update, update * merged // layout.components + PART_BYTES_MAX)
-    each = MODEL_BYTES_A_PARAMETER + (TILE_BYTES_A_PARAMETER if demo.magnitude == "tile" else 0)
     part = min(payload, PART_BYTES_MAX) + HEADER_BYTES_MAX
     return MemoryBound(
         program=PROGRAM_BYTES,
-        model=each * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen,
+        model=MODEL_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen + sums_bytes(contract),
         merging=MERGED_BYTES * merged,
         decoding=UNMERGED_MAX * DECODED_BYTES * selected,
         contributions=arriving_bytes_max(nodes, payload) + payload,  # the newest is copied as it is complete
@@ -122,7 +142,7 @@ def memory_bound(contract: Contract, bounds: Bounds, frozen: int = 0, *, audits:
         updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
         files=COPIES * FILE_PARTS_MAX * FILE_PART_BYTES,
         trust=_trust_bytes(nodes, selected),
-        audits=AUDIT_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen if audits else 0,
+        audits=audit_bytes(layout, selected) + FROZEN_BYTES_A_PARAMETER * frozen + activations if audits else 0,
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
         tables=TABLES_BYTES,
     )
@@ -134,9 +154,33 @@ def _trust_bytes(nodes: int, selected: int) -> int:
     selected: votes of a contribution, at most.
     """
     noted = min(nodes * selected, NOTED_VOTES_MAX)
-    table = 2 * 4 * min(ENTRIES_MAX + nodes, nodes * noted)  # the votes, and their absolute values
-    comparing = COMPARED_VOTE_BYTES * noted + table + PAIR_BYTES * nodes**2
+    comparing = comparing_bytes(nodes, noted, min(ENTRIES_MAX + nodes, nodes * noted))
     references = REFERENCES_MAX * min(selected, NOTED_VOTES_MAX)
     kept = NOTED_VOTE_BYTES * ((1 + ROUNDS_WAITING_MAX) * noted + references)
     sketches = NODES_KEPT * OWN_KEPT * SKETCH * 8 + DIGESTS_KEPT * DIGEST_BYTES
-    return comparing + kept + sketches + NODES_MAX * STANDING_BYTES
+    return comparing + kept + sketches + NODES_MAX * STANDING_BYTES + nodes * JUDGED_BYTES
+
+
+def comparing_bytes(nodes: int, noted: int, entries: int) -> int:
+    """A comparison of so many contributions, with so many votes together. entries: numbers in the table, of which there
+    is another with their absolute values."""
+    return COMPARED_VOTE_BYTES * noted + 2 * 4 * entries + PAIR_BYTES * nodes**2
+
+
+def sums_bytes(contract: Contract) -> int:
+    """The sums of a round's votes; see `thinwire_proto.exact.magnitudes.merger_of`."""
+    layout, rule = TileLayout(contract.parameters), contract.aggregation
+    each = SUM_BYTES_A_COMPONENT + (TWO_SIDED_BYTES_A_COMPONENT if rule.kind != "vote" else 0)
+    if contract.demo.magnitude != "tile":
+        return each * layout.components
+    if isinstance(rule, VoteSpec) and rule.sizes == "own":
+        return (each + TILE_BYTES_A_COMPONENT) * layout.components
+    return each * layout.components + CODES_BYTES_A_TILE * layout.tiles
+
+
+def audit_bytes(layout: TileLayout, selected: int) -> int:
+    """An audit, without frozen parameters and activations. selected: votes of a contribution, at most."""
+    ballot = min(selected, NOTED_VOTES_MAX)
+    looked_at = AUDITED_COMPONENT_BYTES * min(layout.components, (REFERENCES_MAX + 2) * ballot)
+    found = AUDIT_BYTES_A_COMPONENT * layout.components + looked_at + AUDITED_VOTE_BYTES * ballot
+    return AUDIT_BYTES_A_PARAMETER * layout.parameters + found

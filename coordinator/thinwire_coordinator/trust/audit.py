@@ -45,9 +45,13 @@ class Subject:
     positions: tuple[int, ...]
 
 
-def components_of(ballots: Sequence[Ballot]) -> Components:
-    """The components, ascending, that an audit has to know the gradients' difference at."""
-    return np.unique(np.concatenate([ballot.components for ballot in ballots]))
+def components_of(ballots: Sequence[Ballot], components: int) -> Components:
+    """The components, ascending, that an audit has to know the gradients' difference at. components: of the layout;
+    memory is a byte for each, however many votes there are."""
+    wanted = np.zeros(components, np.bool_)
+    for ballot in ballots:
+        wanted[ballot.components] = True
+    return np.flatnonzero(wanted)
 
 
 def audited(
