@@ -20,8 +20,8 @@ class Arm:
     """One arm.
 
     kind: the method. rate: the middle of the swept learning rates. demo: for the kinds that compress. local_steps: H,
-    inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment. codec, gamma and
-    is_noise_corrected: without a centre.
+    inner steps of a node in a round. beta: of Signum's momentum, or of AdamW's second moment. codec, gamma,
+    is_noise_corrected and window: without a centre. window: iterations of AccumAdamW; 1: AdamW.
     """
 
     name: str
@@ -35,6 +35,13 @@ class Arm:
     codec: str = ""
     gamma: float = 1.0
     is_noise_corrected: bool = False
+    window: int = 1
+
+    def can_have(self, nodes: int, samples: int) -> bool:
+        """Whether the arm makes sense with so many nodes, and samples of all of them together."""
+        if self.kind != "gossip":
+            return True
+        return nodes > 1 and samples // nodes >= (2 if self.is_noise_corrected else 1)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -50,9 +57,19 @@ def rate_at(middle: float, offset: int) -> float:
 
 ADAMW, REFERENCE, DEFAULT = "adamw", "reference", "thinwire"
 MAIN_ARMS = (ADAMW, REFERENCE, DEFAULT)
+GOSSIP_ARMS = (
+    "gossip-dense",
+    "gossip-dense-noise",
+    "gossip-sign",
+    "gossip-sign-noise",
+    "gossip-topk",
+    "gossip-topk-noise",
+    "gossip-accum",
+)
+REPEATED_ARMS = (*MAIN_ARMS, *GOSSIP_ARMS)
 """These arms run on every seed."""
-COMPRESSING_ARMS = (REFERENCE, DEFAULT)
-"""The main arms whose result depends on the number of nodes; with an all-reduce the gradient does not."""
+NODES_MATTER = (REFERENCE, DEFAULT, *GOSSIP_ARMS)
+"""Repeated arms whose result depends on the number of nodes; with an all-reduce the gradient does not."""
 RATES_MAX = 5
 """Upper bound on the learning rates of an arm."""
 
@@ -111,5 +128,14 @@ _TABLE = (
     *_gossip("gossip-sign", "sign"),
     *_gossip("gossip-dct-sign", "dct-sign"),
     *_gossip("gossip-topk", "topk:64", 0.1),
+    Arm(
+        "gossip-accum",
+        "gossip on the one-peer exponential graph, dense, AccumAdamW with windows of 4",
+        "gossip",
+        3e-3,
+        beta=0.99,
+        codec="dense",
+        window=4,
+    ),
 )
 ARMS = {arm.name: arm for arm in _TABLE}

@@ -13,6 +13,7 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
+from thinwire_node.decentralized import AccumAdamW
 from thinwire_node.decentralized.noise_corrected import NoiseCorrectedAdamW
 from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
@@ -79,6 +80,8 @@ class GossipMethod:
         betas = (0.9, self._arm.beta)
         if self._arm.is_noise_corrected:
             return NoiseCorrectedAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, nodes=self._swarm.nodes)
+        if self._arm.window > 1:
+            return AccumAdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0, accum_iter=self._arm.window)
         return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=0.0)
 
     def _step(self, node: int, x: Tensor, step: int, first: int) -> float:

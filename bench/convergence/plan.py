@@ -1,8 +1,8 @@
 """Plans the runs of a study, given the existing results. Pure: results in, runs out.
 
 First each arm's learning rate is swept, on one seed and fewer tokens. If the best rate lies at an edge, the sweep
-extends beyond it. Then every arm runs at full length at its best rate. The three main arms run on several seeds and
-with several numbers of nodes. All runs have equal tokens in total.
+extends beyond it. Then every arm runs at full length at its best rate. Some arms run on several seeds and with several
+numbers of nodes. All runs have equal tokens in total.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.convergence.arms import ARMS, COMPRESSING_ARMS, MAIN_ARMS, RATES_MAX, rate_at
+from bench.convergence.arms import ARMS, NODES_MATTER, RATES_MAX, REPEATED_ARMS, rate_at
 from bench.convergence.run import Result, Run, Size
 
 
@@ -19,7 +19,7 @@ class Study:
     """The design of a study.
 
     sweep_tokens, tokens: of a run in the sweep, and of a full-length run. nodes: the number of nodes for all arms.
-    other_nodes: further numbers of nodes for the compressing main arms.
+    other_nodes: further numbers of nodes for arms whose result depends on it.
     """
 
     arms: tuple[str, ...]
@@ -35,6 +35,10 @@ class Study:
 
     def final_run(self, arm: str, rate: float, seed: int, nodes: int) -> Run:
         return Run(arm, rate, seed, nodes, self.tokens, self.size)
+
+    def with_nodes(self, nodes: int) -> list[str]:
+        """The arms that also run with this other number of nodes."""
+        return [arm for arm in NODES_MATTER if ARMS[arm].can_have(nodes, self.size.samples)]
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,11 @@ def next_runs(study: Study, results: Sequence[Result]) -> list[Run]:
     runs = [study.sweep_run(arm, rate) for arm, sweep in sweeps.items() for rate in sweep.missing]
     best = {arm: sweep.best for arm, sweep in sweeps.items() if sweep.best is not None}
     for seed in study.seeds:
-        runs += [study.final_run(arm, best[arm], seed, study.nodes) for arm in MAIN_ARMS if arm in best]
+        runs += [study.final_run(arm, best[arm], seed, study.nodes) for arm in REPEATED_ARMS if arm in best]
     for nodes in study.other_nodes:
-        runs += [study.final_run(arm, best[arm], study.seeds[0], nodes) for arm in COMPRESSING_ARMS if arm in best]
+        runs += [
+            study.final_run(arm, best[arm], study.seeds[0], nodes) for arm in study.with_nodes(nodes) if arm in best
+        ]
     runs += [study.final_run(arm, rate, study.seeds[0], study.nodes) for arm, rate in best.items()]
     return [run for run in dict.fromkeys(runs) if run not in done]
 
@@ -89,8 +95,8 @@ def runs_at_least(study: Study, results: Sequence[Result]) -> list[Run]:
     for arm in study.arms:
         if sweep_of(study, arm, results).best is None:
             rate = ARMS[arm].rate
-            seeds = study.seeds if arm in MAIN_ARMS else study.seeds[:1]
+            seeds = study.seeds if arm in REPEATED_ARMS else study.seeds[:1]
             known += [study.final_run(arm, rate, seed, study.nodes) for seed in seeds]
-            other_nodes = study.other_nodes if arm in COMPRESSING_ARMS else ()
+            other_nodes = [nodes for nodes in study.other_nodes if arm in study.with_nodes(nodes)]
             known += [study.final_run(arm, rate, study.seeds[0], nodes) for nodes in other_nodes]
     return list(dict.fromkeys(known))

@@ -153,7 +153,8 @@ def settings_of(arm: Arm) -> dict[str, object]:
     if arm.kind in ALL_REDUCE_KINDS:
         return settings | {"beta": arm.beta, "local_steps": arm.local_steps}
     if arm.kind == "gossip":
-        return settings | {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
+        settings |= {"beta": arm.beta, "codec": arm.codec, "gamma": arm.gamma, "noise": arm.is_noise_corrected}
+        return settings | ({"window": arm.window} if arm.window > 1 else {})
     settings["demo"] = arm.demo.model_dump(exclude=set() if arm.demo.update_topk else {"update_topk"})
     if arm.kind != "local":
         return settings

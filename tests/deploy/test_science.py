@@ -14,7 +14,17 @@ from tokenizers import Tokenizer
 
 from bench.convergence import text as text_module
 from bench.convergence.__main__ import LARGE
-from bench.convergence.arms import ADAMW, ARMS, COMPRESSING_ARMS, DEFAULT, MAIN_ARMS, RATES_MAX, REFERENCE, rate_at
+from bench.convergence.arms import (
+    ADAMW,
+    ARMS,
+    DEFAULT,
+    GOSSIP_ARMS,
+    MAIN_ARMS,
+    NODES_MATTER,
+    RATES_MAX,
+    REFERENCE,
+    rate_at,
+)
 from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
 from bench.convergence.run import Result, Run, Size, read, settings_of, train, write
@@ -77,7 +87,17 @@ def test_main_arms_run_on_every_seed_and_number_of_nodes_at_equal_tokens() -> No
         (DEFAULT, 16, 1),
     ]
     assert {result.run.tokens for summary in summaries for result in summary.results} == {4000}
-    assert ADAMW not in COMPRESSING_ARMS
+    assert ADAMW not in NODES_MATTER
+
+
+def test_arms_without_a_centre_run_on_every_seed_and_only_with_numbers_of_nodes_that_make_sense() -> None:
+    """Of 16 samples, 16 nodes have one each, which has no halves; and one node has nobody to mix with."""
+    study = replace(STUDY, arms=GOSSIP_ARMS, other_nodes=(16, 1))
+    summaries = summaries_of(study, completed(study, dict.fromkeys(GOSSIP_ARMS, 0)))
+    at_four = [(summary.arm, len(summary.results)) for summary in summaries if summary.nodes == 4]
+    assert at_four == [(arm, 2) for arm in GOSSIP_ARMS]
+    others = {(summary.arm, summary.nodes) for summary in summaries if summary.nodes != 4}
+    assert others == {(arm, 16) for arm in GOSSIP_ARMS if not arm.endswith("noise")}
 
 
 def test_the_report_contains_the_table_and_the_plots(tmp_path: Path) -> None:
@@ -197,11 +217,11 @@ def test_without_a_centre_a_node_that_drifts_away_shows_in_its_own_loss() -> Non
     assert "| 3.0800 |" not in pages[0]
 
 
-@pytest.mark.parametrize("arm", ["gossip-sign", "gossip-sign-noise"])
-def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str) -> None:
+@pytest.mark.parametrize(("arm", "bits"), [("gossip-sign", 1), ("gossip-sign-noise", 1), ("gossip-accum", 32)])
+def test_arms_without_a_centre_count_the_bytes_of_their_messages(arm: str, bits: int) -> None:
     size = Size("byte-1m", 8, 8)
     result = train(Run(arm, 1e-3, 1, 4, 2 * 8 * 256, size), torch.device("cpu"))
     assert result.single_node_loss is not None
     assert math.isfinite(result.single_node_loss)
     assert result.up == result.down
-    assert 1.0 < 8 * result.up / (2 * result.parameters) < 1.05  # one bit a parameter and round
+    assert bits < 8 * result.up / (2 * result.parameters) < 1.05 * bits  # in each of two rounds
