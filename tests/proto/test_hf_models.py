@@ -47,7 +47,7 @@ def small(model_type: str) -> HuggingFaceSpec:
 
 
 def contract_of(spec: HuggingFaceSpec) -> Contract:
-    schedule = {"learning_rate": 0.01, "warmup_steps": 1, "steps": 100}
+    schedule = {"learning_rate": 0.003, "warmup_steps": 1, "steps": 100}
     sections = {"model": spec, "data": SlopesSpec(), "schedule": schedule}
     return Contract.model_validate(sections | {"parameters": task_of(spec).manifest()})
 
@@ -83,6 +83,17 @@ def test_a_model_trains_exports_and_opens_in_transformers(model_type: str, tmp_p
     again = task.load(folder)
     assert list(again) == [parameter.name for parameter in task.manifest()]
     assert all(torch.equal(again[name], tensor) for name, tensor in parameters.items())
+
+
+def test_dropout_does_not_depend_on_what_was_drawn_before() -> None:
+    spec = small("gpt2")
+    losses = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        nodes = TwoNodes(contract_of(spec), Counting(32), task_of(spec).initial_state(1))
+        nodes.train(2)
+        losses.append(nodes.losses)
+    assert losses[0] == losses[1]
 
 
 def test_the_stages_are_the_layers() -> None:

@@ -70,7 +70,9 @@ class TwoNodes:
         k, magnitude = contract.demo.k, contract.demo.magnitude
         for number, trainer in enumerate(self.trainers):
             begin = (2 * step + number) * SAMPLES
-            trainer.micro_batch(range(begin, begin + SAMPLES))
+            with torch.random.fork_rng(devices=[]):  # dropout must not depend on the tests that ran before
+                torch.manual_seed(begin)
+                trainer.micro_batch(range(begin, begin + SAMPLES))
             sent, _, loss = trainer.extract(k)
             merger.add(decode_votes(encode_votes(sent.votes(), layout), layout, k, magnitude), 1)
             losses.append(loss)
