@@ -5,9 +5,7 @@ To try it, the coordinator connects to itself through the address, and checks th
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import socket
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any
 from thinwire_common.logs import tell
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.hosts import split_address
+from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.reach.preflight import find_way
 from thinwire_coordinator.access.addresses import address_for_invites
 from thinwire_coordinator.access.invite_strings import keep_invite_file
@@ -57,7 +56,7 @@ async def check_address(address: str, fingerprint: bytes, *, public_tls: bool) -
     """Look up and try HOST:PORT, which is in invites. fingerprint: of the coordinator's key."""
     host, port = split_address(address)
     try:
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = await look_up(host, port)
     except OSError:
         infos = []
     reach = classify([str(info[4][0]) for info in infos])

@@ -13,6 +13,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.name_lookup import look_up
 from thinwire_proto import limits
 
 ADDRESSES_MAX = 8
@@ -24,7 +25,7 @@ async def connect_first(host: str, port: int) -> socket.socket:
     """A connected TCP socket, to the first address of the host that answers. Raises Unreachable."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await look_up(host, port)
     except OSError as error:
         reason = error.strerror or error
         raise Unreachable(f"the name {host} cannot be found: {reason}; check it, and this machine's network") from None
