@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from filelock import FileLock
 
 from thinwire_common.logs import tell
@@ -35,10 +36,12 @@ from thinwire_coordinator.swarm.events import Event
 from thinwire_coordinator.swarm.observer import TrustSettings
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Workers
+from thinwire_coordinator.torch_threads import default_threads
 from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
 from thinwire_proto.errors import MEND_DISK, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.exact.tiles import layout_of
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -127,6 +130,8 @@ class Coordinator:
         self._transport = transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         self._monitoring.start(transport, secret)
         self._state = state = await open_run(settings, self._start_worker, self.readiness)
+        parameters = layout_of(state.contract.parameters).parameters
+        await self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
         run = await replay_run(state, settings, self._start_worker, self.readiness)
         self._swarm = swarm = self._assemble(state, run, access)
         self._upkeep = self._make_upkeep(swarm, run)

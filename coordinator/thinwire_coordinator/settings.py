@@ -41,6 +41,8 @@ class CoordinatorSettings:
     """Whether the page may use another port if this one is taken."""
     ready_file: Path | None = None
     """File to write when nodes can join; None: in the state directory."""
+    threads: int | None = None
+    """CPU threads of torch; None: see `torch_threads`."""
     sinks: SinkSettings = field(default_factory=SinkSettings)
     """Other targets of the curves and the metrics."""
 

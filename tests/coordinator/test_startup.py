@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from support.sealed_run import make_run
 from thinwire_common.ready_file import READY_FILE
@@ -50,6 +51,27 @@ async def serves(folder: Path) -> None:
 
     await Coordinator(settings(folder), on_listening=joined).run(stop)
     assert stop.is_set()
+
+
+@pytest.mark.parametrize(("wanted", "threads"), [(None, 1), (2, 2)])
+async def test_a_small_model_is_computed_on_one_thread_unless_more_are_requested(
+    tmp_path: Path, wanted: int | None, threads: int
+) -> None:
+    """Of a run that this process creates, and so computes with before it knows its size; and of one that it opens."""
+    before, found = torch.get_num_threads(), list[int]()
+    for _ in range(2):
+        torch.set_num_threads(3)
+        stop = asyncio.Event()
+        coordinator = Coordinator(replace(settings(tmp_path), threads=wanted), on_listening=lambda port: None)
+        running = asyncio.ensure_future(coordinator.run(stop))
+        while coordinator.readiness.swarm is None and not running.done():
+            await asyncio.sleep(0)
+        for job in Job:
+            found.append(await coordinator._workers.submit(job, torch.get_num_threads))
+        stop.set()
+        await running
+    torch.set_num_threads(before)
+    assert set(found) == {threads}
 
 
 async def test_a_coordinator_stopped_while_it_creates_a_run_leaves_no_state(tmp_path: Path) -> None:

@@ -114,6 +114,9 @@ class ServeOptions(RunStateOptions):
         metavar="FILE",
         shown="tls/ca.pem in the state directory",
     )
+    threads: int | None = option(
+        "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, otherwise all cores"
+    )
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)
     evaluate: Literal["coordinator", "nodes", "auto"] = option(

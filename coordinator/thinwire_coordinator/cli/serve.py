@@ -22,6 +22,7 @@ def serve(options: ServeOptions) -> None:
         listen=options.listen,
         run=read_run(options.run) if options.run else None,
         wait_for=options.wait_for,
+        threads=options.threads,
         evaluate_every=options.evaluate_every,
         evaluate=options.evaluate,
         evaluate_samples=options.evaluate_samples,

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
+import torch
+
 from thinwire_common.workers import Worker
 
 Result = TypeVar("Result")
@@ -100,6 +102,11 @@ class Workers:
     def submit(self, job: Job, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
         """Queue a job with its worker. The future may be awaited now, later, or never."""
         return self._workers[WORKER_OF[job]].submit(work, *arguments)
+
+    async def set_threads(self, count: int) -> None:
+        """Have torch use so many threads on each worker. A thread that has computed before keeps its own number, so
+        setting it on another one is not enough."""
+        await asyncio.gather(*(worker.submit(torch.set_num_threads, count) for worker in self._workers.values()))
 
     def depths(self) -> dict[str, int]:
         """The number of jobs that wait or run, by worker."""
