@@ -55,7 +55,10 @@ def hanging(rank: int) -> Any:
                     Path(f"seen.{rank}").touch()
             left_out = True
             errors.append(refusal_of(gossip.state_dict))
+            Path(f"refused.{rank}").touch()
             if rank == 0:
+                while not all(Path(f"refused.{other}").exists() for other in range(RANKS) if other != HUNG):
+                    step()
                 os.kill(int(pids[HUNG]), signal.SIGCONT)
             while HUNG in gossip.stats()["left_out"]:
                 step()
