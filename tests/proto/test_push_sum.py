@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,16 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import Codec, make_codec
-from thinwire_proto.gossip.push_sum import MISSED_MAX, WEIGHT_ONE, Incoming, Outgoing, Push, PushSumNode
+from thinwire_proto.gossip.push_sum import (
+    MASS_MAX,
+    MISSED_MAX,
+    WEIGHT_MAX,
+    WEIGHT_ONE,
+    Incoming,
+    Outgoing,
+    Push,
+    PushSumNode,
+)
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 LAYOUT = TileLayout([Parameter(name="v", shape=(30,))])
@@ -100,8 +110,30 @@ def test_what_no_source_sends_is_refused() -> None:
     assert torch.equal(node.mass, before)
     assert incoming.receive(push, codec, node) == 1
     assert incoming.receive(push, codec, node) == 0
+    taken = incoming.receive(outgoing.push(codec), codec, node)
+    assert taken == 1
     with pytest.raises(PayloadError, match="smaller"):
-        incoming.receive(Push(2, 0, push.body), codec, node)
+        incoming.receive(Push(3, 0, push.body), codec, node)
+
+
+@pytest.mark.parametrize("weight", [WEIGHT_MAX, 65 * WEIGHT_MAX, 1 << 400])
+def test_a_weight_that_no_node_can_have_is_refused(weight: int) -> None:
+    codec, node, outgoing = make_codec("dense", LAYOUT), PushSumNode(start(1)), Outgoing(30)
+    push = outgoing.push(codec)
+    mass = node.mass.clone()
+    with pytest.raises(PayloadError, match="weight"):
+        Incoming().receive(replace(push, weight=weight), codec, node)
+    assert node.weight == WEIGHT_ONE
+    assert torch.equal(node.mass, mass)
+
+
+def test_a_share_that_no_node_can_give_is_refused() -> None:
+    """Each message may add to the growth of the last one, so three could pass the bound that one does not."""
+    codec, node, incoming = make_codec("dense", LAYOUT), PushSumNode(start(1)), Incoming()
+    body = codec.encode(torch.full((30,), MASS_MAX))
+    assert [incoming.receive(Push(number, 0, body), codec, node) for number in (1, 2)] == [1, 1]
+    with pytest.raises(PayloadError, match="its share is beyond"):
+        incoming.receive(Push(3, 0, body), codec, node)
 
 
 def test_a_node_that_diverges_says_so() -> None:

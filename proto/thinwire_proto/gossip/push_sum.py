@@ -23,11 +23,16 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.gossip.codec import Codec
+from thinwire_proto.gossip.final_mean import NODES_MAX
 
 UNIT = 2.0**-32
 MASS_MAX = 2.0**24
 """Bound on a node's |s|, so that a share and a step are far from the wrap-around at 2³¹."""
+SHARE_MAX = 2 * MASS_MAX
+"""Bound on what a message adds. Twice that of a mass, because a codec may miss a share by as much."""
 WEIGHT_ONE = 1 << 40
+WEIGHT_MAX = NODES_MAX * WEIGHT_ONE
+"""Bound on a node's weight: all weights together are that of the number of nodes."""
 MISSED_MAX = 64
 """Messages that a receiver waits for, when one has come early."""
 
@@ -71,20 +76,27 @@ class Incoming:
 
     def receive(self, push: Push, codec: Codec, to: PushSumNode) -> int:
         """Give the node what is new. Returns the number of messages that counted. Raises PayloadError."""
-        if push.sequence > self._sequence + MISSED_MAX or push.sequence < 1 or push.weight < 0:
+        if not 1 <= push.sequence <= self._sequence + MISSED_MAX:
             raise PayloadError(f"message {push.sequence} of an arc came after message {self._sequence}")
+        if not 0 <= push.weight <= self._weight + MISSED_MAX * WEIGHT_MAX:
+            raise PayloadError(f"message {push.sequence} of an arc: its weight is out of bounds")
         if push.sequence > self._sequence:
             self._early.setdefault(push.sequence, push)
         counted = 0
         while (following := self._early.get(self._sequence + 1)) is not None:
             if following.weight < self._weight:
                 raise PayloadError("the running sum of an arc's weight has become smaller")
+            if to.weight + following.weight - self._weight > WEIGHT_MAX:
+                raise PayloadError(f"a node's weight would be more than that of {NODES_MAX} nodes")
             try:
                 more = _in_units(codec.decode(following.body))
             except LocalError as error:
                 raise PayloadError(f"message {following.sequence} of an arc: {error}") from None
+            growth = more if self._growth is None else self._growth + more
+            if growth.numel() and int(growth.abs().max()) > SHARE_MAX / UNIT:
+                raise PayloadError(f"message {following.sequence} of an arc: its share is beyond ±{SHARE_MAX:g}")
             del self._early[following.sequence]
-            self._growth = more if self._growth is None else self._growth + more
+            self._growth = growth
             to.take(self._growth, following.weight - self._weight)
             self._sequence, self._weight = following.sequence, following.weight
             counted += 1
