@@ -15,7 +15,7 @@ import torch
 from bench.speed.timing import threads
 from support.copying import LAYOUT, CopyingWorld
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
-from thinwire_proto.gossip.copies import FINGERPRINT_PARTS, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Edge
+from thinwire_proto.gossip.copies import FINGERPRINT_PARTS, HELD_MAX, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Edge
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
@@ -241,6 +241,30 @@ def test_what_no_peer_can_have_sent_is_refused_and_changes_nothing() -> None:
     third.receive(message)
     with pytest.raises(PayloadError, match="came after that"):
         third.receive(replace(message, sequence=2))
+
+
+def test_a_bad_body_of_a_passed_turn_is_refused_when_sending_and_changes_nothing() -> None:
+    one, other = edges()
+    other.receive(replace(one.send((0, 0), parameters(1), "sign"), body=b"\x01 no body"))
+    before = other.own.flat.clone()
+    for _ in range(2):
+        with pytest.raises(PayloadError, match="bytes"):
+            other.send((0, 1), parameters(2), "sign")
+    assert other.own.sequence == 0
+    assert torch.equal(other.own.flat, before)
+    assert not other.unacknowledged()
+
+
+def test_messages_that_wait_are_bounded_whatever_their_order() -> None:
+    """First those that come in order, then the end of the window backwards: one more would release all of them."""
+    one, other = edges()
+    message = one.send((0, 0), parameters(1), "sign")
+    numbers = [*range(1, 10), *range(25, 10, -1)]
+    assert len(numbers) == HELD_MAX
+    for number in numbers:
+        other.receive(replace(message, sequence=number, iteration=number))
+    with pytest.raises(PayloadError, match=f"{HELD_MAX} messages of an edge wait"):
+        other.receive(replace(message, sequence=10, iteration=10))
 
 
 def test_mixing_moves_both_ends_by_opposite_amounts() -> None:

@@ -43,7 +43,8 @@ UNACKNOWLEDGED_MAX = 2 * AHEAD_MAX
 FINGERPRINT_PARTS = 16
 """A message has the fingerprint of one part in turn, so a difference is found within so many messages."""
 HELD_MAX = UNACKNOWLEDGED_MAX + AHEAD_MAX
-"""Messages of a peer that wait for their turn. `IterationMachine.accepts` leaves more than AHEAD_MAX in the line."""
+"""Messages of a peer that wait for their turn or their order. `IterationMachine.accepts` leaves more than AHEAD_MAX in
+the line."""
 CODECS_MAX = 16
 """Codecs that are kept ready. A peer may name another one in each message."""
 
@@ -135,10 +136,12 @@ class Edge:
         """Make the message for a turn, and advance `own` by it. Journal both before the message leaves.
 
         x: this node's parameters, float32 [layout.parameters]. Raises LocalError if the edge may not send, or if the
-        turn is not newer than the last.
+        turn is not newer than the last; PayloadError for the body of an older turn that the peer sent and this node did
+        not. Both change nothing.
         """
         if not self.may_send or when <= self._last_sent:
             raise LocalError(f"turn {when}: {len(self._sent)} messages wait, the last for turn {self._last_sent}")
+        self._take_passed(before=when)
         name = SNAPSHOT if self._must_send_snapshot else codec
         body = self._codec(name).encode(x if name == SNAPSHOT else x - self.own.flat)
         if self._open and self._behind is None:
@@ -170,7 +173,7 @@ class Edge:
                 return []
             raise PayloadError(f"message {message.sequence} of an edge came after message {self._received}")
         self._check_acknowledged(message.acknowledged)
-        if len(self._held) >= HELD_MAX:
+        if len(self._held) + len(self._early) >= HELD_MAX:
             raise PayloadError(f"{HELD_MAX} messages of an edge wait to be mixed already")
         self._early.setdefault(message.sequence, message)
         arrived = []
@@ -194,7 +197,8 @@ class Edge:
         return self._received
 
     def acknowledge(self, sequence: int) -> None:
-        """The peer has all messages up to this one. Raises PayloadError if it cannot have them."""
+        """The peer has all messages up to this one. Raises PayloadError if it cannot have them, or for a bad body that
+        still waits."""
         self._check_acknowledged(sequence)
         self._acknowledged = max(self._acknowledged, sequence)
         self._catch_up()
@@ -221,11 +225,17 @@ class Edge:
         if not 0 <= sequence <= self.own.sequence:
             raise PayloadError(f"message {sequence} is acknowledged; {self.own.sequence} were sent")
 
-    def _catch_up(self) -> None:
-        """Take all messages at the head that will never be mixed, and drop what nobody needs."""
-        while self._held and self._held[0].when not in self._open and self._held[0].when <= self._last_sent:
+    def _take_passed(self, before: When) -> None:
+        """Take all messages at the head that will never be mixed, because this node sent for none of their turns."""
+        while self._held and self._held[0].when not in self._open:
+            if not (self._held[0].when <= self._last_sent or self._held[0].when < before):
+                return
             self._take(self._held[0])
             self._held.popleft()
+
+    def _catch_up(self) -> None:
+        """Take what will never be mixed, and drop what nobody needs."""
+        self._take_passed(before=self._last_sent)
         if not self._open or min(self._open) == self._last_sent:
             self._behind = None
         needed = self._acknowledged if self._behind is None else min(self._acknowledged, self._behind.sequence)
