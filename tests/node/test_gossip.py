@@ -124,17 +124,23 @@ def test_differences_between_ranks_are_named_on_all_of_them(ranks: Found) -> Non
         assert "create a new Gossip after `add_param_group`" in found["at_odds"]["group"]
 
 
+@pytest.mark.parametrize("codec", ["dense", *CODECS])
+def test_all_ranks_together_receive_the_bytes_that_they_send(ranks: Found, codec: str) -> None:
+    traffic = [found["compressed"][codec][2] for found in ranks]
+    assert sum(one["bytes_received"] for one in traffic) == sum(one["bytes_sent"] for one in traffic)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_edges_hold_equal_copies_and_bring_the_ranks_together(ranks: Found, codec: str) -> None:
     """Both ends of an edge have the same two copies, to the bit. So the mean stays, but for rounding."""
     biases = []
     for rank, found in enumerate(ranks):
-        bias, copies, sent, resumed = found["compressed"][codec]
+        bias, copies, traffic, resumed = found["compressed"][codec]
         biases.append(bias)
         for peer, copy in copies["own"].items():
             assert torch.equal(copy, ranks[peer]["compressed"][codec][1]["theirs"][rank])
         assert copies["own"]
-        assert sent < found["compressed"]["dense"][2]
+        assert 0 < traffic["bytes_sent"] < found["compressed"]["dense"][2]["bytes_sent"]
         assert resumed
     assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-5)
     assert max(biases) - min(biases) < 1.5  # 3 in the beginning

@@ -269,8 +269,8 @@ def mean_stays(rank: int) -> Any:
 
 
 def compressed(rank: int) -> Any:
-    """For each codec: the bias of a rank after 60 iterations with a rate of 0, its copies, the bytes that it sent, and
-    whether a resumed run of training equals one without a break to the bit."""
+    """For each codec: the bias of a rank after 60 iterations with a rate of 0, its copies, the bytes of its messages,
+    and whether a resumed run of training equals one without a break to the bit."""
     found = {}
     for codec in ("dense", *CODECS):
         model = Network(seed=0)
@@ -285,7 +285,8 @@ def compressed(rank: int) -> Any:
         settings = {"topology": "ring", "codec": codec}
         whole, saved = _run(rank, settings, None, 0, 8, save_at=5)
         again, _ = _run(rank, settings, saved, 5, 8)
-        found[codec] = (model.out.bias.item(), copies, gossip.stats()["bytes_sent"], equal(whole, again))
+        traffic = {name: gossip.stats()[name] for name in ("bytes_sent", "bytes_received")}
+        found[codec] = (model.out.bias.item(), copies, traffic, equal(whole, again))
     return found
 
 

@@ -2,8 +2,14 @@
 
 A message is C(x − h), with h what the edge knows of the sender, and both ends add the decoded message to their h in
 operations that IEEE 754 rounds alike everywhere. So both ends hold the same h, to the bit. What C drops stays in x − h
-and is sent later. A line brings each message once and in order, or it is broken. So messages need no numbers here, and
-only a state that is loaded sends one again.
+and is sent later.
+
+The copies are those of `thinwire_proto.gossip.copies`, with their fingerprints: a device that computes otherwise, or a
+broken memory, is found within `FINGERPRINT_PARTS` messages. `copies.Edge` itself is not used. It numbers, repeats and
+acknowledges messages and heals copies by snapshots, because a line of a swarm loses messages and its ends come and go.
+A line of gloo brings each message once and in order, or it is broken for good, and all ranks belong to one run: there,
+a copy that differs is a reason to stop. And an edge keeps the messages since its oldest open turn and replays them;
+`pending.py` needs both copies of a turn only until it is mixed.
 """
 
 from __future__ import annotations
@@ -16,13 +22,13 @@ from torch import Tensor
 
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_proto.contract import Parameter
-from thinwire_proto.errors import ConfigError
-from thinwire_proto.exact.apply import flush_subnormals
+from thinwire_proto.errors import ConfigError, RemoteError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
+from thinwire_proto.gossip.copies import PublicCopy
 
-SIZE_BYTES = 8
-"""Before each body: its size, little-endian, because a message of gloo does not say its own."""
+FINGERPRINT_BYTES = 8
+"""Before each body: the fingerprint of a part of the sender's copy, little-endian."""
 
 
 class CompressedCodec:
@@ -35,52 +41,61 @@ class CompressedCodec:
     def __init__(self, layout: FlatLayout, name: str) -> None:
         if [bucket.dtype for bucket in layout.buckets] != [torch.float32]:
             raise ConfigError(f"codec {name!r} takes float32 parameters; for others, use 'dense'")
-        parameters = layout.buckets[0].parameters
         self._layout = layout
-        self._codec = make_codec(name, TileLayout(_described(parameters)))
-        self._start = layout.empty()
-        layout.read(self._start)
-        self._own: dict[int, Tensor] = {}  # by peer, uint8 [layout.bytes]
-        self._theirs: dict[int, Tensor] = {}
-        self.message_bytes_max = SIZE_BYTES + self._codec.bytes_max
+        self._tiles = TileLayout(_described(layout.buckets[0].parameters))
+        self._codec = make_codec(name, self._tiles)
+        start = layout.empty()
+        layout.read(start)
+        self._start = self._values(start)
+        self._copies: dict[str, dict[int, PublicCopy]] = {"own": {}, "theirs": {}}  # by peer
+        self.message_bytes_max = FINGERPRINT_BYTES + self._codec.bytes_max
 
     def encode(self, peer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        if peer not in self._own:
-            self._own[peer] = self._start.clone()
-        copy = self._own[peer]
-        body = self._codec.encode(self._values(x) - self._values(copy))
-        self._advance(copy, body)
-        framed = bytearray(len(body).to_bytes(SIZE_BYTES, "little") + body)
-        return copy.clone(), torch.frombuffer(framed, dtype=torch.uint8).clone()
+        copy = self._copy("own", peer)
+        body = self._codec.encode(self._values(x) - copy.flat)
+        copy.advance(self._codec.decode(body, copy.flat.device))
+        message = bytearray(copy.fingerprint().to_bytes(FINGERPRINT_BYTES, "little") + body)
+        return self._buffer(copy), torch.frombuffer(message, dtype=torch.uint8).clone()
 
     def decode(self, peer: int, message: Tensor) -> Tensor:
-        framed = message.numpy().data
-        end = SIZE_BYTES + int.from_bytes(framed[:SIZE_BYTES], "little")
-        if peer not in self._theirs:
-            self._theirs[peer] = self._start.clone()
-        copy = self._theirs[peer]
-        self._advance(copy, bytes(framed[SIZE_BYTES:end]))
-        return copy.clone()
+        data = message.numpy().data
+        copy = self._copy("theirs", peer)
+        copy.advance(self._codec.decode(bytes(data[FINGERPRINT_BYTES:]), copy.flat.device))
+        if copy.fingerprint() != int.from_bytes(data[:FINGERPRINT_BYTES], "little"):
+            raise RemoteError(
+                f"the copies of rank {peer}'s parameters differ after {copy.sequence} messages: a memory is broken, or "
+                "a device computes otherwise. Find out which, and start again from a checkpoint"
+            )
+        return self._buffer(copy)
 
     def state_dict(self) -> Mapping[str, Any]:
-        return {name: {peer: copy.clone() for peer, copy in copies.items()} for name, copies in self._copies().items()}
+        state: dict[str, Any] = {"sequences": {}}
+        for name, copies in self._copies.items():
+            state[name] = {peer: copy.flat.clone() for peer, copy in copies.items()}
+            state["sequences"][name] = {peer: copy.sequence for peer, copy in copies.items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, copies in self._copies().items():
+        for name, copies in self._copies.items():
             copies.clear()
-            copies.update({peer: copy.to(self._layout.device, copy=True) for peer, copy in state[name].items()})
+            for peer, flat in state[name].items():
+                copies[peer] = PublicCopy(self._tiles, flat.to(self._layout.device))
+                copies[peer].sequence = state["sequences"][name][peer]
 
-    def _copies(self) -> dict[str, dict[int, Tensor]]:
-        return {"own": self._own, "theirs": self._theirs}
+    def _copy(self, name: str, peer: int) -> PublicCopy:
+        copies = self._copies[name]
+        if peer not in copies:
+            copies[peer] = PublicCopy(self._tiles, self._start)
+        return copies[peer]
+
+    def _buffer(self, copy: PublicCopy) -> Tensor:
+        buffer = self._layout.empty()
+        self._values(buffer).copy_(copy.flat)
+        return buffer
 
     def _values(self, buffer: Tensor) -> Tensor:
         """The parameters in a buffer, float32 [parameters]."""
         return self._layout.values(buffer)[0]
-
-    def _advance(self, copy: Tensor, body: bytes) -> None:
-        values = self._values(copy)
-        values.add_(self._codec.decode(body, values.device))
-        flush_subnormals(values)
 
 
 def _described(parameters: tuple[Tensor, ...]) -> list[Parameter]:

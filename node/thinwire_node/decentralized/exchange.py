@@ -20,7 +20,7 @@ from thinwire_node.decentralized.edge_codec import EdgeCodec
 from thinwire_node.decentralized.flat import Buffers, FlatLayout
 from thinwire_node.decentralized.launched import HostCopies, Launched, Traffic
 from thinwire_node.decentralized.lines import Head, Kind, Line
-from thinwire_node.decentralized.pending import TOPOLOGY_NUMBER, PendingTurns
+from thinwire_node.decentralized.pending import TOPOLOGY_NUMBER, Arrived, PendingTurns
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.gossip.cut import Cut
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
@@ -205,13 +205,13 @@ class Exchange:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._machine.accepts(peer) and not self._cut.holds(peer)))
 
-    def on_message(self, peer: int, iteration: int, message: Tensor) -> None:
+    def on_message(self, peer: int, iteration: int, buffer: Tensor, size: int) -> None:
         with self._changed:
-            self.traffic.bytes_received += message.numel()
+            self.traffic.bytes_received += size
             self._missing.discard(peer)
             turn = Turn(TOPOLOGY_NUMBER, iteration, peer)
             may_be_mixed = iteration > self._machine.iteration or turn in self._machine.open
-            self._pending.arrived(iteration, peer, message, may_be_mixed=may_be_mixed)
+            self._pending.arrived(Arrived(iteration, peer, buffer, size), may_be_mixed=may_be_mixed)
             self._decide(self._machine.received(turn))
             self._changed.notify_all()
 
@@ -251,7 +251,8 @@ class Exchange:
         for peer, message in launched.messages.items():
             self._lines[peer].expect(iteration)
             get, give_back = self._host.copy(message)
-            self._lines[peer].send(Head(Kind.MESSAGE, iteration), get, self._on_sent(iteration, launched, give_back))
+            head = Head(Kind.MESSAGE, iteration, size=message.numel())
+            self._lines[peer].send(head, get, self._on_sent(iteration, launched, give_back))
             self.traffic.bytes_sent += message.numel()
 
     def _on_sent(self, iteration: int, launched: Launched, give_back: Callable[[], None]) -> Callable[[], None]:

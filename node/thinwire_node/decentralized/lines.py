@@ -50,11 +50,12 @@ class Kind(IntEnum):
 
 class Head(NamedTuple):
     """iteration: of the message, or that the rank has passed; otherwise the newest that it has begun. times: how often
-    the rank has averaged, or saved."""
+    the rank has averaged, or saved. size: of the message that follows, in bytes."""
 
     kind: int
     iteration: int
     times: int = 0
+    size: int = 0
 
 
 class LineLost(Exception):
@@ -67,7 +68,8 @@ class Listener(Protocol):
     def await_room(self, peer: int) -> None:
         """Return once the peer's next message, or what it has passed, may be read."""
 
-    def on_message(self, peer: int, iteration: int, message: Tensor) -> None: ...
+    def on_message(self, peer: int, iteration: int, buffer: Tensor, size: int) -> None:
+        """buffer: of `buffers`, whose first `size` bytes are the message."""
 
     def on_head(self, peer: int, head: Head) -> None: ...
 
@@ -121,7 +123,10 @@ class Line:
             if head.kind in {Kind.MESSAGE, Kind.PASSED}:
                 self._listener.await_room(self._peer)
             if head.kind == Kind.MESSAGE:
-                self._listener.on_message(self._peer, head.iteration, self._message(head.iteration))
+                buffer = self._message(head.iteration)
+                if not 0 <= head.size <= len(buffer):
+                    raise LineLost(f"a message has {head.size} bytes; there may be {len(buffer)}")
+                self._listener.on_message(self._peer, head.iteration, buffer, head.size)
             else:
                 self._listener.on_head(self._peer, head)
             if head.kind == Kind.FINISHED:

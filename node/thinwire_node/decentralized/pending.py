@@ -26,6 +26,15 @@ class Difference(NamedTuple):
     values: Tensor
 
 
+class Arrived(NamedTuple):
+    """A message that is not decoded: the first `size` bytes of a buffer."""
+
+    iteration: int
+    peer: int
+    buffer: Tensor
+    size: int
+
+
 class PendingTurns:
     """arriving: the buffers of messages, which this gives back. changed: guards what the lines' threads share. Methods
     that say so are called with it; all others by the thread that trains, without it."""
@@ -37,8 +46,8 @@ class PendingTurns:
         self._changed = changed
         self._snapshots = Buffers(layout.bytes, device=layout.device)
         self._launched: dict[int, Launched] = {}
-        self._arrived: list[tuple[int, int, Tensor]] = []  # iteration, peer, message; in order, not decoded
-        self.messages: dict[Key, Tensor | None] = {}  # of turns that may be mixed; None: not decoded yet
+        self._arrived: list[Arrived] = []  # in order
+        self.messages: dict[Key, Tensor | None] = {}  # buffers, of turns that may be mixed; None: not decoded yet
         self._theirs: dict[Key, Tensor] = {}  # what decoding has made of them
         self._delta: Tensor | None = None  # of turns that were ready when a loaded state was saved
         self._later: dict[Turn, Difference] = {}  # such turns that come after an open one, to be added in their order
@@ -65,11 +74,11 @@ class PendingTurns:
         self._launched[iteration] = launched
         launched.unsent = len(launched.messages)
 
-    def arrived(self, iteration: int, peer: int, message: Tensor, *, may_be_mixed: bool) -> None:
+    def arrived(self, message: Arrived, *, may_be_mixed: bool) -> None:
         """A message is in. With the condition."""
-        self._arrived.append((iteration, peer, message))
+        self._arrived.append(message)
         if may_be_mixed:
-            self.messages[iteration, peer] = None
+            self.messages[message.iteration, message.peer] = None
 
     def mix(self, turns: Iterable[Turn], iteration: int) -> tuple[Tensor | None, int]:
         """Σ w·(theirs − own) over these turns and those that a loaded state has brought, in their order; or None. And
@@ -86,9 +95,9 @@ class PendingTurns:
             if turn in later:
                 continue
             with self._changed:
-                message = self.messages.pop(key)
-            assert message is not None, "a decoded message is kept until it is mixed"
-            self._arriving.give(message)
+                buffer = self.messages.pop(key)
+            assert buffer is not None, "a decoded message is kept until it is mixed"
+            self._arriving.give(buffer)
             late += turn.iteration < iteration
         return delta, late
 
@@ -166,16 +175,16 @@ class PendingTurns:
         """Decode the messages up to this iteration, in their order, also those of void turns: codecs count on it. Those
         that came early stay, because a peer that resumes sends them again."""
         with self._changed:
-            due = [one for one in self._arrived if one[0] <= iteration]
-            self._arrived = [one for one in self._arrived if one[0] > iteration]
-        for there, peer, message in due:
-            theirs = self._codec.decode(peer, message)
+            due = [one for one in self._arrived if one.iteration <= iteration]
+            self._arrived = [one for one in self._arrived if one.iteration > iteration]
+        for there, peer, buffer, size in due:
+            theirs = self._codec.decode(peer, buffer[:size])
             with self._changed:
                 if (there, peer) in self.messages:
-                    self.messages[there, peer] = message
+                    self.messages[there, peer] = buffer
                     self._theirs[there, peer] = theirs
                 else:
-                    self._arriving.give(message)
+                    self._arriving.give(buffer)
 
     def _difference(self, key: Key, theirs: Tensor) -> Difference:
         """What a turn adds. Changes theirs."""
