@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from fuzz.file_targets import file_targets, scratch_folder
+from fuzz.gossip_targets import gossip_targets
 from fuzz.identity_targets import identity_targets
 from fuzz.message_targets import message_targets
 from fuzz.payload_targets import payload_targets
@@ -13,4 +14,10 @@ from fuzz.target import Target
 
 @cache
 def all_targets() -> tuple[Target, ...]:
-    return (*payload_targets(), *message_targets(), *file_targets(), *identity_targets(scratch_folder()))
+    return (
+        *payload_targets(),
+        *gossip_targets(),
+        *message_targets(),
+        *file_targets(),
+        *identity_targets(scratch_folder()),
+    )

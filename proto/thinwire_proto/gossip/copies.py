@@ -173,7 +173,7 @@ class Edge:
                 return []
             raise PayloadError(f"message {message.sequence} of an edge came after message {self._received}")
         self._check_acknowledged(message.acknowledged)
-        if len(self._held) + len(self._early) >= HELD_MAX:
+        if self.waiting >= HELD_MAX:
             raise PayloadError(f"{HELD_MAX} messages of an edge wait to be mixed already")
         self._early.setdefault(message.sequence, message)
         arrived = []
@@ -203,12 +203,21 @@ class Edge:
         self._acknowledged = max(self._acknowledged, sequence)
         self._catch_up()
 
+    @property
+    def waiting(self) -> int:
+        """Messages of the peer that are kept, at most HELD_MAX."""
+        return len(self._held) + len(self._early)
+
+    def may_mix(self, when: When) -> bool:
+        """Whether `difference` takes this turn now."""
+        return when in self._open and bool(self._held) and self._held[0].when == when
+
     def difference(self, when: When) -> Tensor | None:
         """theirs − own at a turn, float32 [layout.parameters], once. None if the peer's copy is known to be wrong.
 
         Turns are mixed in their order. Raises LocalError for a turn that is not ready, PayloadError for a bad body.
         """
-        if when not in self._open or not self._held or self._held[0].when != when:
+        if not self.may_mix(when):
             raise LocalError(f"turn {when} is not ready to be mixed")
         self._take(self._held[0])
         self._held.popleft()
