@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.decentralized.rank import RESULT
+from bench.decentralized.rank import PAUSE_SHARE, RESULT
 from bench.wide_area.hosts import DEVICE, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import POLL_S, Programs, module
@@ -33,7 +33,7 @@ def main() -> None:
     link = LinkSpec(arguments.rate, arguments.round_trip, 0.0)
     with tempfile.TemporaryDirectory() as folder, hosts_behind(link, RANKS, machine.netem, 1, Path(folder)) as hosts:
         found = _run(hosts.nodes, arguments, Path(folder))
-    print(json.dumps(found, indent=1) if arguments.json else _table(found, link, machine.netem))
+    print(json.dumps(found, indent=1) if arguments.json else _table(found, link, machine.netem, arguments.pause_share))
 
 
 def _run(nodes: list[Any], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _run(nodes: list[Any], arguments: argparse.Namespace, folder: Path) -> dict[
             command = [*module("bench.decentralized.rank"), "--rank", str(rank), "--ranks", str(RANKS)]
             command += ["--store", f"{nodes[0].address}:{STORE_PORT}", "--device", DEVICE]
             command += ["--steps", str(arguments.steps), "--shares", *map(str, arguments.shares)]
-            command += ["--pauses", *map(str, arguments.slacks)]
+            command += ["--pauses", *map(str, arguments.slacks), "--pause-share", str(arguments.pause_share)]
             programs.start(f"rank-{rank}", host.inside(*command))
         deadline_s = time.monotonic() + PATIENCE_S
         while any(process.running for process in programs.all):
@@ -58,7 +58,7 @@ def _run(nodes: list[Any], arguments: argparse.Namespace, folder: Path) -> dict[
     raise SwarmError("rank 0 ended without a result")
 
 
-def _table(found: dict[str, Any], link: LinkSpec, netem: bool) -> str:
+def _table(found: dict[str, Any], link: LinkSpec, netem: bool, pause_share: float) -> str:
     lines = [
         f"{link.rate_mbit:g} Mbit/s and {link.round_trip_ms:g} ms by {'netem' if netem else 'a line in Python'}; "
         f"exchange with one peer {found['message_s']:.2f} s, all-reduce X {found['reduce_s']:.2f} s",
@@ -80,7 +80,7 @@ def _table(found: dict[str, Any], link: LinkSpec, netem: bool) -> str:
     for cell in found["cells"]:
         if "slack" in cell:
             lines.append(
-                f"\nslack {cell['slack']}: one rank in four pauses 1 s in a tenth of its steps of 1 s: "
+                f"\nslack {cell['slack']}: one rank in four pauses 1 s in {pause_share:.0%} of its steps of 1 s: "
                 f"{cell['pauses']:.3f} s a step, {cell['pauses'] - 1:+.0%}"
             )
     return "\n".join(lines)
@@ -93,8 +93,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shares", type=float, nargs="*", default=[0.2, 0.5, 0.8], help="exchange over computing")
     parser.add_argument("--slacks", type=int, nargs="*", default=[0, 2], help="also measure pauses with these slacks")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument(
+        "--pause-share", type=float, default=PAUSE_SHARE, metavar="SHARE", help="of the paused rank's steps, 0 to 1"
+    )
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if not 0 < arguments.pause_share <= 1:
+        parser.error(f"--pause-share is above 0, and at most 1; it is {arguments.pause_share:g}")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ TIMED_EXCHANGES = 5
 BUCKET_BYTES = 64 * 1024
 """Of DDP and decent-dp: about two layers, so that they can begin to send during the backward pass."""
 PAUSE_S = 1.0
-PAUSES_EVERY = 10
-"""Steps of the last rank from one pause to the next."""
+PAUSE_SHARE = 0.1
+"""Of the last rank's steps, unless the command says otherwise."""
 
 
 def main() -> None:
@@ -42,7 +42,8 @@ def main() -> None:
             | {name: _time(method(compute_s), arguments.steps) for name, method in METHODS.items()}
         )
     for slack in arguments.pauses:
-        paused = _time(_gossip(PAUSE_S, slack=slack, pauses=arguments.rank == arguments.ranks - 1), 3 * arguments.steps)
+        every = round(1 / arguments.pause_share) if arguments.rank == arguments.ranks - 1 else 0
+        paused = _time(_gossip(PAUSE_S, slack=slack, pauses_every=every), 3 * arguments.steps)
         found["cells"].append({"slack": slack, "pauses": paused})
     print(RESULT + json.dumps(found), flush=True)
     dist.barrier()
@@ -104,12 +105,12 @@ def _ddp(compute_s: float) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def _gossip(
-    compute_s: float, *, slack: int = 0, codec: str = "dense", pauses: bool = False
+    compute_s: float, *, slack: int = 0, codec: str = "dense", pauses_every: int = 0
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     model = PacedModel(compute_s)
     optimizer = _adam(model)
     gossip = Gossip(model, optimizer, topology="one-peer-exponential", per_host=1, slack=slack, codec=codec)
-    return _stepping(model, optimizer, pauses), gossip.finish
+    return _stepping(model, optimizer, pauses_every), gossip.finish
 
 
 def _decent_dp(compute_s: float) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -139,15 +140,16 @@ METHODS = {"alone": _alone, "gossip": _gossip, "one_bit": _one_bit, "ddp": _ddp,
 
 
 def _stepping(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, pauses: bool = False
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, pauses_every: int = 0
 ) -> Callable[[], None]:
+    """A function that steps. pauses_every: steps from one pause to the next; 0: none."""
     optimizer = optimizer or _adam(model)
     steps = 0
 
     def step() -> None:
         nonlocal steps
         steps += 1
-        if pauses and steps % PAUSES_EVERY == 0:
+        if pauses_every and steps % pauses_every == 0:
             time.sleep(PAUSE_S)
         optimizer.zero_grad()
         loss_of(model).backward()  # type: ignore[no-untyped-call]
@@ -169,6 +171,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--shares", type=float, nargs="*", required=True)
     parser.add_argument("--pauses", type=int, nargs="*", default=[], metavar="SLACK")
+    parser.add_argument(
+        "--pause-share", type=float, default=PAUSE_SHARE, help="of the last rank's steps, those with a pause"
+    )
     return parser.parse_args()
 
 
