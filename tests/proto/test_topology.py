@@ -1,5 +1,7 @@
 """Topologies of training without a centre: any number of nodes, one mean for all, no edge that only one end knows."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,14 @@ def test_contraction_is_what_a_cycle_does_to_the_worst_start() -> None:
     worst = np.linalg.svd(whole)[2][0]
     shrunk = np.linalg.norm(whole @ worst) / np.linalg.norm(worst)
     assert topology.contraction ** len(topology.mixings) == pytest.approx(shrunk)
+
+
+@pytest.mark.parametrize("name", topology_names())
+def test_the_page_has_the_contraction_of_each_topology(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "decentralized.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith(f"| `{name}`")]
+    (found,) = [row[3].removesuffix(", over a cycle") for row in rows if len(row) == 5]
+    assert found == f"{make_topology(name, Layout(16)).contraction:.3f}".replace("0.000", "0")
 
 
 def test_half_of_the_pairs_of_hosts_take_turns_in_the_alternating_topology() -> None:
