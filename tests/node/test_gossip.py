@@ -104,7 +104,8 @@ def test_the_mean_of_all_ranks_stays_whatever_is_late(ranks: Found) -> None:
         biases = [found["mean_stays"][number][0] for found in ranks]
         assert sum(biases) / RANKS == pytest.approx(1.5, abs=1e-12)
         assert max(biases) - min(biases) < (1e-2 if number else 1e-12)
-    assert [found["mean_stays"][0][1] for found in ranks] == [0] * RANKS
+        late = sum(found["mean_stays"][number][1] for found in ranks)
+        assert late >= RANKS if number else late == 0
 
 
 def test_parameters_of_several_dtypes_are_mixed(ranks: Found) -> None:

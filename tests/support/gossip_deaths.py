@@ -23,12 +23,21 @@ SAVES_MAX = 8
 
 
 def hanging(rank: int) -> Any:
+    return _hanging(rank, "dense", torch.float64)
+
+
+def hanging_int8(rank: int) -> Any:
+    """The same where both ends of an edge hold copies, which a message that one end misses would tear apart."""
+    return _hanging(rank, "int8", torch.float32)
+
+
+def _hanging(rank: int, codec: str, dtype: torch.dtype) -> Any:
     """Rank 3 stops for longer than the others' patience, and is woken by rank 0 once it was left out. With a rate of 0
     and ranks that differ, the mean shows whether both ends mixed the same. Returns the end of this rank, and the
     errors of a save while rank 3 was away, and of one afterwards."""
-    model = Network(seed=0, dtype=torch.float64)
+    model = Network(seed=0, dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    gossip = Gossip(model, optimizer, topology="complete", patience_s=PATIENCE_S)
+    gossip = Gossip(model, optimizer, topology="complete", patience_s=PATIENCE_S, codec=codec)
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(RANKS)]
     dist.all_gather(pids, torch.tensor([os.getpid()]))
     model.out.bias.data.fill_(float(rank))
@@ -37,7 +46,7 @@ def hanging(rank: int) -> Any:
 
     def step() -> None:
         nonlocal steps
-        loss_of(model, rank, steps, torch.float64).backward()  # type: ignore[no-untyped-call]
+        loss_of(model, rank, steps, dtype).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         steps += 1
 
@@ -48,16 +57,17 @@ def hanging(rank: int) -> Any:
         if rank == HUNG:
             os.kill(os.getpid(), signal.SIGSTOP)
         else:
-            seen = [Path(f"seen.{other}") for other in range(RANKS) if other != HUNG]
+            seen = [Path(f"seen.{codec}.{other}") for other in range(RANKS) if other != HUNG]
             while not all(path.exists() for path in seen):
                 step()
                 if Path(STOPPED).exists() and HUNG in gossip.stats()["left_out"]:
-                    Path(f"seen.{rank}").touch()
+                    Path(f"seen.{codec}.{rank}").touch()
             left_out = True
             errors.append(refusal_of(gossip.state_dict))
-            Path(f"refused.{rank}").touch()
+            refused = [Path(f"refused.{codec}.{other}") for other in range(RANKS) if other != HUNG]
+            Path(f"refused.{codec}.{rank}").touch()
             if rank == 0:
-                while not all(Path(f"refused.{other}").exists() for other in range(RANKS) if other != HUNG):
+                while not all(path.exists() for path in refused):
                     step()
                 os.kill(int(pids[HUNG]), signal.SIGCONT)
             while HUNG in gossip.stats()["left_out"]:
@@ -119,4 +129,4 @@ def killed(rank: int) -> Any:
     }
 
 
-SCENES: tuple[Callable[[int], Any], ...] = (hanging, killed)
+SCENES: tuple[Callable[[int], Any], ...] = (hanging, hanging_int8, killed)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from support.gossip_problem import Network, distance, equal, loss_of, train, values
 from support.gossip_ranks import RANKS
@@ -252,8 +253,10 @@ def unequal_steps(rank: int) -> Any:
 
 
 def mean_stays(rank: int) -> Any:
-    """Parameters that differ at first, a rate of 0, and messages that are late at random. Returns the bias of each rank
-    at the end, and how many messages were late."""
+    """Parameters that differ at first, and a rate of 0. In turn, each rank stops until all others are as far ahead as
+    the slack lets them, so its next messages come late. Returns the bias of each rank at the end, and how many messages
+    were late."""
+    store = distributed_c10d._get_default_store()
     found = []
     for topology, slack in (("ring", 0), ("random-regular", 2), ("one-peer-exponential", 3)):
         model = Network(seed=0, dtype=torch.float64)
@@ -263,6 +266,9 @@ def mean_stays(rank: int) -> Any:
         for step in range(60):
             loss_of(model, rank, step, torch.float64).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            store.set(f"{topology}.{rank}.{step}", "begun")
+            if slack and step < 50 and step % 10 == 9 and step // 10 % RANKS == rank:
+                store.wait([f"{topology}.{other}.{step + slack}" for other in range(RANKS) if other != rank])
         gossip.finish()
         found.append((model.out.bias.item(), gossip.stats()["late"], gossip.stats()["mixed"]))
     return found
