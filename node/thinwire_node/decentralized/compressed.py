@@ -14,6 +14,7 @@ a copy that differs is a reason to stop. And an edge keeps the messages since it
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,46 +23,55 @@ from torch import Tensor
 
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_proto.contract import Parameter
-from thinwire_proto.errors import ConfigError, RemoteError
+from thinwire_proto.errors import ConfigError, PayloadError, RemoteError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.copies import PublicCopy
 
-FINGERPRINT_BYTES = 8
-"""Before each body: the fingerprint of a part of the sender's copy, little-endian."""
+HEAD = struct.Struct("<BQ")
+"""Before each body: the number of its codec, and the fingerprint of a part of the sender's copy."""
+HEAD_BYTES = HEAD.size
 
 
 class CompressedCodec:
-    """A codec of `thinwire_proto.gossip.codecs` behind the interface of `edge_codec.EdgeCodec`.
+    """Codecs of `thinwire_proto.gossip.codecs` behind the interface of `edge_codec.EdgeCodec`.
 
     layout: of float32 parameters, which all ranks must have alike when the codec is made: the copies begin there.
+    names: alike on all ranks. Each message says which of them it has; `used` is that of the next ones.
     Raises ConfigError for other dtypes, and for a codec that does not exist.
     """
 
-    def __init__(self, layout: FlatLayout, name: str) -> None:
+    def __init__(self, layout: FlatLayout, *names: str) -> None:
         if [bucket.dtype for bucket in layout.buckets] != [torch.float32]:
-            raise ConfigError(f"codec {name!r} takes float32 parameters; for others, use 'dense'")
+            raise ConfigError(f"codec {names[0]!r} takes float32 parameters; for others, use 'dense'")
         self._layout = layout
         self._tiles = TileLayout(_described(layout.buckets[0].parameters))
-        self._codec = make_codec(name, self._tiles)
+        self._codecs = {name: make_codec(name, self._tiles) for name in names}
+        self._numbers = dict(enumerate(self._codecs))
+        self.used = names[0]
         start = layout.empty()
         layout.read(start)
         self._start = self._values(start)
         self._copies: dict[str, dict[int, PublicCopy]] = {"own": {}, "theirs": {}}  # by peer
-        self.message_bytes_max = FINGERPRINT_BYTES + self._codec.bytes_max
+        self.message_bytes_max = HEAD_BYTES + max(codec.bytes_max for codec in self._codecs.values())
 
     def encode(self, peer: int, x: Tensor) -> tuple[Tensor, Tensor]:
         copy = self._copy("own", peer)
-        body = self._codec.encode(self._values(x) - copy.flat)
-        copy.advance(self._codec.decode(body, copy.flat.device))
-        message = bytearray(copy.fingerprint().to_bytes(FINGERPRINT_BYTES, "little") + body)
+        codec = self._codecs[self.used]
+        body = codec.encode(self._values(x) - copy.flat)
+        copy.advance(codec.decode(body, copy.flat.device))
+        number = list(self._codecs).index(self.used)
+        message = bytearray(HEAD.pack(number, copy.fingerprint()) + body)
         return self._buffer(copy), torch.frombuffer(message, dtype=torch.uint8).clone()
 
     def decode(self, peer: int, message: Tensor) -> Tensor:
         data = message.numpy().data
         copy = self._copy("theirs", peer)
-        copy.advance(self._codec.decode(bytes(data[FINGERPRINT_BYTES:]), copy.flat.device))
-        if copy.fingerprint() != int.from_bytes(data[:FINGERPRINT_BYTES], "little"):
+        if len(data) < HEAD_BYTES or (head := HEAD.unpack_from(data))[0] not in self._numbers:
+            raise PayloadError(f"this is no message of {', '.join(self._codecs)}")
+        codec = self._codecs[self._numbers[head[0]]]
+        copy.advance(codec.decode(bytes(data[HEAD_BYTES:]), copy.flat.device))
+        if copy.fingerprint() != head[1]:
             raise RemoteError(
                 f"the copies of rank {peer}'s parameters differ after {copy.sequence} messages: a memory is broken, or "
                 "a device computes otherwise. Find out which, and start again from a checkpoint"

@@ -98,10 +98,15 @@ class Exchange:
             news, self._news = self._news, []
         return news
 
-    def launch(self) -> None:
-        """Begin the next iteration: send the parameters as they are now to the peers of its edges."""
+    @property
+    def next_iteration(self) -> int:
+        """The iteration to launch now."""
         with self._changed:
-            iteration = self._machine.next_iteration
+            return self._machine.next_iteration
+
+    def launch(self, iteration: int) -> None:
+        """Begin an iteration: send the parameters as they are now to the peers of its edges."""
+        with self._changed:
             skips = iteration > self._machine.iteration + 1
             open_turns = [turn.peer for turn in self._machine.open]
             weights = {

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from thinwire_node.decentralized.compressed import CompressedCodec
+from thinwire_node.decentralized.consensus_control import ConsensusControl
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.ranks import Ranks
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
 from thinwire_proto.limits import GOSSIP_PATIENCE_S
 
@@ -54,6 +56,9 @@ class Gossip:
         process_group    the ranks that take part; by default all. Without torch.distributed, this process is alone
         per_host         ranks that share a host; by default those that torchrun has started on each
         seed             for topologies that are drawn at random
+        consensus_target how far apart the ranks may be, in steps of the optimizer: root mean square distance from their
+                         mean over that of a step. The ranks measure it, and choose codec and `every`, the same on all,
+                         beginning with those above; never gamma. For float32 parameters
 
     If a `GradScaler` skips a step, this rank is one iteration behind its peers, and they wait for it within the slack.
 
@@ -74,6 +79,7 @@ class Gossip:
         process_group: dist.ProcessGroup | None = None,
         per_host: int | None = None,
         seed: int = 0,
+        consensus_target: float | None = None,
     ) -> None:
         gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
         if not 0 < gamma <= 1:
@@ -82,7 +88,6 @@ class Gossip:
             raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
         self._model = model
         self._optimizer = optimizer
-        self._every = every
         self._ranks = Ranks(process_group, patience_s)
         self._parameters = _trained(model, optimizer)
         self._layout = FlatLayout([parameter for _, parameter in self._parameters])
@@ -99,14 +104,24 @@ class Gossip:
             "every": every,
             "slack": slack,
             "seed": seed,
+            "consensus_target": consensus_target,
         }
         self._ranks.check_equal(self._settings | _described(model, self._parameters))
         run = torch.tensor(secrets.randbits(RUN_BITS))
         self._ranks.broadcast([*_held(model), run])
         self._run = int(run)
+        self._control: ConsensusControl | None = None
+        if consensus_target is not None:
+            name = f"thinwire.gossip.{self._run:016x}"
+            place = self._ranks.store, name, self._ranks.rank, self._ranks.count
+            self._control = ConsensusControl(consensus_target, codec, every, *place)
+        self._codec = _codec(codec, self._layout, self._control)
+        self._level = Level(codec, every)
+        self._since = 0  # steps since the last exchange
+        self._before: Tensor | None = None  # the parameters before a step that is measured
         self._exchange = Exchange(
             self._layout,
-            _codec(codec, self._layout),
+            self._codec,
             self.topology,
             self._ranks.lines,
             slack=slack,
@@ -151,7 +166,8 @@ class Gossip:
         """Figures of this rank since the beginning.
 
         iteration: exchanges begun, less one. mixed: messages mixed; late: those of an earlier iteration. pending:
-        messages that are awaited. waited_s: time that steps have waited. left_out: peers, and why.
+        messages that are awaited. waited_s: time that steps have waited. left_out: peers, and why. codec, every: those
+        in use. With a consensus_target also what `ConsensusControl.stats` says.
         """
         traffic = self._exchange.traffic
         return {
@@ -168,6 +184,7 @@ class Gossip:
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
             "left_out": self._exchange.left_out,
+            **(self._control.stats() if self._control else {"codec": self._level.codec, "every": self._level.every}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,6 +202,8 @@ class Gossip:
             "save": f"{self._run:016x}.{exchange['number']}",
             "steps": self.steps,
             "factor": self.factor,
+            "since": self._since,
+            "consensus": self._control.state_dict() if self._control else None,
             "parameters": _checksum(self._trained()),
             "exchange": exchange,
         }
@@ -193,6 +212,9 @@ class Gossip:
         """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
         loaded and before the first step. Raises ConfigError on all ranks if a state does not fit."""
         problem = self._misfit(state)
+        if self._control is not None and problem is None:  # before all ranks meet, so that no sketch is missing later
+            self._control.load_state_dict(state["consensus"])
+            self._use(self._control)
         try:
             self._ranks.check_equal({"save": state.get("save"), "state": problem or "fits"})
         except ConfigError:
@@ -203,6 +225,7 @@ class Gossip:
         self._exchange.load_state_dict(state["exchange"])
         self.steps = state["steps"]
         self.factor = state["factor"]
+        self._since = state["since"]
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -254,12 +277,40 @@ class Gossip:
                 "create a new Gossip after `add_param_group`"
             )
         self._mix(self._exchange.collect())
+        if self._control and self._is_last_before_exchange and self._control.measures(self._exchange.next_iteration):
+            self._before = self._flat()
+
+    @property
+    def _is_last_before_exchange(self) -> bool:
+        return self._since + 1 >= self._level.every
 
     @torch.no_grad()
     def _after_step(self) -> None:
         self.steps += 1
-        if self.steps % self._every == 0:
-            self._exchange.launch()
+        if not self._is_last_before_exchange:
+            self._since += 1
+            return
+        self._since = 0
+        iteration = self._exchange.next_iteration
+        if self._control is not None:
+            after, before = self._flat(), self._before
+            self._before = None
+            step = None if before is None else float((after - before).double().norm())
+            self._control.begin(iteration, after, step)
+            self._use(self._control)
+        self._exchange.launch(iteration)
+
+    def _use(self, control: ConsensusControl) -> None:
+        """Take the codec and `every` that all ranks have agreed on."""
+        self._level = control.level
+        assert isinstance(self._codec, CompressedCodec), "a target is for codecs of differences"
+        self._codec.used = self._level.codec
+
+    def _flat(self) -> Tensor:
+        """A copy of the parameters, float32 [parameters]."""
+        buffer = self._layout.empty()
+        self._layout.read(buffer)
+        return self._layout.values(buffer)[0]
 
     def _mix(self, delta: Tensor | None) -> None:
         for sentence in self._exchange.news():
@@ -269,7 +320,11 @@ class Gossip:
             self._exchange.release(delta)
 
 
-def _codec(name: str, layout: FlatLayout) -> EdgeCodec:
+def _codec(name: str, layout: FlatLayout, control: ConsensusControl | None) -> EdgeCodec:
+    if control is not None:
+        codec = CompressedCodec(layout, *dict.fromkeys(level.codec for level in control.levels))
+        codec.used = control.level.codec
+        return codec
     return DenseCodec(layout) if name == DENSE else CompressedCodec(layout, name)
 
 

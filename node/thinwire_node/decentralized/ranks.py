@@ -52,6 +52,11 @@ class Ranks:
             self.lines = self._new_group(range(self.count), UNBOUNDED)
             self._averaging_group(range(self.count))
 
+    @property
+    def store(self) -> Any:
+        """The store through which the ranks met; None for a rank alone."""
+        return distributed_c10d._get_default_store() if self.count > 1 else None
+
     def check_equal(self, described: dict[str, Any]) -> None:
         """Raises ConfigError on all ranks, with the differences, if what describes the ranks differs."""
         if self.count == 1:
