@@ -45,6 +45,8 @@ def _head(study: Study, missing: int) -> str:
     size = study.size
     left = f"\n**{missing} scenes are still to be played.** The same command continues with them.\n" if missing else ""
     seeds = ", ".join(map(str, study.seeds))
+    if study.repeated:
+        seeds += f"; and {', '.join(map(str, study.repeated))} for `{DEFAULT}` + trust with a quarter hostile"
     return f"""# Hostile nodes
 
 `make bench-adversary` writes this page, from [results.json](results.json).
@@ -97,7 +99,7 @@ def _goals(study: Study, results: Results) -> Iterator[str]:
 
 
 def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
-    losses = {result.scene.attack: relative(result, results) for result in found}
+    losses = {_attack(result.scene): relative(result, results) for result in found}
     known = {attack: loss for attack, loss in losses.items() if loss is not None}
     worst = max(known, key=lambda attack: known[attack], default="")
     if not worst:
@@ -109,11 +111,11 @@ def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
         yield from ("never", "", "")
         return
     never = sorted(
-        {result.scene.attack for result in found for node in result.nodes if node.hostile and node.zero_from is None}
+        {_attack(result.scene) for result in found for node in result.nodes if node.hostile and node.zero_from is None}
     )
     last = max(
         (
-            (node.zero_from, result.scene.attack)
+            (node.zero_from, _attack(result.scene))
             for result in found
             for node in result.nodes
             if node.hostile and node.zero_from is not None
@@ -123,7 +125,7 @@ def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
     by = f"; missed by {last[0] - ROUNDS_GOAL} rounds" if last[0] > ROUNDS_GOAL else ""
     yield f"{last[0]} ({last[1]}){by}" + (f"; missed: not all in {', '.join(never)}" if never else "")
     honest = [
-        (result.scene.attack, number, node)
+        (_attack(result.scene), number, node)
         for result in found
         for number, node in enumerate(result.nodes)
         if not node.hostile
@@ -178,6 +180,10 @@ def _peace(study: Study, results: Results) -> str:
             suspected = str(sum(node.zero > 0 for node in result.nodes)) if scene.trusting else ""
             rows.append(f"| {_label(scene)} | {scene.honest} | {result.loss:.4f} | {against} | {suspected} |")
     return "\n".join(rows) + "\n"
+
+
+def _attack(scene: Scene) -> str:
+    return scene.attack + (f", seed {scene.seed}" if scene.seed > 1 else "")
 
 
 def _label(scene: Scene) -> str:

@@ -78,11 +78,12 @@ HOSTILE = (2, 4, 6)
 
 @dataclass(frozen=True)
 class Study:
-    """The scenes of a study."""
+    """The scenes of a study. repeated: further seeds for the default defence against a quarter of hostile nodes."""
 
     size: AdversarySize = AdversarySize()
     hostile: tuple[int, ...] = HOSTILE
     seeds: tuple[int, ...] = (1,)
+    repeated: tuple[int, ...] = ()
 
     def scenes(self) -> Iterator[Scene]:
         """All scenes, those first that others are compared with."""
@@ -96,7 +97,12 @@ class Study:
                 for attack in ATTACKS:
                     for hostile in self.hostile:
                         yield Scene(rule, trusting, attack, hostile, seed, self.size)
+        quarter = self.size.present // 4
+        for seed in self.repeated:
+            yield Scene(DEFAULT, False, NOBODY, quarter, seed, self.size)
+            for attack in ATTACKS:
+                yield Scene(*DEFENCES[0], attack, quarter, seed, self.size)
 
 
-FULL = Study()
+FULL = Study(repeated=(2, 3))
 QUICK = Study(AdversarySize(rounds=60, held_out=128), hostile=(4,))
