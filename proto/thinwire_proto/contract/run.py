@@ -50,5 +50,5 @@ class RunSpec(Section):
     def _relations(self) -> RunSpec:
         self.rule.check(self.demo, self.schedule)
         self.data.check(self.model)
-        self.exchange.check(self.demo, self.round)
+        self.exchange.check(self.demo, self.round, self.rule)
         return self

@@ -43,6 +43,26 @@ def evaluated(session: bytes, step: int, name: str, start: int, count: int, spre
     return _statement(b"evaluated", session, name.encode(), *numbers, struct.pack(">d", loss))
 
 
+def peer(contract: bytes, server: bytes, challenge: bytes) -> bytes:
+    """By a node: it opens a line to the node with this public key, and answers its challenge."""
+    return _statement(b"peer", contract, server, challenge)
+
+
+def message(contract: bytes, source: bytes, target: bytes, header: bytes, body_hash: bytes) -> bytes:
+    """By a node: a message to another node. source, target: node ids. header: in its canonical bytes, unsigned."""
+    return _statement(b"message", contract, source, target, header, body_hash)
+
+
+def beat(session: bytes, number: int, report: bytes) -> bytes:
+    """By a node: its report in a beat. number: of the reports of this session. report: its bytes, unsigned."""
+    return _statement(b"beat", session, _number(number), report)
+
+
+def deposit(contract: bytes, iteration: int, head: bytes, body_hash: bytes) -> bytes:
+    """By a node: its parameters after an iteration, and the head of its chain."""
+    return _statement(b"deposit", contract, _number(iteration), head, body_hash)
+
+
 def organizer(at: int) -> bytes:
     """By the coordinator's key, in the organizer's hands: they ask at this Unix time, in seconds."""
     return _statement(b"organizer", _number(at))

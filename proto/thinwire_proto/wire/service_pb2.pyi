@@ -1104,3 +1104,460 @@ class NodeStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_equal) -> _WhichOneofReturnType__replica_equal | None: ...
 
 Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
+
+@_typing.final
+class Parcel(_message.Message):
+    """A part of a message between two nodes, or what goes with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    node: _builtins.bytes
+    """Node id, 16 bytes. On a line to the relay: the node that this is for. On one from the relay: the node that it is from.
+    On a direct line: empty.
+    """
+    data: _builtins.bytes
+    """The body of the message, or a part of it."""
+    acknowledged: _builtins.int
+    """All messages of the other direction up to this one have come. May come alone."""
+    challenge: _builtins.bytes
+    """In the server's first parcel of a direct line: random, 32 bytes."""
+    @_builtins.property
+    def header(self) -> Global___PeerHeader:
+        """In the first part of a message only."""
+
+    @_builtins.property
+    def proof(self) -> Global___PeerProof:
+        """In the client's first parcel of a direct line: its answer."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.bytes = ...,
+        header: Global___PeerHeader | None = ...,
+        data: _builtins.bytes = ...,
+        acknowledged: _builtins.int | None = ...,
+        challenge: _builtins.bytes = ...,
+        proof: Global___PeerProof | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "header", b"header", "proof", b"proof"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "challenge", b"challenge", "data", b"data", "header", b"header", "node", b"node", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acknowledged: _TypeAlias = _typing.Literal["acknowledged"]  # noqa: Y015
+    _WhichOneofArgType__acknowledged: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acknowledged) -> _WhichOneofReturnType__acknowledged | None: ...
+
+Global___Parcel: _TypeAlias = Parcel  # noqa: Y015
+
+@_typing.final
+class PeerProof(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    public_key: _builtins.bytes
+    """Ed25519, 32 bytes."""
+    signature: _builtins.bytes
+    """By the public key, over the statement `peer`."""
+    def __init__(
+        self,
+        *,
+        public_key: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerProof: _TypeAlias = PeerProof  # noqa: Y015
+
+@_typing.final
+class PeerHeader(_message.Message):
+    """A message C(x − h) of one direction of an edge. See thinwire_proto.gossip.copies."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    CODEC_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    WANTS_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    BODY_BYTES_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    topology: _builtins.int
+    iteration: _builtins.int
+    sequence: _builtins.int
+    """Counts from 1 in each direction of an edge."""
+    acknowledged: _builtins.int
+    codec: _builtins.str
+    """Of the body; `snapshot` for the whole copy."""
+    fingerprint: _builtins.int
+    """Of a part of the sender's copy after this message."""
+    wants_snapshot: _builtins.bool
+    body_bytes: _builtins.int
+    signature: _builtins.bytes
+    """By the sender's key, over the statement `message`: contract, both nodes, this header and the body's hash."""
+    def __init__(
+        self,
+        *,
+        topology: _builtins.int = ...,
+        iteration: _builtins.int = ...,
+        sequence: _builtins.int = ...,
+        acknowledged: _builtins.int = ...,
+        codec: _builtins.str = ...,
+        fingerprint: _builtins.int = ...,
+        wants_snapshot: _builtins.bool = ...,
+        body_bytes: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "body_bytes", b"body_bytes", "codec", b"codec", "fingerprint", b"fingerprint", "iteration", b"iteration", "sequence", b"sequence", "signature", b"signature", "topology", b"topology", "wants_snapshot", b"wants_snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerHeader: _TypeAlias = PeerHeader  # noqa: Y015
+
+@_typing.final
+class BeatRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    COMPUTE_MS_FIELD_NUMBER: _builtins.int
+    TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
+    SKETCH_FIELD_NUMBER: _builtins.int
+    SKETCH_SCALE_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    LISTENS_AT_FIELD_NUMBER: _builtins.int
+    STEP_NORM_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    topology: _builtins.int
+    """The newest topology that the node has."""
+    iteration: _builtins.int
+    """The iteration that the node computes, and how many it has finished."""
+    head: _builtins.bytes
+    """The head of the chain of what the node has mixed, 32 bytes."""
+    samples: _builtins.int
+    """Samples trained since the node's last report, and their mean loss in nats per token."""
+    loss: _builtins.float
+    compute_ms: _builtins.int
+    """Time spent on forward and backward since the node's last report."""
+    trained_through: _builtins.int
+    """The last position of the lease that is trained."""
+    sketch: _builtins.bytes
+    """A count sketch of the parameters, as multiples of `sketch_scale`, one byte each; empty if none was asked for."""
+    sketch_scale: _builtins.float
+    listens_at: _builtins.str
+    """Where other nodes reach this one, HOST:PORT; empty if it does not listen."""
+    step_norm: _builtins.float
+    """The norm of the newest step, to set the disagreement beside."""
+    signature: _builtins.bytes
+    """By the node's key, over the statement `beat`."""
+    @_builtins.property
+    def missed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Member numbers that the node has waited for in vain since its last report."""
+
+    def __init__(
+        self,
+        *,
+        topology: _builtins.int = ...,
+        iteration: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+        samples: _builtins.int = ...,
+        loss: _builtins.float = ...,
+        compute_ms: _builtins.int = ...,
+        trained_through: _builtins.int | None = ...,
+        sketch: _builtins.bytes = ...,
+        sketch_scale: _builtins.float = ...,
+        missed: _abc.Iterable[_builtins.int] | None = ...,
+        listens_at: _builtins.str = ...,
+        step_norm: _builtins.float = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_scale", b"sketch_scale", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
+    _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trained_through) -> _WhichOneofReturnType__trained_through | None: ...
+
+Global___BeatRequest: _TypeAlias = BeatRequest  # noqa: Y015
+
+@_typing.final
+class BeatReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BeatReply._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: BeatReply._State.ValueType  # 0
+        STATE_WAITING: BeatReply._State.ValueType  # 1
+        """The node waits: `text` says for what."""
+        STATE_TRAINING: BeatReply._State.ValueType  # 2
+        """The node trains in the newest topology."""
+        STATE_DEPOSIT: BeatReply._State.ValueType  # 3
+        """All iterations are done: the node sends its parameters by Deposit, unless it has."""
+        STATE_COMPLETE: BeatReply._State.ValueType  # 4
+        """The model is sealed, and the run is complete."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: BeatReply.State.ValueType  # 0
+    STATE_WAITING: BeatReply.State.ValueType  # 1
+    """The node waits: `text` says for what."""
+    STATE_TRAINING: BeatReply.State.ValueType  # 2
+    """The node trains in the newest topology."""
+    STATE_DEPOSIT: BeatReply.State.ValueType  # 3
+    """All iterations are done: the node sends its parameters by Deposit, unless it has."""
+    STATE_COMPLETE: BeatReply.State.ValueType  # 4
+    """The model is sealed, and the run is complete."""
+
+    STATE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    NEXT_MS_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    CODEC_FIELD_NUMBER: _builtins.int
+    SKETCH_SEED_FIELD_NUMBER: _builtins.int
+    state: Global___BeatReply.State.ValueType
+    text: _builtins.str
+    next_ms: _builtins.int
+    """Time until the next report."""
+    codec: _builtins.str
+    """Only the codec to use from now on, if it is not the contract's."""
+    sketch_seed: _builtins.int
+    """Of the sketches of this beat; 0: none is asked for."""
+    @_builtins.property
+    def lease(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
+        """Samples that the node may train on, in this order, without those that it has reported as trained."""
+
+    @_builtins.property
+    def assignment(self) -> Global___Assignment:
+        """Only if the node does not have the newest one."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___BeatReply.State.ValueType = ...,
+        text: _builtins.str = ...,
+        next_ms: _builtins.int = ...,
+        lease: _abc.Iterable[Global___SampleRange] | None = ...,
+        assignment: Global___Assignment | None = ...,
+        codec: _builtins.str = ...,
+        sketch_seed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "codec", b"codec", "lease", b"lease", "next_ms", b"next_ms", "sketch_seed", b"sketch_seed", "state", b"state", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeatReply: _TypeAlias = BeatReply  # noqa: Y015
+
+@_typing.final
+class Assignment(_message.Message):
+    """The part of a topology that concerns one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    CYCLE_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    ADOPTS_FIELD_NUMBER: _builtins.int
+    topology: _builtins.int
+    start: _builtins.int
+    """The first iteration in which it holds."""
+    member: _builtins.int
+    """The node's own member number: of this run, never given twice."""
+    adopts: _builtins.bool
+    """The node begins with the parameters that its first peer sends, and not with those of the snapshot."""
+    @_builtins.property
+    def cycle(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turns]:
+        """One entry an iteration of the cycle."""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAddress]: ...
+    def __init__(
+        self,
+        *,
+        topology: _builtins.int = ...,
+        start: _builtins.int = ...,
+        member: _builtins.int = ...,
+        cycle: _abc.Iterable[Global___Turns] | None = ...,
+        peers: _abc.Iterable[Global___PeerAddress] | None = ...,
+        adopts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopts", b"adopts", "cycle", b"cycle", "member", b"member", "peers", b"peers", "start", b"start", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class Turns(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnOfCycle]: ...
+    def __init__(
+        self,
+        *,
+        turns: _abc.Iterable[Global___TurnOfCycle] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turns: _TypeAlias = Turns  # noqa: Y015
+
+@_typing.final
+class TurnOfCycle(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    member: _builtins.int
+    weight: _builtins.float
+    def __init__(
+        self,
+        *,
+        member: _builtins.int = ...,
+        weight: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnOfCycle: _TypeAlias = TurnOfCycle  # noqa: Y015
+
+@_typing.final
+class PeerAddress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    member: _builtins.int
+    node: _builtins.bytes
+    """Node id, 16 bytes."""
+    address: _builtins.str
+    """HOST:PORT; empty: over the relay."""
+    def __init__(
+        self,
+        *,
+        member: _builtins.int = ...,
+        node: _builtins.bytes = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member", b"member", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerAddress: _TypeAlias = PeerAddress  # noqa: Y015
+
+@_typing.final
+class DepositPart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """float32, little-endian: all parameters, flat, in the manifest's order."""
+    @_builtins.property
+    def header(self) -> Global___DepositHeader:
+        """In the first part only."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___DepositHeader | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DepositPart: _TypeAlias = DepositPart  # noqa: Y015
+
+@_typing.final
+class DepositHeader(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    BODY_BYTES_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    iteration: _builtins.int
+    head: _builtins.bytes
+    body_bytes: _builtins.int
+    hash: _builtins.bytes
+    """SHA-256, 32 bytes."""
+    signature: _builtins.bytes
+    """By the node's key, over the statement `deposit`."""
+    def __init__(
+        self,
+        *,
+        iteration: _builtins.int = ...,
+        head: _builtins.bytes = ...,
+        body_bytes: _builtins.int = ...,
+        hash: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body_bytes", b"body_bytes", "hash", b"hash", "head", b"head", "iteration", b"iteration", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DepositHeader: _TypeAlias = DepositHeader  # noqa: Y015
+
+@_typing.final
+class DepositReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    refused: _builtins.str
+    """Empty: the parameters are in the mean."""
+    def __init__(
+        self,
+        *,
+        refused: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DepositReply: _TypeAlias = DepositReply  # noqa: Y015

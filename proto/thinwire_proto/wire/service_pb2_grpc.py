@@ -94,6 +94,21 @@ class SwarmStub:
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedRequest.SerializeToString,
                 response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedReply.FromString,
                 _registered_method=True)
+        self.Beat = channel.unary_unary(
+                '/thinwire.v1.Swarm/Beat',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.BeatRequest.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.BeatReply.FromString,
+                _registered_method=True)
+        self.Relay = channel.stream_stream(
+                '/thinwire.v1.Swarm/Relay',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.FromString,
+                _registered_method=True)
+        self.Deposit = channel.stream_unary(
+                '/thinwire.v1.Swarm/Deposit',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.DepositPart.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.DepositReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/thinwire.v1.Swarm/Status',
                 request_serializer=thinwire__proto_dot_wire_dot_service__pb2.StatusRequest.SerializeToString,
@@ -192,6 +207,27 @@ class SwarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Beat(self, request, context):
+        """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Relay(self, request_iterator, context):
+        """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Deposit(self, request_iterator, context):
+        """Takes a node's parameters at the end of a run without a centre. Their mean is the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
         what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -262,6 +298,21 @@ def add_SwarmServicer_to_server(servicer, server):
                     servicer.Evaluated,
                     request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedRequest.FromString,
                     response_serializer=thinwire__proto_dot_wire_dot_service__pb2.EvaluatedReply.SerializeToString,
+            ),
+            'Beat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Beat,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.BeatRequest.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.BeatReply.SerializeToString,
+            ),
+            'Relay': grpc.stream_stream_rpc_method_handler(
+                    servicer.Relay,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.SerializeToString,
+            ),
+            'Deposit': grpc.stream_unary_rpc_method_handler(
+                    servicer.Deposit,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.DepositPart.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.DepositReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -604,6 +655,87 @@ class Swarm:
             _registered_method=True)
 
     @staticmethod
+    def Beat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/thinwire.v1.Swarm/Beat',
+            thinwire__proto_dot_wire_dot_service__pb2.BeatRequest.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.BeatReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Relay(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/thinwire.v1.Swarm/Relay',
+            thinwire__proto_dot_wire_dot_service__pb2.Parcel.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.Parcel.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Deposit(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/thinwire.v1.Swarm/Deposit',
+            thinwire__proto_dot_wire_dot_service__pb2.DepositPart.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.DepositReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Status(request,
             target,
             options=(),
@@ -620,6 +752,85 @@ class Swarm:
             '/thinwire.v1.Swarm/Status',
             thinwire__proto_dot_wire_dot_service__pb2.StatusRequest.SerializeToString,
             thinwire__proto_dot_wire_dot_service__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class PeerStub:
+    """A node serves this only if its volunteer lets it listen. Both ends prove their identities: the server by its TLS
+    certificate, as a coordinator does, the client by its first parcel.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Exchange = channel.stream_stream(
+                '/thinwire.v1.Peer/Exchange',
+                request_serializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.SerializeToString,
+                response_deserializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.FromString,
+                _registered_method=True)
+
+
+class PeerServicer:
+    """A node serves this only if its volunteer lets it listen. Both ends prove their identities: the server by its TLS
+    certificate, as a coordinator does, the client by its first parcel.
+    """
+
+    def Exchange(self, request_iterator, context):
+        """The line between two nodes, in both directions, for as long as it holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PeerServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Exchange': grpc.stream_stream_rpc_method_handler(
+                    servicer.Exchange,
+                    request_deserializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.FromString,
+                    response_serializer=thinwire__proto_dot_wire_dot_service__pb2.Parcel.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'thinwire.v1.Peer', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('thinwire.v1.Peer', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Peer:
+    """A node serves this only if its volunteer lets it listen. Both ends prove their identities: the server by its TLS
+    certificate, as a coordinator does, the client by its first parcel.
+    """
+
+    @staticmethod
+    def Exchange(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/thinwire.v1.Peer/Exchange',
+            thinwire__proto_dot_wire_dot_service__pb2.Parcel.SerializeToString,
+            thinwire__proto_dot_wire_dot_service__pb2.Parcel.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,12 @@ class SwarmStub:
     """
     Evaluated: _grpc.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]
     """Takes the held-out loss of one part that the coordinator assigned."""
+    Beat: _grpc.UnaryUnaryMultiCallable[_service_pb2.BeatRequest, _service_pb2.BeatReply]
+    """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
+    Relay: _grpc.StreamStreamMultiCallable[_service_pb2.Parcel, _service_pb2.Parcel]
+    """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
+    Deposit: _grpc.StreamUnaryMultiCallable[_service_pb2.DepositPart, _service_pb2.DepositReply]
+    """Takes a node's parameters at the end of a run without a centre. Their mean is the model."""
     Status: _grpc.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]
     """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
     what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -104,6 +110,12 @@ class SwarmAsyncStub(SwarmStub):
     """
     Evaluated: _aio.UnaryUnaryMultiCallable[_service_pb2.EvaluatedRequest, _service_pb2.EvaluatedReply]  # type: ignore[assignment]
     """Takes the held-out loss of one part that the coordinator assigned."""
+    Beat: _aio.UnaryUnaryMultiCallable[_service_pb2.BeatRequest, _service_pb2.BeatReply]  # type: ignore[assignment]
+    """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
+    Relay: _aio.StreamStreamMultiCallable[_service_pb2.Parcel, _service_pb2.Parcel]  # type: ignore[assignment]
+    """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
+    Deposit: _aio.StreamUnaryMultiCallable[_service_pb2.DepositPart, _service_pb2.DepositReply]  # type: ignore[assignment]
+    """Takes a node's parameters at the end of a run without a centre. Their mean is the model."""
     Status: _aio.UnaryUnaryMultiCallable[_service_pb2.StatusRequest, _service_pb2.StatusReply]  # type: ignore[assignment]
     """Returns the state of the swarm. Anybody may ask. Of each node it tells what the ledger tells everybody: name, id, and
     what was counted. All else is for the organizer, who proves it in the metadata `thinwire-organizer`.
@@ -213,6 +225,30 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         """Takes the held-out loss of one part that the coordinator assigned."""
 
     @_abc_1.abstractmethod
+    def Beat(
+        self,
+        request: _service_pb2.BeatRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_service_pb2.BeatReply, _abc.Awaitable[_service_pb2.BeatReply]]:
+        """In a run without a centre (`exchange.kind = "gossip"`): the node reports, once a beat, and is told what to do next."""
+
+    @_abc_1.abstractmethod
+    def Relay(
+        self,
+        request_iterator: _MaybeAsyncIterator[_service_pb2.Parcel],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_service_pb2.Parcel], _abc.AsyncIterator[_service_pb2.Parcel]]:
+        """Hands on parcels between nodes that cannot reach each other. A node keeps this stream open while it takes part."""
+
+    @_abc_1.abstractmethod
+    def Deposit(
+        self,
+        request_iterator: _MaybeAsyncIterator[_service_pb2.DepositPart],
+        context: _ServicerContext,
+    ) -> _typing.Union[_service_pb2.DepositReply, _abc.Awaitable[_service_pb2.DepositReply]]:
+        """Takes a node's parameters at the end of a run without a centre. Their mean is the model."""
+
+    @_abc_1.abstractmethod
     def Status(
         self,
         request: _service_pb2.StatusRequest,
@@ -223,3 +259,40 @@ class SwarmServicer(metaclass=_abc_1.ABCMeta):
         """
 
 def add_SwarmServicer_to_server(servicer: SwarmServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class PeerStub:
+    """A node serves this only if its volunteer lets it listen. Both ends prove their identities: the server by its TLS
+    certificate, as a coordinator does, the client by its first parcel.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> PeerAsyncStub: ...
+    Exchange: _grpc.StreamStreamMultiCallable[_service_pb2.Parcel, _service_pb2.Parcel]
+    """The line between two nodes, in both directions, for as long as it holds."""
+
+@_typing.type_check_only
+class PeerAsyncStub(PeerStub):
+    """A node serves this only if its volunteer lets it listen. Both ends prove their identities: the server by its TLS
+    certificate, as a coordinator does, the client by its first parcel.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Exchange: _aio.StreamStreamMultiCallable[_service_pb2.Parcel, _service_pb2.Parcel]  # type: ignore[assignment]
+    """The line between two nodes, in both directions, for as long as it holds."""
+
+class PeerServicer(metaclass=_abc_1.ABCMeta):
+    """A node serves this only if its volunteer lets it listen. Both ends prove their identities: the server by its TLS
+    certificate, as a coordinator does, the client by its first parcel.
+    """
+
+    @_abc_1.abstractmethod
+    def Exchange(
+        self,
+        request_iterator: _MaybeAsyncIterator[_service_pb2.Parcel],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_service_pb2.Parcel], _abc.AsyncIterator[_service_pb2.Parcel]]:
+        """The line between two nodes, in both directions, for as long as it holds."""
+
+def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
+from thinwire_proto.contract.round import RoundSpec
+from thinwire_proto.contract.rules import RuleSpec
 
 
 @EXCHANGES.register(since="0.2.0")
@@ -12,3 +15,7 @@ class StarSpec(ExchangeSpec):
     """One coordinator merges the contributions of all nodes, seals updates and serves them."""
 
     kind: Literal["star"] = "star"
+
+    def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
+        if rule.kind == "adamw":
+            raise ValueError('rule.kind = "adamw" needs exchange.kind = "gossip", where each node steps by itself')

@@ -1,0 +1,63 @@
+"""The exchange `gossip`: each node steps by itself, and averages its parameters with a few others."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from thinwire_proto.contract.demo import DemoSpec
+from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
+from thinwire_proto.contract.round import RoundSpec
+from thinwire_proto.contract.rules import RuleSpec
+from thinwire_proto.contract.sections import unit
+
+
+@EXCHANGES.register(since="0.3.0")
+class GossipSpec(ExchangeSpec):
+    """Each node steps by itself, and averages its parameters with a few others. docs/decentralized.md describes it."""
+
+    kind: Literal["gossip"] = "gossip"
+    topology: Literal[
+        "alternating-exponential-ring",
+        "complete",
+        "matching",
+        "one-peer-exponential",
+        "random-regular",
+        "ring",
+        "star",
+        "tree",
+    ] = Field("one-peer-exponential", description="who mixes with whom in each iteration")
+    codec: str = Field(
+        "sign",
+        pattern="^(dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3})$",
+        description="what a message carries: dense, bf16, int8, sign, dct-sign or topk:K",
+    )
+    gamma: float = Field(
+        1.0, gt=0, le=1, description="γ: the fraction of the way to the peers' copies that mixing goes"
+    )
+    slack: int = Field(
+        0,
+        ge=0,
+        le=4,  # gossip.iteration.SLACK_MAX
+        description="iterations that a message may be late before a node waits for it",
+        json_schema_extra=unit("iterations"),
+    )
+    patience_ms: int = Field(
+        30_000,
+        ge=100,
+        le=3_600_000,
+        description="a node waits at most so long in an iteration for its peers",
+        json_schema_extra=unit("ms"),
+    )
+
+    def check(self, demo: DemoSpec, rounds: RoundSpec, rule: RuleSpec) -> None:
+        if rule.kind != "adamw":
+            raise ValueError(
+                'exchange.kind = "gossip" needs rule.kind = "adamw", because each node steps by itself; it is '
+                f'"{rule.kind}"'
+            )
+        if self.codec.startswith("topk") and self.gamma > 0.5:
+            raise ValueError(
+                f"exchange.gamma must be at most 0.5 with the codec {self.codec}, which diverges above; try 0.1"
+            )
