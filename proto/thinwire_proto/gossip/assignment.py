@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+Turns = Mapping[int, float]
+"""The peers of an iteration, by member number, and their weights."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """topology: its number, ascending. start: the first iteration in which it holds. member: the node's own number,
-    which is given once in a run. cycle: for each iteration of the cycle, the weights of this node's peers, by member
-    number. adopts: the node begins with the parameters of the first peer that it hears."""
+    """topology: its number, ascending from 1. start: the first iteration in which it holds. member: the node's own
+    number, which is given once in a run. cycle: the turns of each iteration of the cycle. since: for each peer, the
+    topology in which this edge began; both ends began their copies there. adopts: the node begins with the parameters
+    of the first peer that it hears."""
 
     topology: int
     start: int
     member: int
-    cycle: tuple[dict[int, float], ...]
+    cycle: tuple[Turns, ...]
+    since: Mapping[int, int]
     adopts: bool = False
 
-    def turns(self, iteration: int) -> dict[int, float]:
-        """The peers of an iteration, and their weights."""
+    def turns(self, iteration: int) -> Turns:
+        """The turns of an iteration, which is at least `start`."""
         return self.cycle[(iteration - self.start) % len(self.cycle)]

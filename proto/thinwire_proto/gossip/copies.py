@@ -23,8 +23,9 @@ Fingerprints find copies that differ nevertheless, because of a broken memory. T
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -227,6 +228,39 @@ class Edge:
             del self._open[past]
         self._catch_up()
         return found
+
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """All that the edge holds but messages that came early, which the peer sends again: numbers, bytes and strings,
+        and the copies, which are not cloned."""
+        kept = [
+            [astuple(message) for message in self._sent],
+            [astuple(message) for message in self._held],
+            sorted([*when, sequence] for when, sequence in self._open.items()),
+            list(self._last_sent),
+            self._acknowledged,
+            self._received,
+            list(self._newest),
+            self._must_send_snapshot,
+            self._wants_snapshot,
+        ]
+        copies = {"own": self.own, "theirs": self.theirs} | ({"behind": self._behind} if self._behind else {})
+        kept.append({name: copy.sequence for name, copy in copies.items()})
+        return kept, {name: copy.flat for name, copy in copies.items()}
+
+    def load(self, state: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
+        """Continue from `state`."""
+        sent, held, open_, last_sent, *numbers, newest, must_send, wants, sequences = state
+        self._sent = deque(Message(*message) for message in sent)
+        self._held = deque(Message(*message) for message in held)
+        self._open = {(topology, iteration): sequence for topology, iteration, sequence in open_}
+        self._last_sent, self._newest = (last_sent[0], last_sent[1]), (newest[0], newest[1])
+        self._acknowledged, self._received = numbers
+        self._must_send_snapshot, self._wants_snapshot = must_send, wants
+        self._early.clear()
+        copies = {name: PublicCopy(self._layout, tensors[name]) for name in sequences}
+        for name, copy in copies.items():
+            copy.sequence = sequences[name]
+        self.own, self.theirs, self._behind = copies["own"], copies["theirs"], copies.get("behind")
 
     # inside
 

@@ -22,8 +22,9 @@ otherwise wait for a message that never comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from thinwire_proto.errors import ConfigError, LocalError
 
@@ -99,6 +100,16 @@ class IterationMachine:
         """Turns that this node has begun and may still mix, whose message is not in."""
         return tuple(sorted(self._open))
 
+    @property
+    def kept(self) -> frozenset[Turn]:
+        """Turns that may still be mixed."""
+        return frozenset(self._open | self._ahead | self._ready)
+
+    @property
+    def unfinished(self) -> frozenset[int]:
+        """Peers with which a turn that this node has begun will be mixed, or may be: they are not absent."""
+        return frozenset(turn.peer for turn in self._ready) | {turn.peer for turn in self._open} - self._absent
+
     def begin(self, topology: int, iteration: int, peers: Iterable[int]) -> None:
         """The node has sent its messages for this iteration's turns, and starts to compute."""
         self._begun = (topology, iteration)
@@ -162,6 +173,29 @@ class IterationMachine:
         missing = tuple(sorted({turn.peer for turn in self._awaited()}))
         self._absent.update(missing)
         return self._mix(f"nothing from {', '.join(map(str, missing))} within {self._patience_s:g} s", missing)
+
+    def forget(self, peer: int) -> None:
+        """The edge with this peer has ended: its turns are void."""
+        for turns in (self._open, self._ahead, self._ready):
+            turns.difference_update([turn for turn in turns if turn.peer == peer])
+        self._newest.pop(peer, None)
+        self._absent.discard(peer)
+
+    def state(self) -> list[Any]:
+        """All that the machine knows, as lists of numbers, while the node computes."""
+        if self._deadline is not None:
+            raise LocalError("a machine is saved while the node computes")
+        turns = (self._open, self._ahead, self._ready, self._newest.values())
+        return [list(self._begun), *(sorted(astuple(turn) for turn in some) for some in turns), sorted(self._absent)]
+
+    def load(self, state: Sequence[Any]) -> None:
+        """Continue from `state`."""
+        begun, open_, ahead, ready, newest, absent = state
+        self._begun = (begun[0], begun[1])
+        self._open, self._ahead, self._ready = ({Turn(*turn) for turn in some} for some in (open_, ahead, ready))
+        self._newest = {turn[2]: Turn(*turn) for turn in newest}
+        self._absent = set(absent)
+        self._deadline = None
 
     def _held(self, peer: int) -> int:
         return sum(turn.peer == peer for turn in self._ahead)

@@ -1463,21 +1463,25 @@ class PeerAddress(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     member: _builtins.int
     node: _builtins.bytes
     """Node id, 16 bytes."""
     address: _builtins.str
     """HOST:PORT; empty: over the relay."""
+    since: _builtins.int
+    """The topology in which this edge began; both ends began their copies there."""
     def __init__(
         self,
         *,
         member: _builtins.int = ...,
         node: _builtins.bytes = ...,
         address: _builtins.str = ...,
+        since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member", b"member", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member", b"member", "node", b"node", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,340 @@
+"""A node of a swarm without a centre: its iterations, the copies of its edges, and the chain of what it has mixed.
+
+Pure: events and times in; messages to send, and decisions to mix, out.
+
+The problem: a node may be killed at any moment, and then both ends of an edge must still hold equal copies. So all that
+a member holds is saved (`state`) after `begin` has made the messages of an iteration, and before they leave. A member
+that is restored has sent either the same messages or none. It has lost what it received since. So a member confirms
+only what it has saved, and the peer sends the rest again.
+
+Topologies: an assignment holds from its `start`. A node that has passed it takes the assignment with its next
+iteration; turns that only one end has begun are void, as `iteration` says. An edge begins with the parameters that all
+had in the beginning, if it is one of the first topology; otherwise each end sends a snapshot. It ends when a topology
+is without it, and its last turns are mixed or its peer is absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import msgpack
+from torch import Tensor
+
+from thinwire_proto.errors import LocalError, PayloadError
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.codec import make_codec
+from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
+from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
+from thinwire_proto.gossip.mixing import late_factor
+from thinwire_proto.gossip.peer_wire import message_hash
+
+GENESIS = hashlib.sha256(b"thinwire chain 1").digest()
+"""The head of a chain in which nothing was mixed."""
+FIRST_TOPOLOGY = 1
+
+
+@dataclass(frozen=True)
+class MemberSettings:
+    """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`."""
+
+    codec: str
+    gamma: float
+    slack: int
+    patience_s: float
+
+
+@dataclass(frozen=True)
+class MemberState:
+    """All that a member holds. tensors: by name, not cloned."""
+
+    numbers: bytes
+    tensors: dict[str, Tensor]
+
+
+class Member:
+    """One node. x: its parameters, float32 [layout.parameters], mixed in place; at first those that all begin with."""
+
+    def __init__(self, layout: TileLayout, settings: MemberSettings, x: Tensor) -> None:
+        self.x = x
+        self.head = GENESIS
+        self._layout = layout
+        self._settings = settings
+        self._first = x.clone()
+        self._machine = IterationMachine(settings.slack, settings.patience_s)
+        self._copies = Copies(layout, settings.gamma * late_factor(settings.slack))
+        self._assignments: dict[int, Assignment] = {}
+        self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
+        self._waiting: dict[int, deque[Message]] = {}  # by peer, not read yet
+        self._hashes: dict[Turn, list[bytes]] = {}  # of this node's message, and of the peer's
+        self._in_state: dict[int, int] = {}  # by peer, the last message that is in the newest `state`
+        self._saved: dict[int, int] = {}  # the same of the newest state that is on disk
+        self._adopted = -1
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that the node computes, or waits for; -1 before the first."""
+        return self._machine.iteration
+
+    @property
+    def topology(self) -> int:
+        """The number of the newest topology that the member knows; 0 without one."""
+        return max(self._assignments, default=0)
+
+    @property
+    def deadline(self) -> float | None:
+        """See `IterationMachine.deadline`."""
+        return self._machine.deadline
+
+    @property
+    def waits_to_adopt(self) -> bool:
+        """Whether the node has to hear a peer before it begins."""
+        newest = self._assignments.get(self.topology)
+        return newest is not None and newest.adopts and self.iteration < 0 and self._adopted < 0
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """Peers with which the member has an edge."""
+        return tuple(sorted(self._copies.edges))
+
+    # topologies
+
+    def assign(self, assignment: Assignment) -> Mix | None:
+        """Take an assignment. It holds from its start, or from the next iteration if that has passed."""
+        if assignment.topology <= self.topology:
+            return None
+        self._assignments[assignment.topology] = assignment
+        for peer, since in assignment.since.items():
+            if self._since.get(peer, since) != since:
+                self._end(peer)
+            if peer not in self._copies.edges:
+                self._since[peer] = since
+                self._copies.join(peer, self._first if since == FIRST_TOPOLOGY else None)
+        kept = {turn.topology for turn in self._machine.kept}
+        for older in [one for one in self._assignments.values() if one.topology < assignment.topology]:
+            if older.start >= assignment.start and older.topology not in kept:
+                del self._assignments[older.topology]  # it never holds
+        mix = None
+        for peer in self.peers:
+            if peer not in assignment.since and assignment.start <= self.iteration:
+                mix = self._machine.absent(peer) or mix  # it may be in the new topology already
+            mix = self._read_on(peer) or mix
+        return mix
+
+    def begin(self) -> list[tuple[int, Message]]:
+        """Begin the next iteration. Returns the messages of its turns, by peer. Save the state before they leave.
+
+        Raises LocalError if there is no assignment, or the node has to adopt first."""
+        if not self._assignments or self.waits_to_adopt:
+            raise LocalError("this node has no peers yet")
+        first = self._assignments[min(self._assignments)]
+        iteration = max(self._machine.next_iteration, self._adopted, first.start if self.iteration < 0 else 0)
+        assignment = self._at(iteration)
+        messages = []
+        for peer in sorted(assignment.turns(iteration)):
+            edge = self._copies.edges.get(peer)
+            if edge is not None and edge.may_send:  # otherwise the turn is void on both ends
+                message = edge.send((assignment.topology, iteration), self.x, self._settings.codec)
+                messages.append((peer, message))
+                self._hash(Turn(assignment.topology, iteration, peer), 0, message)
+        self._machine.begin(assignment.topology, iteration, [peer for peer, _ in messages])
+        self._drop_old(assignment)
+        for peer in self.peers:
+            self._read_on(peer)
+        return messages
+
+    # messages
+
+    def received(self, peer: int, message: Message) -> Mix | None:
+        """Take a message of a peer. One of an edge that has ended is dropped.
+
+        Raises PayloadError if the peer cannot have sent it. Its edge has ended then; call `absent`."""
+        if message.topology < self._since.get(peer, self.topology + 1) <= self.topology:
+            return None
+        waiting = self._waiting.setdefault(peer, deque())
+        if all(message.sequence != other.sequence for other in waiting):
+            waiting.append(message)
+        try:
+            if len(waiting) > UNACKNOWLEDGED_MAX:
+                raise PayloadError(f"member {peer}: {UNACKNOWLEDGED_MAX} of its messages wait already")
+            return self._read_on(peer)
+        except PayloadError:
+            self._end(peer)
+            raise
+
+    def acknowledged(self, peer: int, sequence: int) -> None:
+        """The peer has saved all messages up to this one. Raises PayloadError if it cannot have them."""
+        if peer in self._copies.edges:
+            self._copies.edges[peer].acknowledge(sequence)
+
+    def received_from(self, peer: int) -> int:
+        """The message of the peer up to which all are in the newest saved state."""
+        return self._saved.get(peer, 0)
+
+    def unacknowledged(self, peer: int) -> list[Message]:
+        """The messages to send again when the line to a peer is back, in order."""
+        return self._copies.edges[peer].unacknowledged() if peer in self._copies.edges else []
+
+    # iterations
+
+    def computed(self, now: float) -> Mix | None:
+        """The gradient of this iteration is there."""
+        return self._machine.computed(now)
+
+    def tick(self, now: float) -> Mix | None:
+        """Time has passed."""
+        return self._machine.tick(now)
+
+    def absent(self, peer: int) -> Mix | None:
+        """The line to a peer is lost: do not wait for it until it is heard of."""
+        return self._machine.absent(peer)
+
+    def present(self, peer: int) -> None:
+        """The line to a peer is back."""
+        self._machine.present(peer)
+
+    def mix(self, mix: Mix) -> dict[int, str]:
+        """Mix the turns of a decision into x, and extend the chain.
+
+        Returns the peers whose messages cannot be read, and why. Their edges have ended."""
+        unreadable: dict[int, str] = {}
+        for turn in mix.turns:
+            if turn.peer not in self._copies.edges:
+                continue
+            try:
+                if self._copies.mix(self.x, [turn], self._weight):
+                    self._extend(turn)
+            except PayloadError as error:
+                unreadable[turn.peer] = str(error)
+                self._end(turn.peer)
+        return unreadable
+
+    # saving
+
+    def state(self) -> MemberState:
+        """All that the member holds, right after `begin`. Clone its tensors, or call nothing until they are written."""
+        self._in_state = {peer: edge.received for peer, edge in self._copies.edges.items()}
+        edges, tensors = {}, {"x": self.x, "first": self._first}
+        for peer, edge in self._copies.edges.items():
+            edges[peer], copies = edge.state()
+            tensors |= {f"{peer} {name}": copy for name, copy in copies.items()}
+        numbers = [
+            self.head,
+            self._machine.state(),
+            sorted(edges.items()),
+            [_plain(assignment) for assignment in self._assignments.values()],
+            sorted(self._since.items()),
+            [[*astuple(turn), *hashes] for turn, hashes in sorted(self._hashes.items())],
+            self._adopted,
+        ]
+        return MemberState(bytes(msgpack.packb(numbers, use_bin_type=True)), tensors)
+
+    def saved(self) -> None:
+        """The newest state is on disk, so what it has received may be confirmed."""
+        self._saved = self._in_state
+
+    @classmethod
+    def restore(cls, layout: TileLayout, settings: MemberSettings, state: MemberState) -> Member:
+        """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
+        tensors = state.tensors
+        head, machine, edges, assignments, since, hashes, adopted = msgpack.unpackb(
+            state.numbers, strict_map_key=False, raw=False
+        )
+        member = cls(layout, settings, tensors["first"])
+        member.x, member.head, member._adopted = tensors["x"], head, adopted
+        member._machine.load(machine)
+        for peer, numbers in edges:
+            prefix = f"{peer} "
+            edge = member._copies.join(peer, member._first)
+            copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            edge.load(numbers, copies)
+        member._assignments = {one[0]: _assignment(one) for one in assignments}
+        member._since = dict(since)
+        member._hashes = {Turn(*numbers): list(found) for *numbers, found in ((*h[:3], h[3:]) for h in hashes)}
+        member._saved = {peer: edge.received for peer, edge in member._copies.edges.items()}
+        return member
+
+    # inside
+
+    def _at(self, iteration: int) -> Assignment:
+        """The assignment that holds in an iteration."""
+        held = [number for number, one in self._assignments.items() if one.start <= iteration]
+        return self._assignments[max(held) if held else min(self._assignments)]
+
+    def _drop_old(self, holds: Assignment) -> None:
+        """Forget what no turn needs any more."""
+        unfinished = self._machine.unfinished
+        needed = set().union(*(one.since for one in self._assignments.values() if one.topology >= holds.topology))
+        for peer in self.peers:
+            if peer not in needed and peer not in unfinished:
+                self._end(peer)
+        kept = self._machine.kept
+        oldest = min([turn.topology for turn in kept], default=holds.topology)
+        for number in [number for number in self._assignments if number < min(oldest, holds.topology)]:
+            del self._assignments[number]
+        self._hashes = {
+            turn: hashes for turn, hashes in self._hashes.items() if turn in kept or turn.iteration > self.iteration
+        }
+
+    def _end(self, peer: int) -> None:
+        self._machine.forget(peer)
+        self._copies.leave(peer)
+        self._since.pop(peer, None)
+        self._waiting.pop(peer, None)
+        self._saved.pop(peer, None)
+        self._hashes = {turn: hashes for turn, hashes in self._hashes.items() if turn.peer != peer}
+
+    def _read_on(self, peer: int) -> Mix | None:
+        """Read what waits, as far as this node is."""
+        waiting, mix = self._waiting.get(peer), None
+        while waiting and waiting[0].topology <= self.topology:
+            if waiting[0].topology < self._since.get(peer, self.topology + 1):
+                waiting.popleft()  # of an edge that has ended
+                continue
+            if self.waits_to_adopt and waiting[0].codec == SNAPSHOT:
+                self._adopt(waiting[0])
+            if not self._machine.accepts(peer):
+                break
+            mix = self._take(peer, waiting.popleft()) or mix
+        return mix
+
+    def _take(self, peer: int, message: Message) -> Mix | None:
+        mix = None
+        self._hash(Turn(*message.when, peer), 1, message)
+        for when in self._copies.edges[peer].receive(message):
+            mix = self._machine.received(Turn(*when, peer)) or mix
+        return mix
+
+    def _adopt(self, message: Message) -> None:
+        self.x.copy_(make_codec("dense", self._layout).decode(message.body, self.x.device))
+        self._adopted = message.iteration
+
+    def _weight(self, turn: Turn) -> float:
+        return self._assignments[turn.topology].turns(turn.iteration)[turn.peer]
+
+    def _hash(self, turn: Turn, place: int, message: Message) -> None:
+        hashes = self._hashes.setdefault(turn, [b"", b""])
+        hashes[place] = hashes[place] or message_hash(message)
+
+    def _extend(self, turn: Turn) -> None:
+        place = msgpack.packb(list(astuple(turn)))
+        self.head = hashlib.sha256(b"".join([self.head, place, *self._hashes[turn]])).digest()
+        self._hashes = {
+            other: hashes for other, hashes in self._hashes.items() if other.peer != turn.peer or other > turn
+        }
+
+
+def _plain(assignment: Assignment) -> list[Any]:
+    cycle = [sorted(turns.items()) for turns in assignment.cycle]
+    since = sorted(assignment.since.items())
+    return [assignment.topology, assignment.start, assignment.member, cycle, since, assignment.adopts]
+
+
+def _assignment(plain: list[Any]) -> Assignment:
+    topology, start, member, cycle, since, adopts = plain
+    turns: tuple[Mapping[int, float], ...] = tuple(dict(each) for each in cycle)
+    return Assignment(topology, start, member, turns, dict(since), adopts)
