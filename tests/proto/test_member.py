@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -47,11 +48,11 @@ def test_a_killed_member_goes_on_as_if_it_had_not_been_killed(seed: int) -> None
     world = MemberWorld(6, PATIENT, step=drawn_step, topology="ring", lost=0.05, seed=seed)
     at = 0.0
     for _ in range(8):
-        at += rng.uniform(0.5, 6.0)
+        at += rng.uniform(0.5, 6.0)  # the first state is on disk by then
         victim = rng.randrange(6)
-        world.at(at, lambda victim=victim: world.kill(victim))
+        world.at(at, partial(world.kill, victim))
         at += rng.uniform(0.0, 3.0)
-        world.at(at, lambda victim=victim: world.restart(victim) if world.nodes[victim].disk else None)
+        world.at(at, partial(world.restart, victim))
     world.run()
     for number, node in world.nodes.items():
         assert torch.equal(node.member.x, plain.nodes[number].member.x), number
@@ -61,10 +62,10 @@ def test_a_killed_member_goes_on_as_if_it_had_not_been_killed(seed: int) -> None
 
 def test_two_of_eight_die_and_two_join_and_nobody_waits_longer_than_the_patience() -> None:
     world = MemberWorld(8, IMPATIENT, step=drawn_step, iterations=60)
-    world.at(10.3, lambda: world.kill(2))
-    world.at(14.7, lambda: world.kill(5))
-    world.at(22.0, lambda: world.forget(2))
-    world.at(22.0, lambda: world.forget(5))
+    world.at(10.3, partial(world.kill, 2))
+    world.at(14.7, partial(world.kill, 5))
+    world.at(22.0, partial(world.forget, 2))
+    world.at(22.0, partial(world.forget, 5))
     world.at(28.0, world.join)
     world.at(33.0, world.join)
     world.run()

@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member, MemberSettings, MemberState
 from thinwire_proto.gossip.topology import Layout, make_topology
 
+ANNOUNCE_S = 0.1
+"""The time in which a node hears of a topology."""
 RECONNECT_S = 2.0
 """After a line has lost something, it breaks, and is back after this time."""
 
@@ -143,7 +146,7 @@ class MemberWorld:
             )
             since = {peer: self._since[frozenset((number, peer))] for turns in cycle for peer in turns}
             assignment = Assignment(self.topology, start, number, cycle, since, adopts=number in newcomers)
-            self.at(self.now + 0.1, lambda number=number, assignment=assignment: self._assign(number, assignment))
+            self.at(self.now + ANNOUNCE_S, partial(self._assign, number, assignment))
 
     # what happens
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Turns = Mapping[int, float]
 """The peers of an iteration, by member number, and their weights."""
@@ -26,3 +27,13 @@ class Assignment:
     def turns(self, iteration: int) -> Turns:
         """The turns of an iteration, which is at least `start`."""
         return self.cycle[(iteration - self.start) % len(self.cycle)]
+
+    def plain(self) -> list[Any]:
+        """The assignment as lists of numbers."""
+        cycle = [sorted(turns.items()) for turns in self.cycle]
+        return [self.topology, self.start, self.member, cycle, sorted(self.since.items()), self.adopts]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> Assignment:
+        topology, start, member, cycle, since, adopts = plain
+        return cls(topology, start, member, tuple(dict(turns) for turns in cycle), dict(since), adopts)

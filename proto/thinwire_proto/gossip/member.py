@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
 
 import msgpack
 from torch import Tensor
@@ -226,7 +224,7 @@ class Member:
             self.head,
             self._machine.state(),
             sorted(edges.items()),
-            [_plain(assignment) for assignment in self._assignments.values()],
+            [assignment.plain() for assignment in self._assignments.values()],
             sorted(self._since.items()),
             [[*astuple(turn), *hashes] for turn, hashes in sorted(self._hashes.items())],
             self._adopted,
@@ -252,7 +250,7 @@ class Member:
             edge = member._copies.join(peer, member._first)
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             edge.load(numbers, copies)
-        member._assignments = {one[0]: _assignment(one) for one in assignments}
+        member._assignments = {one[0]: Assignment.from_plain(one) for one in assignments}
         member._since = dict(since)
         member._hashes = {Turn(*numbers): list(found) for *numbers, found in ((*h[:3], h[3:]) for h in hashes)}
         member._saved = {peer: edge.received for peer, edge in member._copies.edges.items()}
@@ -326,15 +324,3 @@ class Member:
         self._hashes = {
             other: hashes for other, hashes in self._hashes.items() if other.peer != turn.peer or other > turn
         }
-
-
-def _plain(assignment: Assignment) -> list[Any]:
-    cycle = [sorted(turns.items()) for turns in assignment.cycle]
-    since = sorted(assignment.since.items())
-    return [assignment.topology, assignment.start, assignment.member, cycle, since, assignment.adopts]
-
-
-def _assignment(plain: list[Any]) -> Assignment:
-    topology, start, member, cycle, since, adopts = plain
-    turns: tuple[Mapping[int, float], ...] = tuple(dict(each) for each in cycle)
-    return Assignment(topology, start, member, turns, dict(since), adopts)
