@@ -1117,6 +1117,7 @@ class Parcel(_message.Message):
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     CHALLENGE_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
     node: _builtins.bytes
     """Node id, 16 bytes. On a line to the relay: the node that this is for. On one from the relay: the node that it is from.
     On a direct line: empty.
@@ -1127,6 +1128,8 @@ class Parcel(_message.Message):
     """All messages of the other direction up to this one have come. May come alone."""
     challenge: _builtins.bytes
     """In the server's first parcel of a direct line: random, 32 bytes."""
+    gone: _builtins.str
+    """From the relay only: it has not handed on what was last sent to this node, and why."""
     @_builtins.property
     def header(self) -> Global___PeerHeader:
         """In the first part of a message only."""
@@ -1144,10 +1147,11 @@ class Parcel(_message.Message):
         acknowledged: _builtins.int | None = ...,
         challenge: _builtins.bytes = ...,
         proof: Global___PeerProof | None = ...,
+        gone: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "header", b"header", "proof", b"proof"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "challenge", b"challenge", "data", b"data", "header", b"header", "node", b"node", "proof", b"proof"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "challenge", b"challenge", "data", b"data", "gone", b"gone", "header", b"header", "node", b"node", "proof", b"proof"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__acknowledged: _TypeAlias = _typing.Literal["acknowledged"]  # noqa: Y015
     _WhichOneofArgType__acknowledged: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged"]  # noqa: Y015
@@ -1461,12 +1465,12 @@ class PeerAddress(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     member: _builtins.int
-    node: _builtins.bytes
-    """Node id, 16 bytes."""
+    public_key: _builtins.bytes
+    """Ed25519, 32 bytes. The node id is the first half of its SHA-256."""
     address: _builtins.str
     """HOST:PORT; empty: over the relay."""
     since: _builtins.int
@@ -1475,13 +1479,13 @@ class PeerAddress(_message.Message):
         self,
         *,
         member: _builtins.int = ...,
-        node: _builtins.bytes = ...,
+        public_key: _builtins.bytes = ...,
         address: _builtins.str = ...,
         since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member", b"member", "node", b"node", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member", b"member", "public_key", b"public_key", "since", b"since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
