@@ -33,6 +33,7 @@ from thinwire_coordinator.rpc.calls import (
     refuse,
     session_of,
 )
+from thinwire_coordinator.rpc.gossip_calls import GossipCalls
 from thinwire_coordinator.rpc.memory_bound import FILE_PART_BYTES, FILE_PARTS_MAX
 from thinwire_coordinator.rpc.request_bounds import join_too_large
 from thinwire_coordinator.rpc.traffic import SERVICE
@@ -50,7 +51,7 @@ from thinwire_proto.errors import ContractError, LedgerError
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.negotiation import ABILITIES, choose
-from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, add_SwarmServicer_to_server
+from thinwire_proto.wire.service_pb2_grpc import add_SwarmServicer_to_server
 
 HASH_BYTES = 32
 log = logging.getLogger("thinwire.coordinator")
@@ -71,7 +72,7 @@ def add_service(service: Service, server: grpc.aio.Server) -> None:
     server.add_registered_method_handlers(SERVICE, ours)
 
 
-class Service(SwarmServicer):
+class Service(GossipCalls):
     """See service.proto for what each call means."""
 
     def __init__(

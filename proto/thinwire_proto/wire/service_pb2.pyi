@@ -1249,6 +1249,7 @@ class BeatRequest(_message.Message):
     LISTENS_AT_FIELD_NUMBER: _builtins.int
     STEP_NORM_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     topology: _builtins.int
     """The newest topology that the node has."""
     iteration: _builtins.int
@@ -1271,6 +1272,8 @@ class BeatRequest(_message.Message):
     """The norm of the newest step, to set the disagreement beside."""
     signature: _builtins.bytes
     """By the node's key, over the statement `beat`."""
+    number: _builtins.int
+    """Counts from 1 in a session. A report that is sent again, because no answer came, keeps its number."""
     @_builtins.property
     def missed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Member numbers that the node has waited for in vain since its last report."""
@@ -1291,10 +1294,11 @@ class BeatRequest(_message.Message):
         listens_at: _builtins.str = ...,
         step_norm: _builtins.float = ...,
         signature: _builtins.bytes = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_scale", b"sketch_scale", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_scale", b"sketch_scale", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015

@@ -1,0 +1,160 @@
+"""Reports of nodes, and the body of a ledger row that seals those of a beat.
+
+A node signs the canonical bytes of its report, with the session and the number of the report in it. The bytes name the
+sketch by its hash alone, so rows stay small and the signature can be checked for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import msgpack
+
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.gossip.consensus import BUCKETS
+from thinwire_proto.identity import statements
+
+BODY_VERSION = 1
+HASH_BYTES = 32
+SIGNATURE_BYTES = 64
+MISSED_MAX = 64
+"""Member numbers that a report may name as missed."""
+ADDRESS_BYTES_MAX = 263
+"""A host name of 255 bytes, brackets and a port."""
+REPORTS_MAX = 8192
+"""Reports of a row: those of `round.nodes_max` nodes, once each."""
+REPORT_BYTES_MAX = 1024
+"""A signed report in a row."""
+BODY_BYTES_MAX = REPORTS_MAX * REPORT_BYTES_MAX
+_NAME = b"thinwire report 1"
+_NOT_A_BEAT = (ValueError, TypeError, struct.error, OverflowError, AttributeError, IndexError)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a node tells in a beat; see `BeatRequest`. Its numbers are rounded to float32, as they travel.
+
+    sketch_hash: SHA-256 of the sketch's bytes; empty without one.
+    """
+
+    topology: int
+    iteration: int
+    head: bytes
+    samples: int = 0
+    loss: float = 0.0
+    compute_ms: int = 0
+    trained_through: int | None = None
+    sketch_hash: bytes = b""
+    sketch_scale: float = 0.0
+    missed: tuple[int, ...] = ()
+    listens_at: str = ""
+    step_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "sketch_scale", "step_norm"):
+            object.__setattr__(self, name, _float32(getattr(self, name)))
+
+    def canonical(self) -> bytes:
+        """The bytes that the node signs."""
+        return bytes(msgpack.packb(self.plain(), use_bin_type=True))
+
+    def plain(self) -> list[Any]:
+        return [list(value) if isinstance(value, tuple) else value for value in astuple(self)]
+
+    def problem(self) -> str:
+        """What is wrong with the fields by themselves; empty if nothing is."""
+        if len(self.head) != HASH_BYTES:
+            return f"its head must have {HASH_BYTES} bytes"
+        if len(self.sketch_hash) not in (0, HASH_BYTES):
+            return "its sketch's hash has the wrong length"
+        if len(self.missed) > MISSED_MAX or len(self.listens_at.encode()) > ADDRESS_BYTES_MAX:
+            return f"it names more than {MISSED_MAX} missed peers, or an address of more than {ADDRESS_BYTES_MAX} bytes"
+        if not all(math.isfinite(value) and value >= 0 for value in (self.sketch_scale, self.step_norm)):
+            return "its norms must be finite, and not negative"
+        return ""
+
+
+FIELDS = tuple(field.name for field in fields(Report))
+
+
+@dataclass(frozen=True)
+class SignedReport:
+    """A report, with what its signature covers beside it. session: 32 bytes. number: of the reports of the session."""
+
+    node: str
+    session: bytes
+    number: int
+    report: Report
+    signature: bytes
+
+    @property
+    def statement(self) -> bytes:
+        """What the node signs."""
+        return statements.beat(self.session, self.number, self.report.canonical())
+
+    @property
+    def hash(self) -> bytes:
+        """Names the report in a row, 32 bytes."""
+        return hashlib.sha256(_NAME + self.node.encode() + self.statement).digest()
+
+
+def sketch_hash(sketch: bytes) -> bytes:
+    """The hash of a sketch's bytes; empty for no sketch. Raises PayloadError unless it has a byte for each bucket."""
+    if not sketch:
+        return b""
+    if len(sketch) != BUCKETS:
+        raise PayloadError(f"a sketch has {BUCKETS} bytes; this has {len(sketch)}")
+    return hashlib.sha256(sketch).digest()
+
+
+def encode_reports(reports: list[SignedReport]) -> bytes:
+    """The body of a beat's row. Raises PayloadError if there are too many reports."""
+    if len(reports) > REPORTS_MAX:
+        raise PayloadError(f"a row has at most {REPORTS_MAX} reports; there are {len(reports)}")
+    entries = [[r.node, r.session, r.number, r.report.plain(), r.signature] for r in reports]
+    return bytes(msgpack.packb([BODY_VERSION, entries], use_bin_type=True))
+
+
+def decode_reports(data: bytes) -> list[SignedReport]:
+    """Read the body of a beat's row. Raises PayloadError."""
+    if len(data) > BODY_BYTES_MAX:
+        raise PayloadError(f"a beat has at most {BODY_BYTES_MAX} bytes; this has {len(data)}")
+    try:
+        version, entries = msgpack.unpackb(data, raw=False)
+        if version != BODY_VERSION:
+            raise ValueError(f"it has version {version}; this thinwire reads version {BODY_VERSION}")
+        found = [_signed(*entry) for entry in entries]
+    except (
+        ValueError,
+        TypeError,
+        struct.error,
+        OverflowError,
+        AttributeError,
+        IndexError,
+        msgpack.UnpackException,
+    ) as error:
+        raise PayloadError(f"this is not a beat: {error or type(error).__name__}") from None
+    if encode_reports(found) != data:
+        raise PayloadError("this beat is not in canonical form, so its hash would differ")
+    return found
+
+
+def _signed(node: str, session: bytes, number: int, plain: list[Any], signature: bytes) -> SignedReport:
+    report = Report(**dict(zip(FIELDS, plain, strict=True)) | {"missed": tuple(plain[FIELDS.index("missed")])})
+    if problem := report.problem():
+        raise ValueError(problem)
+    if len(session) != HASH_BYTES or len(signature) != SIGNATURE_BYTES or number < 1:
+        raise ValueError("a session, number or signature is out of bounds")
+    return SignedReport(node, session, number, report, signature)
+
+
+def _float32(value: float) -> float:
+    """The nearest float32; one beyond its range becomes infinite, as on the wire."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
