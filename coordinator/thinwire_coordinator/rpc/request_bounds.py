@@ -23,7 +23,12 @@ NAME_BYTES_MAX = 1 << 10
 
 FOR_STRANGERS = frozenset({"Hello", "Join", "Status"})
 """Calls of the swarm that need no session. Other services of the port, such as health, need none either."""
-LARGE = {"Join": REQUEST_BYTES_MAX, "Contribute": PART_BYTES_MAX + HEADER_BYTES_MAX}
+LARGE = {
+    "Join": REQUEST_BYTES_MAX,
+    "Contribute": PART_BYTES_MAX + HEADER_BYTES_MAX,
+    "Deposit": PART_BYTES_MAX + HEADER_BYTES_MAX,
+    "Relay": PART_BYTES_MAX + HEADER_BYTES_MAX,
+}
 
 
 def is_for_strangers(method: str) -> bool:

@@ -35,6 +35,7 @@ from thinwire_coordinator.rpc.calls import (
 )
 from thinwire_coordinator.rpc.gossip_calls import GossipCalls
 from thinwire_coordinator.rpc.memory_bound import FILE_PART_BYTES, FILE_PARTS_MAX
+from thinwire_coordinator.rpc.relay import Relay, relay_parcels
 from thinwire_coordinator.rpc.request_bounds import join_too_large
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.swarm.counts import NodeCounts
@@ -88,6 +89,7 @@ class Service(GossipCalls):
         self._rules = rules or AdmissionRules(Bounds(swarm.view.contract.round.nodes_max))
         self._file_parts = asyncio.Semaphore(FILE_PARTS_MAX)
         self._refusals = RefusalLog(swarm.driver.now)
+        self._relay = Relay() if swarm.view.contract.exchange.kind == "gossip" else None
 
     async def Hello(self, request: pb.HelloRequest, context: Context[Any, Any]) -> pb.HelloReply:
         if len(request.nonce) != NONCE_BYTES:
@@ -247,6 +249,15 @@ class Service(GossipCalls):
                     self._counts(member).bytes_fetched += part.ByteSize()
                     yield part
                     part = pb.FilePart()
+
+    async def Relay(
+        self, request_iterator: AsyncIterator[pb.Parcel], context: Context[Any, Any]
+    ) -> AsyncIterator[pb.Parcel]:
+        member = await self._member(context)
+        async with _one_at_a_time(member, "Relay", context):
+            async for parcel in relay_parcels(self._relay, member, request_iterator, context):
+                yield parcel
+        _check_expelled(member)
 
     async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
         member = await self._member(context)

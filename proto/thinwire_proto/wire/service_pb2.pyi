@@ -1118,6 +1118,7 @@ class Parcel(_message.Message):
     CHALLENGE_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    BEGINS_FIELD_NUMBER: _builtins.int
     node: _builtins.bytes
     """Node id, 16 bytes. On a line to the relay: the node that this is for. On one from the relay: the node that it is from.
     On a direct line: empty.
@@ -1130,6 +1131,8 @@ class Parcel(_message.Message):
     """In the server's first parcel of a direct line: random, 32 bytes."""
     gone: _builtins.str
     """From the relay only: it has not handed on what was last sent to this node, and why."""
+    begins: _builtins.bool
+    """The sender has opened this line, maybe again: what is not confirmed is sent again, in both directions."""
     @_builtins.property
     def header(self) -> Global___PeerHeader:
         """In the first part of a message only."""
@@ -1148,10 +1151,11 @@ class Parcel(_message.Message):
         challenge: _builtins.bytes = ...,
         proof: Global___PeerProof | None = ...,
         gone: _builtins.str = ...,
+        begins: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "header", b"header", "proof", b"proof"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "challenge", b"challenge", "data", b"data", "gone", b"gone", "header", b"header", "node", b"node", "proof", b"proof"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged", "acknowledged", b"acknowledged", "begins", b"begins", "challenge", b"challenge", "data", b"data", "gone", b"gone", "header", b"header", "node", b"node", "proof", b"proof"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__acknowledged: _TypeAlias = _typing.Literal["acknowledged"]  # noqa: Y015
     _WhichOneofArgType__acknowledged: _TypeAlias = _typing.Literal["_acknowledged", b"_acknowledged"]  # noqa: Y015
