@@ -1,0 +1,305 @@
+"""The directory of a run without a centre: who takes part, under which number, and who mixes with whom. Pure.
+
+The problem: all ends of all edges must change to a new topology in the same iteration, but nodes are in different ones,
+and hear of it only when they report next.
+
+What fails: a topology that holds at once tears the turns that are under way. One that waits until all have confirmed
+it waits for the node whose death was the reason.
+
+The sketch: a topology has a number and the iteration in which it begins. That is the furthest iteration that was
+reported, and a lead: what the fastest node does in LEAD_BEATS beats. Within these, each node reports at least once and
+gets it. One that does not is missed by its new peers, and the next topology leaves it out. Changes are collected, so
+there is at most one topology a beat.
+
+    waiting ──enough nodes──▶ training ──all have done their iterations──▶ collecting ──mean sealed──▶ complete
+
+Nothing here is lost with the process: the `plain` forms are on disk before a node is told a number or a topology.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from thinwire_coordinator.gossip.participants import Heard, Participant
+from thinwire_proto.errors import Damaged
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.limits import LOST_AFTER_S
+
+LEAD_BEATS = 3
+"""One since the furthest node reported, one until the others report, and one if a report is late."""
+LEAD_LEAST = 2
+"""Iterations of the lead beside what is measured."""
+LOST_BEATS = 3
+"""A node that is silent for so long, and for LOST_AFTER_S, is lost."""
+UNMEASURED_BEATS = 4
+"""Nodes that have done no iteration within so many beats are slow enough for the least lead."""
+MISSES = 2
+"""Reports in which a member is missed, of different peers if it has as many, before a topology leaves it out."""
+REST_DOUBLINGS_MAX = 6
+"""A member that was left out rests for two beats, then four, eight, up to 128."""
+FORGOTTEN_FACTOR = 2
+"""Absent nodes keep their numbers up to this multiple of nodes_max; then those that were away longest lose them."""
+NAMED_MAX = 8
+"""Members that a reason names."""
+
+
+class Phase(Enum):
+    TRAINING = "training"
+    COLLECTING = "collecting"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True)
+class DirectorySettings:
+    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node."""
+
+    topology: str
+    nodes_least: int
+    nodes_max: int
+    beat_s: float
+    steps: int
+
+    @property
+    def lost_after_s(self) -> float:
+        return max(LOST_BEATS * self.beat_s, LOST_AFTER_S)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing is to be done."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collect:
+    """All have done their iterations: from now on, nodes deposit their parameters."""
+
+    reason: str
+
+
+Decision = Wait | Collect | Plan
+
+
+class Directory:
+    """All that the coordinator knows of the members, and the newest topology."""
+
+    def __init__(self, settings: DirectorySettings) -> None:
+        self.settings = settings
+        self.phase = Phase.TRAINING
+        self.topology: FormedTopology | None = None
+        self.by_node: dict[str, Participant] = {}
+        self._by_member: dict[int, Participant] = {}
+        self._members: frozenset[int] = frozenset()  # of the newest topology
+        self._next_member = 0
+        self._formed_at = 0.0
+
+    # what is heard
+
+    def why_refuse(self, heard: Heard) -> str:
+        """The reason to refuse a report, which then changes nothing; empty if there is none."""
+        if heard.topology > self.number:
+            return f"the report names topology {heard.topology}, but this coordinator's newest is {self.number}"
+        if heard.iteration > self.settings.steps:
+            return f"the report names iteration {heard.iteration}, but the run has {self.settings.steps}"
+        known = self.by_node.get(heard.node)
+        if known is not None and heard.iteration < known.iteration:
+            return (
+                f"the report names iteration {heard.iteration}, but this node has reported {known.iteration} before: "
+                "its state is older than its reports; start it with another --state-dir"
+            )
+        return ""
+
+    def hear(self, heard: Heard, now: float) -> Participant:
+        """Take a report that `why_refuse` does not refuse. The first one of a node gives it its member number."""
+        known = self.by_node.get(heard.node)
+        if known is None:
+            known = Participant(heard.node, self._next_member)
+            self._next_member += 1
+            self._keep(known)
+            self._forget()
+        enters = known.enters_at is not None and known.enters_at <= heard.iteration
+        if enters or not known.is_present or known.heard_at is None:
+            known.marked_iteration, known.marked_at = heard.iteration, now
+        known.enters_at = None if enters else known.enters_at
+        known.is_present, known.heard_at = True, now
+        known.iteration, known.address, known.public_key = heard.iteration, heard.address, heard.public_key
+        known.measure(now, self.settings.beat_s / 2)
+        if self.topology is not None and known.member in self._members:
+            for missed in self.topology.peers(known.member).intersection(heard.missed):
+                self._missed(self._by_member.get(missed), known.member, now)
+        return known
+
+    def leave(self, node: str) -> None:
+        """The node says that it leaves."""
+        if (known := self.by_node.get(node)) is not None:
+            known.is_present = False
+
+    def _missed(self, known: Participant | None, reporter: int, now: float) -> None:
+        if known is None or now < known.rests_until:
+            return
+        assert self.topology is not None
+        known.missed_by.append(reporter)
+        reporters = min(MISSES, len(self.topology.peers(known.member)))
+        if len(known.missed_by) >= MISSES and len(set(known.missed_by)) >= reporters:
+            known.missed_by.clear()
+            known.rests_until = now + self.settings.beat_s * 2 ** (1 + min(known.times_missed, REST_DOUBLINGS_MAX))
+            known.times_missed += 1
+        del known.missed_by[:-MISSES]
+
+    def _keep(self, one: Participant) -> None:
+        self.by_node[one.node] = self._by_member[one.member] = one
+
+    def _forget(self) -> None:
+        """Keep the numbers within their bound."""
+        while len(self.by_node) > FORGOTTEN_FACTOR * self.settings.nodes_max:
+            away = [one for one in self.by_node.values() if not one.is_present]
+            oldest = min(away or self.by_node.values(), key=lambda one: (one.heard_at or 0.0, one.member))
+            del self.by_node[oldest.node], self._by_member[oldest.member]
+
+    # what is decided
+
+    def lose(self, now: float) -> list[str]:
+        """The nodes that are lost from now on: those that have been silent for too long."""
+        silent = [one for one in self.present if now - (one.heard_at or 0.0) >= self.settings.lost_after_s]
+        for one in silent:
+            one.is_present = False
+        return [one.node for one in silent]
+
+    def decide(self, now: float) -> Decision:
+        """Say what is due. A plan is to be formed (`form`) and then begun."""
+        if self.phase is not Phase.TRAINING:
+            return Wait(f"the run is {self.phase.value}")
+        if self.missing:
+            return Wait(f"waiting for {self.missing} more node{'s' if self.missing > 1 else ''}")
+        if self.topology is None:
+            return self._plan(0, (), f"{len(self.present)} nodes begin", {one.member for one in self.present})
+        running = self.running
+        if running and all(one.iteration >= self.settings.steps for one in running):
+            return Collect(f"{len(running)} nodes have done all {self.settings.steps} iterations")
+        wanted = {one.member for one in self.present if now >= one.rests_until}
+        if why_not := self._why_keep(wanted, now):
+            return Wait(why_not)
+        return self._next(running, wanted, now)
+
+    def _why_keep(self, wanted: set[int], now: float) -> str:
+        """The reason to keep the newest topology although these members are wanted; empty if there is none."""
+        if wanted == self._members:
+            return "no member has come or gone"
+        if not wanted:
+            return "no node is there"
+        return "the newest topology is younger than a beat" if now - self._formed_at < self.settings.beat_s else ""
+
+    def _next(self, running: list[Participant], wanted: set[int], now: float) -> Decision:
+        assert self.topology is not None
+        reason = _change(wanted - self._members, self._members - wanted)
+        waiting = {one.member for one in running if one.enters_at is not None}
+        running = [one for one in running if one.enters_at is None]
+        if not running:
+            # nobody could pass parameters on, so those that were furthest begin with their own
+            furthest = max(self._by_member[member].iteration for member in wanted)
+            behind = {member for member in wanted if self._by_member[member].iteration < furthest}
+            return self._plan(furthest, behind, reason, wanted)
+        pace = max((one.pace or 0.0 for one in running), default=0.0)
+        if not pace and now - self._formed_at < UNMEASURED_BEATS * self.settings.beat_s:
+            return Wait(f"{reason}; the pace of the others is not measured yet")
+        lead = LEAD_LEAST + math.ceil(LEAD_BEATS * self.settings.beat_s * pace)
+        start = max(max(one.iteration for one in running) + lead, self.topology.plan.start + 1)
+        if start >= self.settings.steps:
+            return Wait(f"{reason}; a new topology would begin after the last iteration")
+        return self._plan(start, wanted - self._members | wanted & waiting, reason, wanted)
+
+    def _plan(self, start: int, adopting: Iterable[int], reason: str, members: Iterable[int]) -> Plan:
+        return Plan(self.number + 1, start, tuple(sorted(members)), frozenset(adopting), reason)
+
+    def begin(self, formed: FormedTopology, now: float) -> None:
+        """Make a topology the newest."""
+        self.topology, self._formed_at = formed, now
+        self._members = frozenset(formed.plan.members)
+        for one in self.by_node.values():
+            one.missed_by.clear()
+            if one.member not in formed.plan.adopting:
+                one.enters_at = None
+            elif one.enters_at is None and one.iteration < formed.plan.start:
+                one.enters_at = formed.plan.start
+
+    # what is known
+
+    @property
+    def present(self) -> list[Participant]:
+        return [one for one in self.by_node.values() if one.is_present]
+
+    @property
+    def running(self) -> list[Participant]:
+        """The present members of the newest topology."""
+        return [one for one in self.present if one.member in self._members]
+
+    @property
+    def number(self) -> int:
+        """The number of the newest topology; 0 before the first."""
+        return self.topology.plan.number if self.topology else 0
+
+    @property
+    def missing(self) -> int:
+        """Nodes that the first topology waits for; 0 once it is there."""
+        return max(0, self.settings.nodes_least - len(self.present)) if self.topology is None else 0
+
+    def assignment(self, one: Participant) -> Assignment | None:
+        """The part of a node in the newest topology; None if it is no member."""
+        return self.topology.assignment(one.member) if self.topology is not None and self.runs(one) else None
+
+    def runs(self, one: Participant) -> bool:
+        """Whether a node is a member of the newest topology."""
+        return one.member in self._members
+
+    def of_member(self, member: int) -> Participant | None:
+        """The node with this number; None if it was forgotten."""
+        return self._by_member.get(member)
+
+    # disk
+
+    def plain_topology(self) -> list[Any]:
+        """The newest topology as nested lists of numbers and strings; empty without one. It changes with `begin`."""
+        if self.topology is None:
+            return []
+        plan = self.topology.plan
+        edges = [[*edge, since] for edge, since in sorted(self.topology.edges.items())]
+        return [plan.number, plan.start, list(plan.members), sorted(plan.adopting), plan.reason, edges]
+
+    def plain_members(self) -> list[Any]:
+        """All else that outlives the process."""
+        return [self._next_member, self.phase.value, [one.plain() for one in self.by_node.values()]]
+
+    @classmethod
+    def from_plain(cls, settings: DirectorySettings, topology: Any, members: Any, now: float) -> Directory:
+        """Restore a directory; those that were present have the time of a lost node to report. Raises Damaged."""
+        directory = cls(settings)
+        try:
+            directory._next_member, phase, participants = members
+            directory.phase = Phase(phase)
+            for entry in participants:
+                directory._keep(Participant.from_plain(entry, now))
+            if topology:
+                number, start, numbers, adopting, reason, edges = topology
+                plan = Plan(number, start, tuple(numbers), frozenset(adopting), reason)
+                older = {(one, other): since for one, other, since in edges}
+                directory.topology, directory._formed_at = form(settings.topology, plan, older), now
+                directory._members = frozenset(plan.members)
+        except (TypeError, ValueError) as error:
+            raise Damaged(f"cannot read the directory of members on disk: {error}") from None
+        return directory
+
+
+def _change(came: set[int], gone: Iterable[int]) -> str:
+    """Who came and who went, in words; a topology of a thousand nodes may change by many at once."""
+    parts = []
+    for word, members in (("came", came), ("gone", gone)):
+        if named := sorted(members):
+            rest = ", …" if len(named) > NAMED_MAX else ""
+            parts.append(f"{word}: {', '.join(map(str, named[:NAMED_MAX]))}{rest}")
+    return "; ".join(parts)

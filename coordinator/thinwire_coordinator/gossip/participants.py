@@ -1,0 +1,71 @@
+"""The nodes of a run without a centre, as the directory knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the directory learns from a report.
+
+    topology: the newest that the node has; 0 for none. iteration: how many it has finished. missed: members for which
+    it has waited in vain. address: where others reach it; empty if it does not listen. public_key: Ed25519, 32 bytes.
+    """
+
+    node: str
+    topology: int
+    iteration: int
+    missed: Collection[int] = ()
+    address: str = ""
+    public_key: bytes = b""
+
+
+@dataclass
+class Participant:
+    """One node. member: its number, which is given once in a run.
+
+    is_present: whether it takes part, as far as its reports tell. trained_through: the last position of its lease that
+    it has reported. pace: iterations a second, from two reports at least half a beat apart; None before. enters_at: the
+    start of its first topology, if it begins with a peer's parameters and has not yet. marked_iteration, marked_at: the
+    earlier of the two reports. rests_until: it is left out of topologies until then, because its peers missed it,
+    `times_missed` times so far. missed_by: the newest peers that missed it.
+    """
+
+    node: str
+    member: int
+    is_present: bool = True
+    iteration: int = 0
+    address: str = ""
+    public_key: bytes = b""
+    trained_through: int | None = None
+    pace: float | None = None
+    enters_at: int | None = None
+    heard_at: float | None = None
+    marked_iteration: int = 0
+    marked_at: float = 0.0
+    rests_until: float = 0.0
+    times_missed: int = 0
+    missed_by: list[int] = field(default_factory=list)
+
+    def plain(self) -> list[Any]:
+        """What outlives the process. Times do not: its clock begins anew."""
+        place = [self.node, self.member, self.is_present, self.iteration, self.address, self.public_key]
+        return [*place, self.trained_through, self.pace, self.enters_at]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any], now: float) -> Participant:
+        """Raises TypeError if the structure is wrong."""
+        found = cls(*plain)
+        found.heard_at = found.marked_at = now  # it could not report while the coordinator was away
+        found.marked_iteration = found.iteration
+        return found
+
+    def measure(self, now: float, window_s: float) -> None:
+        """Measure the pace, if the earlier report is old enough."""
+        if now - self.marked_at >= window_s:
+            newest = (self.iteration - self.marked_iteration) / (now - self.marked_at)
+            self.pace = newest if self.pace is None else max(newest, self.pace / 2)  # a pause does not make it slow
+            self.marked_iteration, self.marked_at = self.iteration, now

@@ -1,0 +1,349 @@
+"""The directory of a run without a centre, under virtual time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import msgpack
+import pytest
+
+from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings, Phase, Wait
+from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from thinwire_coordinator.gossip.participants import Heard
+from thinwire_proto.errors import Damaged
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.limits import LOST_AFTER_S
+
+BEAT_S = 10.0
+SETTINGS = DirectorySettings("ring", nodes_least=3, nodes_max=64, beat_s=BEAT_S, steps=10_000)
+LOST_S = SETTINGS.lost_after_s
+
+
+def heard(directory: Directory, node: str, iteration: int, now: float, missed: tuple[int, ...] = ()) -> int:
+    report = Heard(node, directory.number, iteration, missed)
+    assert directory.why_refuse(report) == ""
+    return directory.hear(report, now).member
+
+
+def begun(directory: Directory, now: float) -> FormedTopology:
+    """Form and begin the topology that is due."""
+    plan = directory.decide(now)
+    assert isinstance(plan, Plan), plan
+    older = directory.topology.edges if directory.topology else {}
+    formed = form(directory.settings.topology, plan, older)
+    directory.begin(formed, now)
+    return formed
+
+
+def trained(directory: Directory, nodes: str, beats: int, per_beat: int, since: float = 0.0) -> float:
+    """All nodes report in each beat. Returns the time of the last report."""
+    now = since
+    for beat in range(1, beats + 1):
+        now = since + beat * BEAT_S
+        for node in nodes:
+            heard(directory, node, directory.by_node[node].iteration + per_beat, now)
+    return now
+
+
+@pytest.fixture
+def directory() -> Directory:
+    """Three nodes in their first topology."""
+    directory = Directory(SETTINGS)
+    for node in "abc":
+        heard(directory, node, 0, 0.0)
+    begun(directory, 0.0)
+    return directory
+
+
+def test_the_first_topology_waits_for_enough_nodes():
+    directory = Directory(SETTINGS)
+    heard(directory, "a", 0, 0.0)
+    assert directory.decide(0.0) == Wait("waiting for 2 more nodes")
+    heard(directory, "b", 0, 1.0)
+    assert directory.decide(1.0) == Wait("waiting for 1 more node")
+    heard(directory, "c", 0, 2.0)
+    plan = directory.decide(2.0)
+    assert isinstance(plan, Plan)
+    assert (plan.number, plan.start, plan.members, plan.adopting) == (1, 0, (0, 1, 2), frozenset())
+
+
+def test_each_node_of_a_ring_has_metropolis_weights(directory: Directory):
+    assert directory.topology is not None
+    assert directory.topology.assignment(0) == Assignment(
+        topology=1, start=0, member=0, cycle=directory.topology.assignment(0).cycle, since={1: 1, 2: 1}
+    )
+    for place in range(len(directory.topology.cycle)):
+        for member in (0, 1, 2):
+            for peer, weight in directory.topology.assignment(member).cycle[place].items():
+                assert directory.topology.assignment(peer).cycle[place][member] == weight
+
+
+def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(directory: Directory):
+    now = trained(directory, "abc", beats=3, per_beat=20)
+    assert heard(directory, "d", 0, now) == 3
+    formed = begun(directory, now)
+    assert formed.plan.start == 60 + 2 + 3 * 20  # the furthest, the least lead, three beats
+    assert formed.plan.members == (0, 1, 2, 3)
+    assert formed.plan.adopting == {3}
+    assert formed.plan.reason == "came: 3"
+    assert not formed.assignment(0).adopts
+    assert formed.assignment(3).adopts
+
+
+def test_a_newcomer_waits_while_the_pace_is_not_measured(directory: Directory):
+    heard(directory, "d", 0, BEAT_S)
+    assert directory.decide(BEAT_S) == Wait("came: 3; the pace of the others is not measured yet")
+    for node in "abc":
+        heard(directory, node, 5, BEAT_S)
+    assert isinstance(directory.decide(BEAT_S), Plan)
+
+
+def test_nodes_that_are_slower_than_four_beats_have_the_least_lead(directory: Directory):
+    for beat in range(1, 5):
+        for node in "abcd":
+            heard(directory, node, 0, beat * BEAT_S)
+    assert begun(directory, 4 * BEAT_S).plan.start == 2
+
+
+def test_a_newcomer_of_a_newcomers_topology_still_adopts_in_the_next(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    begun(directory, now)
+    now = trained(directory, "abc", beats=1, per_beat=20, since=now)
+    heard(directory, "d", 0, now)
+    heard(directory, "e", 0, now)
+    assert begun(directory, now).plan.adopting == {3, 4}
+    for _ in range(4):  # d hears, adopts and runs; e does not
+        now = trained(directory, "abc", beats=1, per_beat=20, since=now)
+        heard(directory, "d", directory.by_node["a"].iteration, now)
+        heard(directory, "e", 0, now)
+    heard(directory, "f", 0, now)
+    assert begun(directory, now).plan.adopting == {4, 5}
+
+
+def test_edges_keep_the_topology_in_which_they_began(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    formed = begun(directory, now)
+    assert formed.assignment(0).since == {1: 1, 3: 2}
+    assert formed.assignment(3).since == {0: 2, 2: 2}
+    assert formed.assignment(1).since == {0: 1, 2: 1}
+
+
+def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory: Directory):
+    heard(directory, "d", 0, 0.0)
+    now = trained(directory, "abcd", beats=2, per_beat=20)
+    begun(directory, now)
+    directory.leave("b")
+    now = trained(directory, "acd", beats=1, per_beat=20, since=now)
+    formed = begun(directory, now)
+    assert (formed.plan.members, formed.plan.reason) == ((0, 2, 3), "gone: 1")
+    later = now + LOST_S
+    assert directory.lose(later - 0.1) == []
+    for node in "ac":
+        heard(directory, node, 100, later - 0.1)
+    assert directory.lose(later) == ["d"]
+    assert begun(directory, later).plan.members == (0, 2)
+
+
+def test_a_node_that_comes_back_has_its_number(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    directory.leave("b")
+    begun(directory, now)
+    now = trained(directory, "ac", beats=2, per_beat=20, since=now)
+    assert heard(directory, "b", 40, now) == 1
+    formed = begun(directory, now)
+    assert formed.plan.members == (0, 1, 2)
+    assert formed.assignment(1).since == {0: 3, 2: 3}  # its copies are old
+
+
+def test_changes_are_collected_for_a_beat(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    begun(directory, now)
+    heard(directory, "e", 0, now + 1)
+    assert directory.decide(now + 1) == Wait("the newest topology is younger than a beat")
+    heard(directory, "f", 0, now + 2)
+    assert begun(directory, now + BEAT_S).plan.members == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "a", 40, now, missed=(1,))
+    heard(directory, "a", 40, now, missed=(1,))
+    assert directory.decide(now) == Wait("no member has come or gone")  # one peer alone is not believed
+    heard(directory, "c", 40, now, missed=(1,))
+    assert begun(directory, now).plan.members == (0, 2)
+    now = trained(directory, "abc", beats=2, per_beat=20, since=now)
+    assert begun(directory, now).plan.members == (0, 1, 2)
+    for node in "ac":
+        heard(directory, node, 80, now + BEAT_S, missed=(1,))
+    assert begun(directory, now + BEAT_S).plan.members == (0, 2)
+    now = trained(directory, "abc", beats=3, per_beat=20, since=now + BEAT_S)
+    assert directory.decide(now) == Wait("no member has come or gone")  # it rests for longer each time
+
+
+def test_a_report_that_misses_a_node_that_is_no_peer_changes_nothing():
+    directory = Directory(replace(SETTINGS, nodes_least=5))
+    for node in "abcde":
+        heard(directory, node, 0, 0.0)
+    begun(directory, 0.0)
+    now = trained(directory, "abcde", beats=2, per_beat=5)
+    for node in "ab":  # member 3 is between c and e
+        heard(directory, node, 10, now, missed=(3, 99))
+    assert directory.decide(now) == Wait("no member has come or gone")
+
+
+def test_the_furthest_begin_again_if_all_others_are_lost(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "b", 43, now)
+    now += LOST_S
+    directory.lose(now)
+    assert directory.decide(now) == Wait("no node is there")
+    heard(directory, "d", 0, now)
+    formed = begun(directory, now)
+    assert (formed.plan.start, formed.plan.adopting) == (0, frozenset())  # it is alone, and begins with what there is
+    directory.leave("d")
+    heard(directory, "b", 43, now)
+    heard(directory, "c", 40, now)
+    formed = begun(directory, now + BEAT_S)
+    assert (formed.plan.start, formed.plan.members, formed.plan.adopting) == (43, (1, 2), {2})
+
+
+def test_newcomers_do_not_wait_for_a_sponsor_that_is_lost(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    heard(directory, "e", 0, now)
+    assert begun(directory, now).plan.adopting == {3, 4}
+    for node in "abc":
+        directory.leave(node)
+    heard(directory, "d", 0, now + BEAT_S)
+    heard(directory, "e", 0, now + BEAT_S)
+    formed = begun(directory, now + BEAT_S)
+    assert (formed.plan.start, formed.plan.members, formed.plan.adopting) == (0, (3, 4), frozenset())
+
+
+def test_all_deposit_when_all_have_done_their_iterations(directory: Directory):
+    for node, iteration in (("a", 10_000), ("b", 10_000), ("c", 9_999)):
+        heard(directory, node, iteration, BEAT_S)
+    assert isinstance(directory.decide(BEAT_S), Wait)
+    heard(directory, "d", 0, BEAT_S)
+    assert directory.decide(BEAT_S) == Wait("came: 3; a new topology would begin after the last iteration")
+    heard(directory, "c", 10_000, BEAT_S)
+    assert directory.decide(BEAT_S) == Collect("3 nodes have done all 10000 iterations")
+    directory.phase = Phase.COLLECTING
+    assert directory.decide(BEAT_S) == Wait("the run is collecting")
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (Heard("a", 2, 50), "names topology 2, but this coordinator's newest is 1"),
+        (Heard("a", 1, 10_001), "names iteration 10001, but the run has 10000"),
+        (Heard("a", 1, 39), "names iteration 39, but this node has reported 40 before"),
+    ],
+)
+def test_impossible_reports_are_refused(directory: Directory, report: Heard, why: str):
+    trained(directory, "abc", beats=2, per_beat=20)
+    before = repr((directory.plain_members(), directory.plain_topology()))
+    assert why in directory.why_refuse(report)
+    assert repr((directory.plain_members(), directory.plain_topology())) == before
+
+
+def test_a_directory_goes_on_from_disk(directory: Directory):
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    formed = begun(directory, now)
+    plain = msgpack.unpackb(msgpack.packb([directory.plain_topology(), directory.plain_members()]))
+    restored = Directory.from_plain(SETTINGS, *plain, now=5.0)
+    assert restored.topology == formed
+    assert restored.plain_members() == directory.plain_members()
+    assert restored.lose(5.0 + LOST_S - 1) == []
+    for node in "abc":
+        heard(restored, node, 60, 5.0 + LOST_S - 1)
+    assert restored.lose(5.0 + LOST_S) == ["d"]
+    assert heard(restored, "e", 0, 5.0 + LOST_S) == 4
+
+
+@pytest.mark.parametrize("plain", [([], [1]), ([1], [0, "training", []]), ([], [0, "asleep", []])])
+def test_a_damaged_directory_is_not_read(plain: tuple[object, object]):
+    with pytest.raises(Damaged, match="directory of members"):
+        Directory.from_plain(SETTINGS, *plain, now=0.0)
+
+
+@dataclass
+class Node:
+    done: float = 0.0  # iterations
+    topology: int = 0
+    start: int = 0  # where it begins, if it adopts
+    adopts: bool = False
+
+
+class Churn:
+    """Nodes of about one pace, which report once a beat, come and go."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.pace = 0.1 + 3 * self.draw.random()
+        self.directory = Directory(replace(SETTINGS, topology=kind, nodes_least=4, steps=1_000_000))
+        self.nodes: dict[str, Node] = {}
+        self.numbers: dict[str, int] = {}
+        self.topologies: dict[int, FormedTopology] = {}
+
+    def beat(self, beat: int) -> None:
+        for number in range(self.draw.choice((0, 0, 0, 1, 2)) if beat else 5):
+            self.nodes[f"{beat} {number}"] = Node()
+        for name in [name for name in self.nodes if len(self.nodes) > 4 and self.draw.random() < 0.03]:
+            del self.nodes[name]
+            if self.draw.random() < 0.5:
+                self.directory.leave(name)
+        for at, name in sorted((self.draw.random() * BEAT_S, name) for name in self.nodes):
+            self.report(name, self.nodes[name], beat * BEAT_S + at)
+
+    def report(self, name: str, node: Node, now: float) -> None:
+        directory = self.directory
+        member = heard(directory, name, int(node.done), now)
+        assert self.numbers.setdefault(name, member) == member
+        directory.lose(now)
+        if isinstance(directory.decide(now), Plan):
+            formed = begun(directory, now)
+            assert formed.plan.number == len(self.topologies) + 1
+            self.topologies[formed.plan.number] = formed
+        if directory.topology is None or member not in directory.topology.plan.members:
+            return
+        plan = directory.topology.plan
+        if node.topology < plan.number and (node.adopts or not node.topology):
+            node.adopts = member in plan.adopting
+            node.start = node.start if node.topology else plan.start
+        elif node.topology < plan.number:
+            assert node.done <= plan.start, "it hears of the topology after its start"
+        node.topology = plan.number
+        if not node.adopts:
+            node.done += self.pace * (0.8 + 0.2 * self.draw.random()) * BEAT_S / 2
+        elif max(other.done for other in self.nodes.values() if not other.adopts) >= node.start:
+            node.done, node.adopts = float(node.start), False  # a peer got there
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", ["ring", "one-peer-exponential", "matching", "random-regular", "complete"])
+def test_churn(kind: str, seed: int):
+    """Each topology begins after all its running members know it, and both ends of each edge know it alike."""
+    churn = Churn(kind, seed)
+    for beat in range(300):
+        churn.beat(beat)
+    assert len(set(churn.numbers.values())) == len(churn.numbers)
+    assert len(churn.topologies) > 20
+    for number, formed in churn.topologies.items():
+        assert number == 1 or formed.plan.start > churn.topologies[number - 1].plan.start
+        for member in formed.plan.members:
+            mine = formed.assignment(member)
+            assert all(sum(turns.values()) <= 1 + 1e-9 for turns in mine.cycle)
+            for place, peer in [(place, peer) for place, turns in enumerate(mine.cycle) for peer in turns]:
+                other = formed.assignment(peer)
+                assert other.cycle[place][member] == mine.cycle[place][peer]
+                assert other.since[member] == mine.since[peer]
+
+
+def test_the_time_to_notice_a_loss_is_at_least_that_of_a_lost_machine():
+    assert replace(SETTINGS, beat_s=0.05).lost_after_s == LOST_AFTER_S
