@@ -20,6 +20,7 @@ from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.capacity import audit_activation_bytes, check_memory, frozen_parameters
 from thinwire_coordinator.evaluation import nodes_evaluate
+from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
 from thinwire_coordinator.invite_address import publish_address, tell_proxy
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupted, lock_state
@@ -72,6 +73,7 @@ class Coordinator:
         self._swarm: Swarm | None = None
         self._upkeep: Upkeep | None = None
         self._server: Server | None = None
+        self._gossip: GossipRun | None = None
 
     @property
     def readiness(self) -> Readiness:
@@ -134,6 +136,7 @@ class Coordinator:
         await self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
         run = await replay_run(state, settings, self._start_worker, self.readiness)
         self._swarm = swarm = self._assemble(state, run, access)
+        self._gossip = make_gossip_run(swarm, run.replica, settings.wait_for)
         self._upkeep = self._make_upkeep(swarm, run)
         await self._monitoring.begin(swarm, access, run, self._start_worker)
         await self._listen(swarm, access, transport)
@@ -168,8 +171,10 @@ class Coordinator:
         audits = settings.audit_every > 0
         activations = await self._start_worker.run(audit_activation_bytes, contract) if audits else 0
         memory = check_memory(contract, bounds, frozen, audits=audits, activations=activations)
-        self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds)
+        self._server = Server(swarm, door_of(swarm, swarm.state.key, access), transport, bounds, self._gossip)
         port = await self._server.start(settings.listen)
+        if self._gossip is not None:
+            self._gossip.start()
         if transport.invites_needed:
             fingerprint = swarm.state.key.public.fingerprint
             trying = publish_address(settings, access, port, fingerprint, public_tls=transport.public_tls)

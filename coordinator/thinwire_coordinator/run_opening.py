@@ -15,6 +15,7 @@ from typing import TypeVar
 from thinwire_common.logs import tell
 from thinwire_coordinator.capacity import check_disks
 from thinwire_coordinator.ledger.disk_forecast import Need
+from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.signing import sign_older_rows
 from thinwire_coordinator.ledger.state_directory import (
@@ -95,7 +96,7 @@ async def replay_run(
     """
     _check_settings(state, settings)
     readiness.text = "replaying the ledger"
-    replica = await worker.run(lambda: replica_at_head(state, set_aside=True, go_on=worker.go_on))
+    replica = await worker.run(lambda: _at_head(state, worker))
     if replica.step:
         text = f"replayed the ledger: step {replica.step}, all fingerprints match"
         tell(log, logging.INFO, "coordinator.replayed", text, step=replica.step)
@@ -107,6 +108,12 @@ async def replay_run(
     needs = await worker.run(check_disks, state, settings.keep)
     recorded = await worker.run(state.ledger.recorded)
     return ReplayedRun(replica, retention, needs, recorded.newest)
+
+
+def _at_head(state: RunState, worker: StartWorker) -> Replica:
+    if has_no_centre(state.contract):
+        return state_at_head(state, worker.go_on)
+    return replica_at_head(state, set_aside=True, go_on=worker.go_on)
 
 
 def _check_settings(state: RunState, settings: CoordinatorSettings) -> None:

@@ -133,6 +133,13 @@ COORDINATOR = {
     ),
     "coordinator.evaluation_by": EventType("Who measures the held-out loss in this run.", ("measured_by", "reason")),
     "coordinator.round_sealed": EventType("A round ended with an update (level debug).", ("round", "step")),
+    "coordinator.topology": EventType(
+        "In a run without a centre, a topology begins at the iteration `start`.",
+        ("topology", "start", "members", "reason"),
+    ),
+    "coordinator.collecting": EventType(
+        "In a run without a centre, all iterations are done, and nodes send their parameters.", ("nodes",)
+    ),
     "coordinator.round_void": EventType("A round ended without an update.", ("round", "reason")),
     "coordinator.trust_changed": EventType(
         "The coordinator suspects a node, clears it, makes it a newcomer again, or bans it.",

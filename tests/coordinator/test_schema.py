@@ -143,7 +143,7 @@ def test_a_newer_ledger_is_refused_and_names_the_required_version(old: Path) -> 
         db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
         db.execute("UPDATE about SET value = '0.9.0' WHERE key = 'requires'")
     for read_only in (False, True):
-        with pytest.raises(LedgerError, match=r"version 4 and needs thinwire 0\.9\.0; this is thinwire"):
+        with pytest.raises(LedgerError, match=r"version 5 and needs thinwire 0\.9\.0; this is thinwire"):
             Ledger(old, read_only=read_only)
 
 

@@ -28,6 +28,12 @@ class DoorReason(Enum):
     TOO_LARGE = "too_large"
     MALFORMED = "malformed"
     """A message is not one of this call."""
+    ITERATION_BACK = "iteration_back"
+    """A report names an earlier iteration than the node's last one."""
+    FOREIGN_LEASE = "foreign_lease"
+    """A report names samples that are not in the node's lease."""
+    OTHER_EXCHANGE = "other_exchange"
+    """The run has no such call, because of its `exchange.kind`."""
     FAILED = "failed"
     """The coordinator could not answer: its disk fails, or this is a bug. Its log says why."""
 

@@ -139,6 +139,21 @@ class Ledger:
         with self._turn:
             self._execute("INSERT OR REPLACE INTO leases (only, packed) VALUES (0, ?)", (packed,))
 
+    def record_directory(self, leases: bytes, parts: Mapping[str, bytes]) -> None:
+        """Write leases, and parts of the directory by key, together. What is announced must be on disk before."""
+        with self._transaction():
+            self.record_leases(leases)
+            for part in parts.items():
+                self._execute("INSERT OR REPLACE INTO directory (key, packed) VALUES (?, ?)", part)
+
+    def directory(self, key: str) -> Any:
+        """A part of the directory as last recorded, unpacked; None if there is none. Raises Damaged."""
+        found = self._execute("SELECT packed FROM directory WHERE key = ?", (key,)).fetchone()
+        try:
+            return msgpack.unpackb(found[0], raw=False) if found else None
+        except (ValueError, msgpack.UnpackException) as error:
+            raise Damaged(f"{self._path}: cannot read the directory on disk: {error}") from None
+
     def record_void(self, term: int, round_number: int, reason: str) -> None:
         """Record a void round. Consecutive void rounds share one record with the newest reason."""
         with self._transaction():

@@ -28,6 +28,8 @@ LOSSES = """CREATE TABLE losses (
 """Held-out losses by the name of the set. measured_by: see `MeasuredBy`."""
 PUBLIC_KEYS = "CREATE TABLE public_keys (node TEXT PRIMARY KEY, key BLOB NOT NULL) STRICT"
 """The public keys of the nodes with counted contributions, by node id."""
+DIRECTORY = "CREATE TABLE directory (key TEXT PRIMARY KEY, packed BLOB NOT NULL) STRICT"
+"""Of a run without a centre: its topology and the places of its nodes, as last recorded."""
 SCHEMA = (
     """CREATE TABLE rows (
         step INTEGER PRIMARY KEY, round INTEGER NOT NULL, term INTEGER NOT NULL, nonce BLOB NOT NULL,
@@ -45,8 +47,9 @@ SCHEMA = (
     "CREATE TABLE leases (only INTEGER PRIMARY KEY CHECK (only = 0), packed BLOB NOT NULL) STRICT",
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     PUBLIC_KEYS,
+    DIRECTORY,
 )
-"""Schema version 3. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map. The
+"""Schema version 4. `rows.version` and `rows.extras` belong to the row format; x'80' is an empty msgpack map. The
 signatures are beside the rows, not in them: rows travel to all nodes. `signatures` says which of them may be missing.
 """
 
@@ -89,6 +92,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "ALTER TABLE contributions ADD COLUMN signature BLOB",
         PUBLIC_KEYS,
     ),
+    (DIRECTORY,),
 ]
 """MIGRATIONS[v] leads from version v to v + 1.
 

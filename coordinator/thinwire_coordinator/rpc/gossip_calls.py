@@ -1,37 +1,123 @@
-"""The calls of a run without a centre: Beat, Relay and Deposit."""
+"""The calls Beat and Deposit of a run without a centre, with its own Join and Leave."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Any
 
-import grpc
 from grpc.aio import ServicerContext as Context
 
+from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim, ReportRefused
+from thinwire_coordinator.gossip.run import GossipRun
+from thinwire_coordinator.rpc.calls import CallRefused
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.gossip.report_wire import report_of
+from thinwire_proto.gossip.reports import SIGNATURE_BYTES, SignedReport
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.service_pb2_grpc import SwarmServicer
 
-NOT_GOSSIP = 'this run has a centre: exchange.kind is "star"'
+HAS_CENTRE = 'this run has a centre (exchange.kind = "star"), so there is no {}'
+NO_CENTRE = 'this run has no centre (exchange.kind = "gossip"), so there is no {}: nodes call Beat; update the node'
+STATES = {
+    "waiting": pb.BeatReply.STATE_WAITING,
+    "training": pb.BeatReply.STATE_TRAINING,
+    "deposit": pb.BeatReply.STATE_DEPOSIT,
+    "complete": pb.BeatReply.STATE_COMPLETE,
+}
 
 
 class GossipCalls(SwarmServicer):
-    """Answers that there are no such calls in a run with a centre."""
+    """The part of the service that only runs without a centre have."""
+
+    _swarm: Swarm
+    _gossip: GossipRun | None
+
+    async def _member(self, context: Context[Any, Any]) -> Member:
+        raise NotImplementedError
 
     async def Beat(self, request: pb.BeatRequest, context: Context[Any, Any]) -> pb.BeatReply:
-        await _not_served(context)
-
-    async def Relay(
-        self, request_iterator: AsyncIterator[pb.Parcel], context: Context[Any, Any]
-    ) -> AsyncIterator[pb.Parcel]:
-        await _not_served(context)
-        yield pb.Parcel()
+        member = await self._member(context)
+        run = self._without_centre("Beat")
+        try:
+            answer = await run.beats.beat(member, _signed(member, request), request.sketch)
+        except ReportRefused as refused:
+            raise CallRefused(refused.denied) from None
+        except PayloadError as error:
+            raise CallRefused(Denied(DoorReason.MALFORMED, str(error))) from None
+        return _beat_reply(answer)
 
     async def Deposit(
         self, request_iterator: AsyncIterator[pb.DepositPart], context: Context[Any, Any]
     ) -> pb.DepositReply:
-        await _not_served(context)
+        parts = aiter(request_iterator)
+        first = await anext(parts, pb.DepositPart())
+        member = await self._member(context)
+        run, header = self._without_centre("Deposit"), first.header
+        claim = DepositClaim(header.iteration, header.head, header.body_bytes, header.hash, header.signature)
+        try:
+            refused = await run.deposits.take(member, claim, _bytes(first, parts))
+        except ReportRefused as error:
+            raise CallRefused(error.denied) from None
+        return pb.DepositReply(refused=refused)
+
+    def _without_centre(self, call: str) -> GossipRun:
+        """Refuse a call that only runs without a centre have."""
+        if self._gossip is None:
+            raise CallRefused(Denied(DoorReason.OTHER_EXCHANGE, HAS_CENTRE.format(call)))
+        return self._gossip
+
+    def _with_centre(self, call: str) -> None:
+        """Refuse a call that only runs with a centre have."""
+        if self._gossip is not None:
+            raise CallRefused(Denied(DoorReason.OTHER_EXCHANGE, NO_CENTRE.format(call)))
 
 
-async def _not_served(context: Context[Any, Any]) -> NoReturn:
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, NOT_GOSSIP)
-    raise AssertionError("abort returned")
+def _signed(member: Member, request: pb.BeatRequest) -> SignedReport:
+    """Raises PayloadError."""
+    if request.number < 1 or len(request.signature) != SIGNATURE_BYTES:
+        raise PayloadError("a report needs a number from 1, and a signature")
+    report = report_of(request)
+    return SignedReport(member.node_id, bytes.fromhex(member.session), request.number, report, request.signature)
+
+
+async def _bytes(first: pb.DepositPart, parts: AsyncIterator[pb.DepositPart]) -> AsyncIterator[bytes]:
+    if first.data:
+        yield first.data
+    async for part in parts:
+        yield part.data
+
+
+def _beat_reply(answer: BeatAnswer) -> pb.BeatReply:
+    reply = pb.BeatReply(
+        state=STATES[answer.stage],
+        text=answer.text,
+        next_ms=round(answer.next_s * 1000),
+        lease=[pb.SampleRange(start=run.start, count=run.count) for run in answer.lease],
+        sketch_seed=answer.sketch_seed,
+    )
+    given = answer.assignment
+    if given is not None:
+        cycle = [
+            pb.Turns(turns=[pb.TurnOfCycle(member=peer, weight=weight) for peer, weight in turns.items()])
+            for turns in given.cycle
+        ]
+        peers = [
+            pb.PeerAddress(
+                member=peer.member, public_key=peer.public_key, address=peer.address, since=given.since[peer.member]
+            )
+            for peer in answer.peers
+        ]
+        reply.assignment.CopyFrom(
+            pb.Assignment(
+                topology=given.topology,
+                start=given.start,
+                member=given.member,
+                cycle=cycle,
+                peers=peers,
+                adopts=given.adopts,
+            )
+        )
+    return reply

@@ -14,6 +14,7 @@ from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.door import Door
 from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.access.transport import Transport
+from thinwire_coordinator.gossip.run import GossipRun
 from thinwire_coordinator.rpc.calls import peer_behind
 from thinwire_coordinator.rpc.guard import Guard
 from thinwire_coordinator.rpc.path_safe_server import path_safe_server
@@ -29,10 +30,17 @@ from thinwire_proto.errors import ConfigError
 class Server:
     """Serves from `start` to `stop`. The health service reports SERVING in between, and NOT_SERVING afterwards.
 
-    bounds: of what may arrive; by default those of the contract's `nodes_max`.
+    bounds: of what may arrive; by default those of the contract's `nodes_max`. gossip: in a run without a centre.
     """
 
-    def __init__(self, swarm: Swarm, door: Door, transport: Transport, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        swarm: Swarm,
+        door: Door,
+        transport: Transport,
+        bounds: Bounds | None = None,
+        gossip: GossipRun | None = None,
+    ) -> None:
         self._transport = transport
         bounds = bounds or Bounds(swarm.view.contract.round.nodes_max)
         rules = AdmissionRules(bounds)
@@ -53,7 +61,7 @@ class Server:
             interceptors=[PlainPeers(transport), guard, counting],  # the guard comes before all that costs something
         )
         self._health = health.aio.HealthServicer()
-        add_service(Service(swarm, door, rules, peer), self._server)
+        add_service(Service(swarm, door, rules, peer, gossip), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

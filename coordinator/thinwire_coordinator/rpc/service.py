@@ -20,6 +20,7 @@ from thinwire_coordinator.access.door import NONCE_BYTES, Door
 from thinwire_coordinator.access.organizer_proof import proves_organizer
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.gossip.run import GossipRun
 from thinwire_coordinator.ledger.retention import NotKept
 from thinwire_coordinator.rpc import messages
 from thinwire_coordinator.rpc.calls import (
@@ -82,7 +83,9 @@ class Service(GossipCalls):
         door: Door,
         rules: AdmissionRules | None = None,
         peer: Callable[[Context[Any, Any]], str] = peer_of,
+        gossip: GossipRun | None = None,
     ) -> None:
+        self._gossip = gossip
         self._peer = peer
         self._swarm = swarm
         self._door = door
@@ -128,7 +131,7 @@ class Service(GossipCalls):
         self._swarm.observer.joined(member.node_id, group_of(candidate.address))
         member.abilities = ABILITIES[protocol]
         momentum, replica_step = messages.offered_momentum(request), messages.replica_step(request)
-        decision = await self._swarm.join(member, momentum, replica_step)
+        decision = await (self._gossip.beats if self._gossip else self._swarm).join(member, momentum, replica_step)
         return messages.join_reply(decision, self._swarm.view.contract.written, secret, protocol)
 
     def _note_refusal(self, node_id: str, denied: Denied) -> None:
@@ -138,7 +141,7 @@ class Service(GossipCalls):
     async def Leave(self, request: pb.LeaveRequest, context: Context[Any, Any]) -> pb.LeaveReply:
         member = await self._member(context)
         _check_signed(member, messages.leave_statement(request, member.session), request.signature)
-        self._swarm.leave(member, messages.trained_through(request))
+        (self._gossip.beats if self._gossip else self._swarm).leave(member, messages.trained_through(request))
         return pb.LeaveReply()
 
     async def Probe(self, request: pb.ProbeRequest, context: Context[Any, Any]) -> pb.ProbeReply:
@@ -149,6 +152,7 @@ class Service(GossipCalls):
 
     async def Attend(self, request: pb.AttendRequest, context: Context[Any, Any]) -> AsyncIterator[pb.Announcement]:
         member = await self._member(context)
+        self._with_centre("Attend")
         async with _one_at_a_time(member, "Attend", context), aclosing(self._swarm.attend(member)) as announcements:
             async for announcement in announcements:
                 yield messages.announcement(announcement)
@@ -160,6 +164,7 @@ class Service(GossipCalls):
         parts = aiter(request_iterator)
         first = await anext(parts, pb.ContributionPart())
         member = await self._member(context)
+        self._with_centre("Contribute")
         if denied := self._rules.contribution(member.node_id, self._swarm.view.round_number):
             raise CallRefused(denied)
         counts = self._counts(member)
@@ -176,6 +181,7 @@ class Service(GossipCalls):
     ) -> AsyncIterator[bytes]:
         """Stream messages that are already serialized, once for all followers; see `add_service`."""
         member = await self._member(context)
+        self._with_centre("Updates")
         step = request.from_step
         if step > self._swarm.feed.step:
             await refuse(context, f"there is no step {step} yet: the ledger ends at step {self._swarm.feed.step}")

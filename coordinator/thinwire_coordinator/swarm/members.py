@@ -62,12 +62,13 @@ class Member:
     leaving: bool = False  # whether it has called Leave
     expelled: Denied | None = None  # why the coordinator has ended this session
     heard: int = 0  # sequence number of its last call
+    beats: bool = False  # whether its reports come, in a run without a centre
     abilities: Abilities = ABILITIES[PROTOCOL]  # of the protocol that its session uses
 
     @property
     def active(self) -> bool:
-        """Whether the node attends, and so takes part in rounds."""
-        return self.announcements is not None
+        """Whether the node attends, and so takes part in rounds; without a centre, whether its reports come."""
+        return self.announcements is not None or self.beats
 
 
 @dataclass

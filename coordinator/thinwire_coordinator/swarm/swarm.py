@@ -159,6 +159,7 @@ class Swarm:
 
     def stop(self) -> None:
         """Stop the timers, so that no round opens or ends any more."""
+        self.tasks.stop()
         self.driver.stop()
         self.evaluations.stop()
         self.observer.stop()

@@ -14,12 +14,24 @@ class Tasks:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the first exception."""
         self._running: set[asyncio.Task[None]] = set()
+        self._timed: set[asyncio.Task[None]] = set()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task and hold a reference to it, because the event loop holds only a weak one."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        self.must_succeed(task)
+
+    def stop(self) -> None:
+        """Cancel what waits for a time, at the end of the process."""
+        for task in self._timed:
+            task.cancel()
+
+    def keep_timed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Like `keep`, for work that goes on until `stop`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._timed.add(task)
         self.must_succeed(task)
 
     def must_succeed(self, work: asyncio.Future[None]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from thinwire_coordinator.swarm.counts import Counts
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.shared import Shared
 
 Stage = Literal["waiting", "training", "complete"]
@@ -51,9 +52,13 @@ class SwarmView:
         self._registry = shared.registry
         self._driver = shared.driver
         self._tasks = shared.tasks
+        self.gossip: GossipFigures | None = None
+        """In a run without a centre."""
 
     @property
     def stage(self) -> Stage:
+        if self.gossip is not None:
+            return "training" if self.gossip.stage == "deposit" else self.gossip.stage
         if self._driver.complete:
             return "complete"
         return "waiting" if self._driver.round is None and self._driver.missing_nodes else "training"
@@ -61,7 +66,9 @@ class SwarmView:
     @property
     def condition(self) -> str:
         """The stage, in words."""
-        missing = self._driver.missing_nodes
+        if self.gossip is not None and self.gossip.stage == "deposit":
+            return "collecting the parameters of all nodes"
+        missing = self.gossip.missing if self.gossip is not None else self._driver.missing_nodes
         return f"waiting for {missing} more node{'s' if missing > 1 else ''}" if self.stage == "waiting" else self.stage
 
     @property
@@ -76,8 +83,8 @@ class SwarmView:
 
     @property
     def step(self) -> int:
-        """The number of sealed updates."""
-        return self._feed.step
+        """The number of sealed updates; in a run without a centre, the iteration that all present members have done."""
+        return self._feed.step if self.gossip is None else self.gossip.iterations[0]
 
     @property
     def steps(self) -> int:

@@ -22,6 +22,8 @@ class Job(Enum):
     WRITE_UPDATE = "write update"
     WRITE_LEASES = "write leases"
     WRITE_VOID = "write void"
+    WRITE_BEAT = "write beat"
+    """Write the leases and the directory, or the row of a beat, or the final mean."""
     COUNT_SENT = "count sent"
     """Count how many contributions of a joining node are in an update."""
     COMPARE_CATCH_UP = "compare catch-up"
@@ -49,6 +51,9 @@ class Job(Enum):
     DECODE_VOTES = "decode votes"
     ADD_VOTES = "add votes"
     ENCODE_UPDATE = "encode update"
+    FORM_TOPOLOGY = "form topology"
+    ADD_DEPOSIT = "add deposit"
+    """Add a node's parameters to the final mean."""
     MEASURE_LOSS = "measure loss"
     WRITE_SAMPLE = "write sample"
     COMPARE_VOTES = "compare votes"
@@ -57,7 +62,7 @@ class Job(Enum):
 
 
 JOBS: dict[str, tuple[Job, ...]] = {
-    "seal": (Job.START, Job.WRITE_UPDATE, Job.WRITE_LEASES, Job.WRITE_VOID),
+    "seal": (Job.START, Job.WRITE_UPDATE, Job.WRITE_LEASES, Job.WRITE_VOID, Job.WRITE_BEAT),
     "query": (
         Job.ADMIT_NODE,
         Job.READ_BANS,
@@ -71,7 +76,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "watch": (Job.READ_STATUS, Job.READ_HISTORY, Job.MEASURE_DISKS),
     "snapshot": (Job.WEIGH_SNAPSHOT, Job.WRITE_SNAPSHOT, Job.DELETE_OLD, Job.WRITE_LOSS, Job.WRITE_NAMES),
     "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.COPY_REPLICA),
-    "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE),
+    "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE, Job.FORM_TOPOLOGY, Job.ADD_DEPOSIT),
     "evaluation": (Job.MEASURE_LOSS, Job.WRITE_SAMPLE),
     "trust": (Job.COMPARE_VOTES, Job.AUDIT),
 }

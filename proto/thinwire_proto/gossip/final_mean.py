@@ -17,6 +17,8 @@ from thinwire_proto.exact.apply import flush_subnormals
 FRACTION_BITS = 24
 PARAMETER_MAX = 2.0**14
 NODES_MAX = 1 << 14
+CHUNK = 1 << 20
+"""Parameters that are converted at a time. Bounds the extra memory; does not change the mean."""
 
 assert NODES_MAX * int(PARAMETER_MAX) << FRACTION_BITS < 1 << 53
 
@@ -46,6 +48,14 @@ def final_mean(nodes: Iterable[Tensor]) -> Tensor:
             raise PayloadError(f"a mean has at most {NODES_MAX} nodes")
     if total is None:
         raise PayloadError("a mean needs at least one node")
-    mean = (total.to(torch.float64) / (count * 2.0**FRACTION_BITS)).to(torch.float32)
+    return mean_of_sum(total.flatten(), count).view(total.shape)
+
+
+def mean_of_sum(total: Tensor, count: int) -> Tensor:
+    """The mean of `count` nodes, at most NODES_MAX, from the sum of what `in_integers` gave, flat; float32."""
+    mean = torch.empty(total.shape, dtype=torch.float32)
+    divisor = count * 2.0**FRACTION_BITS
+    for start in range(0, len(total), CHUNK):
+        mean[start : start + CHUNK] = total[start : start + CHUNK].to(torch.float64) / divisor
     flush_subnormals(mean)
     return mean

@@ -1,0 +1,51 @@
+"""Answers to reports, claims of deposits, and figures, in the coordinator's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thinwire_coordinator.access.refusals import Denied
+from thinwire_coordinator.round.leases import SampleRange
+from thinwire_proto.gossip.assignment import Assignment
+
+
+class ReportRefused(Exception):
+    """A report or a deposit changes nothing, for this reason."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.text)
+        self.denied = denied
+
+
+@dataclass(frozen=True)
+class PeerPlace:
+    """A peer of an assignment. address: empty if it does not listen."""
+
+    member: int
+    public_key: bytes
+    address: str
+
+
+@dataclass(frozen=True)
+class BeatAnswer:
+    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment."""
+
+    stage: str
+    text: str
+    next_s: float
+    lease: tuple[SampleRange, ...] = ()
+    assignment: Assignment | None = None
+    peers: Sequence[PeerPlace] = ()
+    sketch_seed: int = 0
+
+
+@dataclass(frozen=True)
+class DepositClaim:
+    """The header of a node's parameters; see `DepositHeader`."""
+
+    iteration: int
+    head: bytes
+    body_bytes: int
+    hash: bytes
+    signature: bytes

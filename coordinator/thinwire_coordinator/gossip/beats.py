@@ -1,0 +1,234 @@
+"""Takes the reports of nodes, answers with leases and topologies, and seals a row of the ledger in each beat.
+
+Everything here runs on the event loop and returns at once; workers do the slow jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+from dataclasses import dataclass
+from typing import Literal
+
+from thinwire_common.logs import tell
+from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
+from thinwire_coordinator.gossip.directory import Collect, Phase
+from thinwire_coordinator.gossip.formation import Plan, form
+from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
+from thinwire_coordinator.gossip.participants import Participant
+from thinwire_coordinator.gossip.rows import RowSealer, SealedReport
+from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, REPORTS_OF_A_NODE, GossipSettings
+from thinwire_coordinator.gossip.sketches import Sketches
+from thinwire_coordinator.gossip.store import Store
+from thinwire_coordinator.swarm.events import ContributionOffered, NodeCame, NodeWent
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures
+from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto import limits
+from thinwire_proto.gossip.reports import REPORTS_MAX, SignedReport
+
+log = logging.getLogger("thinwire.coordinator")
+
+STAGES: dict[Phase, Literal["training", "deposit", "complete"]] = {
+    Phase.TRAINING: "training",
+    Phase.COLLECTING: "deposit",
+    Phase.COMPLETE: "complete",
+}
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """The newest report of a node's session."""
+
+    session: bytes
+    number: int
+    hash: bytes
+
+
+class Beats:
+    """swarm: of which only members, leases, ledger and workers are used. deposited: the nodes whose parameters are in
+    the mean."""
+
+    def __init__(self, swarm: Swarm, settings: GossipSettings, sealer: RowSealer, sketches: Sketches) -> None:
+        self._swarm = swarm
+        self._settings = settings
+        self._sealer = sealer
+        self._sketches = sketches
+        self._store = Store(swarm, settings.directory)
+        self.directory = self._store.directory
+        if sealer.is_complete:
+            self.directory.phase = Phase.COMPLETE
+        self.deposited: set[str] = set()
+        self._pending: list[SealedReport] = []
+        self._in_row: dict[str, int] = {}
+        self._answered: dict[str, _Answered] = {}
+        self._forming = asyncio.Lock()
+        self.figures = GossipFigures()
+        self.show()
+
+    async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
+        """A node keeps its lease: up to where it has trained is in its next report."""
+        return JoinDecision(0, replica_step is None, "")
+
+    def leave(self, member: Member, trained_through: int | None) -> None:
+        """Handle an orderly departure: what is left of the node's lease becomes free."""
+        node, leases = member.node_id, self._swarm.registry.leases
+        leases.report(node, trained_through)
+        leases.settle(node)
+        leases.give_back(node)
+        self.directory.leave(node)
+        if (known := self.directory.by_node.get(node)) is not None and trained_through is not None:
+            known.trained_through = trained_through
+        self._went(node, lost=False)
+        self._swarm.tasks.keep(self._kept())
+
+    async def _kept(self) -> None:
+        await self.decide()
+        await self._store.keep()
+
+    async def beat(self, member: Member, signed: SignedReport, sketch: bytes) -> BeatAnswer:
+        """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused."""
+        node, before = member.node_id, self._answered.get(member.node_id)
+        if before is not None and before.session == signed.session and signed.number <= before.number:
+            if signed.hash != before.hash:
+                text = f"report {signed.number} of this session came already, with another content"
+                raise ReportRefused(Denied(DoorReason.MALFORMED, text))
+        else:
+            self._take(member, signed, sketch)
+            self._answered[node] = _Answered(signed.session, signed.number, signed.hash)
+        await self.decide()
+        answer = self._answer(self.directory.by_node[node], signed.report.topology)
+        await self._store.keep()
+        return answer
+
+    def _take(self, member: Member, signed: SignedReport, sketch: bytes) -> None:
+        node, report, leases = member.node_id, signed.report, self._swarm.registry.leases
+        known = self.directory.by_node.get(node)
+        says = report.samples > 0 or (known is not None and report.iteration > known.iteration)
+        denied = why_refuse(signed, member.public_key, self.directory, leases)
+        if denied is None and says and not self._has_room(node):
+            denied = Denied(DoorReason.RATE, "this report comes too soon: the row of this beat is full; send it later")
+        if denied is not None:
+            raise ReportRefused(denied)
+        samples = 0 if is_repeated(signed, known) else report.samples
+        leases.report(node, report.trained_through)
+        leases.settle(node)
+        known = self.directory.hear(heard_of(signed), self._swarm.view.now)
+        if report.trained_through is not None:
+            known.trained_through = report.trained_through
+        self._store.keys[node] = member.public_key.data
+        if not member.beats:
+            member.beats = True
+            self._swarm.events.tell(NodeCame(node))
+        if says:
+            self._in_row[node] = self._in_row.get(node, 0) + 1
+            self._pending.append(SealedReport(signed, member.public_key, samples))
+            self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
+        if sketch:
+            self._sketches.put(node, sketch, report.sketch_scale, report.step_norm)
+
+    def _has_room(self, node: str) -> bool:
+        return self._in_row.get(node, 0) < REPORTS_OF_A_NODE and len(self._pending) < REPORTS_MAX
+
+    async def decide(self) -> None:
+        """Form the topology that is due, or begin to collect parameters."""
+        async with self._forming:
+            directory, now = self.directory, self._swarm.view.now
+            decision = directory.decide(now)
+            if isinstance(decision, Plan):
+                older = directory.topology.edges if directory.topology else {}
+                kind = directory.settings.topology
+                formed = await self._swarm.workers.submit(Job.FORM_TOPOLOGY, form, kind, decision, older)
+                directory.begin(formed, self._swarm.view.now)
+                self._tell(decision)
+            elif isinstance(decision, Collect):
+                directory.phase = Phase.COLLECTING
+                tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.running))
+        self.show()
+
+    def _tell(self, plan: Plan) -> None:
+        text = f"topology {plan.number} from iteration {plan.start}, {len(plan.members)} members: {plan.reason}"
+        tell(
+            log,
+            logging.INFO,
+            "coordinator.topology",
+            text,
+            topology=plan.number,
+            start=plan.start,
+            members=len(plan.members),
+            reason=plan.reason,
+        )
+
+    def _answer(self, known: Participant, topology: int) -> BeatAnswer:
+        directory, beat_s = self.directory, self._settings.beat_s
+        soon_s, takes_part = min(beat_s, limits.LOOK_AGAIN_S), directory.runs(known)
+        if directory.phase is Phase.COMPLETE:
+            return BeatAnswer("complete", "the run is complete", beat_s)
+        if not takes_part or directory.topology is None:
+            if directory.phase is Phase.COLLECTING:
+                return BeatAnswer("waiting", "the run is ending, and this node has no part in it", soon_s)
+            text = getattr(directory.decide(self._swarm.view.now), "reason", "")
+            return BeatAnswer("waiting", f"not yet a member: {text}", soon_s)
+        if directory.phase is Phase.COLLECTING:
+            text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
+            return BeatAnswer("deposit", text, soon_s)
+        leases, seed = self._swarm.registry.leases, self._sketches.seed
+        wanted = self._settings.lease_samples(known.pace, known.iteration)
+        leases.grant(known.node, wanted, self._sealer.step)
+        lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
+        if topology == directory.number:
+            return BeatAnswer("training", "", beat_s, lease, sketch_seed=seed)
+        assignment = directory.topology.assignment(known.member)
+        peers = [self._place(member) for member in sorted(assignment.since)]
+        return BeatAnswer("training", "", beat_s, lease, assignment, peers, seed)
+
+    def _place(self, member: int) -> PeerPlace:
+        known = self.directory.of_member(member)
+        if known is None:
+            return PeerPlace(member, bytes(32), "")
+        return PeerPlace(member, self._store.keys[known.node], known.address)
+
+    async def seal(self) -> None:
+        """Seal the reports of a beat, if there are any. Raises OSError or LedgerError."""
+        now, leases = self._swarm.view.now, self._swarm.registry.leases
+        for node in self.directory.lose(now):
+            self._went(node, lost=True)
+        for known in self.directory.by_node.values():
+            if not known.is_present and now - (known.heard_at or 0.0) > self._settings.absent_s:
+                leases.take_back(known.node)
+        await self.decide()
+        pending, self._pending, self._in_row = self._pending, [], {}
+        if pending:
+            await self._sealer.seal(pending, leases.packed)
+            total = sum(entry.samples for entry in pending)
+            if total:
+                self.figures.loss = sum(entry.signed.report.loss * entry.samples for entry in pending) / total
+        self.show(measure=True)
+
+    def _went(self, node: str, *, lost: bool) -> None:
+        self._sketches.drop(node)
+        member = self._swarm.members.by_id.get(node)
+        if member is not None and member.beats:
+            member.beats = False
+            self._swarm.events.tell(NodeWent(node, lost=lost))
+
+    def show(self, *, measure: bool = False) -> None:
+        """Bring the figures up to date. measure: the disagreement too."""
+        directory, figures = self.directory, self.figures
+        running = directory.running
+        done = [known.iteration for known in running] or [0]
+        begun = directory.number > 0 or directory.phase is not Phase.TRAINING
+        figures.stage = STAGES[directory.phase] if begun else "waiting"
+        figures.missing = 0 if begun else max(0, directory.settings.nodes_least - len(directory.present))
+        figures.topology = directory.number
+        figures.members = len(directory.topology.plan.members) if directory.topology else 0
+        figures.present = len(running)
+        figures.iterations = min(done), int(statistics.median_low(done)), max(done)
+        figures.deposits = len(self.deposited)
+        if measure:
+            found = self._sketches.measure([known.node for known in running])
+            figures.disagreement, figures.error, figures.in_steps = found

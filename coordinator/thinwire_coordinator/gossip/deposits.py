@@ -1,0 +1,172 @@
+"""Collects the nodes' parameters at the end of a run without a centre, and seals their mean as the model.
+
+One body arrives at a time, and is added to one sum of integers, so memory does not grow with the nodes and the order
+does not matter. The sum lives in memory alone: after a restart, nodes are asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from thinwire_common.logs import tell
+from thinwire_common.within import Within
+from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.gossip.answers import DepositClaim, ReportRefused
+from thinwire_coordinator.gossip.beats import Beats
+from thinwire_coordinator.gossip.directory import Phase
+from thinwire_coordinator.gossip.rows import RowSealer
+from thinwire_coordinator.gossip.settings import GossipSettings
+from thinwire_coordinator.ledger.gossip_rows import Deposited, encode_deposits
+from thinwire_coordinator.round.contributions import NodeSignature
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto import limits
+from thinwire_proto.errors import LocalError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.final_mean import in_integers, mean_of_sum
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import PublicKey
+
+log = logging.getLogger("thinwire.coordinator")
+
+CHUNK = 1 << 20
+"""Parameters that are converted at a time."""
+DEPOSIT_BYTES_A_PARAMETER = 4 + 8 + 4
+"""The body that arrives, the sum, and the mean."""
+DEPOSIT_CHUNK_BYTES = CHUNK * 32
+SLOWEST_BYTES_A_SECOND = 64 << 10
+"""A body must arrive at this rate at least, so that nobody holds up the others for ever."""
+HASH_BYTES = 32
+
+
+class Deposits:
+    def __init__(self, swarm: Swarm, settings: GossipSettings, beats: Beats, sealer: RowSealer) -> None:
+        self._swarm = swarm
+        self._settings = settings
+        self._beats = beats
+        self._sealer = sealer
+        self._parameters = swarm.view.layout.parameters
+        self._turn = asyncio.Lock()
+        self._sum: Tensor | None = None
+        self._taken: dict[str, tuple[Deposited, PublicKey]] = {}
+        self._progress = swarm.view.now
+
+    async def take(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
+        """Take a node's parameters. Returns why they are refused, or nothing. Raises ReportRefused."""
+        if refusal := self._why_refuse(member, claim):
+            return refusal
+        self._check_signed(member, claim)
+        async with self._turn:
+            if refusal := self._why_refuse(member, claim):
+                return refusal  # the same node's other call was first, or the mean is sealed
+            try:
+                async with Within(limits.CALL_S + claim.body_bytes / SLOWEST_BYTES_A_SECOND):
+                    body = await self._read(claim, parts)
+            except asyncio.TimeoutError:
+                return "the parameters arrive too slowly; send them again"
+            if isinstance(body, str):
+                return body
+            if refusal := await self._swarm.workers.submit(Job.ADD_DEPOSIT, self._add, body, claim.hash):
+                return refusal
+            deposited = Deposited(member.node_id, claim.iteration, claim.head, claim.hash, claim.signature)
+            self._taken[member.node_id] = deposited, member.public_key
+            self._beats.deposited.add(member.node_id)
+            self._progress = self._swarm.view.now
+            self._beats.show()
+        return ""
+
+    def _why_refuse(self, member: Member, claim: DepositClaim) -> str:
+        directory = self._beats.directory
+        known = directory.by_node.get(member.node_id)
+        if directory.phase is not Phase.COLLECTING:
+            return "no parameters are asked for now"
+        if known is None or not directory.runs(known) or member.node_id in self._taken:
+            return "this node is no member of the newest topology, or its parameters are in the mean already"
+        if claim.iteration != known.iteration or claim.iteration < self._settings.steps:
+            return f"the parameters are of iteration {claim.iteration}; the node's report names {known.iteration}"
+        if claim.body_bytes != 4 * self._parameters:
+            return f"the parameters have {4 * self._parameters} bytes; {claim.body_bytes} are announced"
+        if len(claim.head) != HASH_BYTES or len(claim.hash) != HASH_BYTES:
+            return f"head and hash must have {HASH_BYTES} bytes"
+        return ""
+
+    def _check_signed(self, member: Member, claim: DepositClaim) -> None:
+        contract = self._swarm.view.contract.hash
+        statement = statements.deposit(contract, claim.iteration, claim.head, claim.hash)
+        if not member.public_key.verifies(claim.signature, statement):
+            text = "the parameters are not signed by the key of the node"
+            raise ReportRefused(Denied(DoorReason.BAD_SIGNATURE, text))
+
+    async def _read(self, claim: DepositClaim, parts: AsyncIterator[bytes]) -> npt.NDArray[np.uint8] | str:
+        """The body, or why it is refused."""
+        body, filled = np.empty(claim.body_bytes, np.uint8), 0
+        async for part in parts:
+            if filled + len(part) > len(body) or (not part and filled):
+                return "more bytes came than were announced, or an empty part"
+            body[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
+            filled += len(part)
+        return body if filled == len(body) else f"the parameters end after {filled} of {len(body)} bytes"
+
+    def _add(self, body: npt.NDArray[np.uint8], expected: bytes) -> str:
+        if hashlib.sha256(body.data).digest() != expected:
+            return "the parameters do not match their hash"
+        x = torch.from_numpy(body.view("<f4").astype(np.float32, copy=False))
+        total = torch.zeros(len(x), dtype=torch.int64) if self._sum is None else self._sum
+        try:
+            for start in range(0, len(x), CHUNK):
+                in_integers(x[start : start + CHUNK])  # all parts, before the first changes the sum
+        except LocalError as error:
+            return str(error)
+        for start in range(0, len(x), CHUNK):
+            total[start : start + CHUNK] += in_integers(x[start : start + CHUNK])
+        self._sum = total
+        return ""
+
+    async def seal_if_due(self) -> None:
+        """Seal the mean once all present members have sent their parameters, or patience is over."""
+        async with self._turn:
+            if self._beats.directory.phase is not Phase.COLLECTING or not self._is_due():
+                return
+            await self._swarm.workers.submit(Job.WRITE_BEAT, self._seal)
+            self._beats.directory.phase = Phase.COMPLETE
+            self._beats.show()
+            self._sum = None
+            text = f"the run is complete: the mean of {len(self._taken)} nodes is sealed"
+            tell(log, logging.INFO, "coordinator.run_complete", text, step=self._sealer.step)
+            self._swarm.sealed.set()
+
+    def _is_due(self) -> bool:
+        if not self._taken:
+            return False
+        awaited = [one for one in self._beats.directory.running if one.node not in self._taken]
+        patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
+        return not awaited or self._swarm.view.now - self._progress > patience_s
+
+    def _seal(self) -> None:
+        assert self._sum is not None
+        taken = sorted(self._taken.values(), key=lambda entry: entry[0].node)
+        mean = _replica(self._swarm, mean_of_sum(self._sum, len(taken)))
+        body = encode_deposits([deposited for deposited, _ in taken])
+        counted = tuple(deposited.counted(self._swarm.view.contract.hash) for deposited, _ in taken)
+        signed = [NodeSignature(key, deposited.signature) for deposited, key in taken]
+        self._sealer.write_mean(mean, body, counted, signed)
+
+
+def _replica(swarm: Swarm, flat: Tensor) -> Replica:
+    layout: TileLayout = swarm.view.layout
+    tensors, start = {}, 0
+    for tensor in layout.tensors:
+        size = int(np.prod(tensor.shape, dtype=np.int64))
+        tensors[tensor.name] = flat[start : start + size].view(tensor.shape)
+        start += size
+    return Replica(swarm.view.contract, tensors, 0, b"")

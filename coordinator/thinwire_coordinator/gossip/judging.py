@@ -1,0 +1,45 @@
+"""The checks of a report. Pure: facts in, a refusal with its reason out; a refused report changes nothing."""
+
+from __future__ import annotations
+
+import re
+
+from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.gossip.directory import Directory
+from thinwire_coordinator.gossip.participants import Heard, Participant
+from thinwire_coordinator.round.leases import Leases
+from thinwire_proto.gossip.reports import SignedReport
+from thinwire_proto.identity.keys import PublicKey
+
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}")
+
+
+def heard_of(signed: SignedReport) -> Heard:
+    """What the directory learns from a report."""
+    report = signed.report
+    return Heard(signed.node, report.topology, report.iteration, frozenset(report.missed), report.listens_at)
+
+
+def why_refuse(signed: SignedReport, key: PublicKey, directory: Directory, leases: Leases) -> Denied | None:
+    """key: of the node whose session it is."""
+    report, known = signed.report, directory.by_node.get(signed.node)
+    if problem := report.problem():
+        return Denied(DoorReason.MALFORMED, f"the report is malformed: {problem}")
+    if report.listens_at and not ADDRESS.fullmatch(report.listens_at):
+        return Denied(DoorReason.MALFORMED, "the report names an address that is not HOST:PORT")
+    if not key.verifies(signed.signature, signed.statement):
+        return Denied(DoorReason.BAD_SIGNATURE, "the report is not signed by the key of the node (see sign_report)")
+    if text := directory.why_refuse(heard_of(signed)):
+        back = known is not None and report.iteration < known.iteration
+        return Denied(DoorReason.ITERATION_BACK if back else DoorReason.MALFORMED, text)
+    granted = leases.reported_samples(signed.node, report.trained_through)
+    if report.samples > granted and not is_repeated(signed, known):
+        text = f"the report names {report.samples} trained samples; the node's lease has {granted} up to its mark"
+        return Denied(DoorReason.FOREIGN_LEASE, text)
+    return None
+
+
+def is_repeated(signed: SignedReport, known: Participant | None) -> bool:
+    """Whether these samples were reported before, and the answer did not arrive: as after a restart."""
+    mark = signed.report.trained_through
+    return known is not None and mark is not None and known.trained_through == mark

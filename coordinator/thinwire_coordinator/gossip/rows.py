@@ -1,0 +1,100 @@
+"""Seals the rows of a run without a centre: one a beat with its reports, and the last one with the final mean.
+
+If the process dies before a row is in the ledger, its reports are in no row, but their samples stay trained.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from thinwire_common.files import rename_synced
+from thinwire_coordinator.ledger.gossip_rows import BEAT, FINAL_FILE, KIND, MEAN
+from thinwire_coordinator.ledger.signatures import RowSignatures
+from thinwire_coordinator.round.contributions import NodeSignature
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.gossip.reports import SignedReport, encode_reports
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import PublicKey
+from thinwire_proto.wire.rows import Counted, Row, version_for
+
+NONCE_BITS = 64
+
+
+@dataclass(frozen=True)
+class SealedReport:
+    """A report as a row counts it. samples: those that no earlier report named."""
+
+    signed: SignedReport
+    public_key: PublicKey
+    samples: int
+
+
+class RowSealer:
+    """Seals rows one after another. replica: θ₀, or the mean once it is sealed."""
+
+    def __init__(self, swarm: Swarm, replica: Replica, randomness: random.Random) -> None:
+        self._swarm = swarm
+        self._replica = replica
+        self._random = randomness
+        ledger = swarm.state.ledger
+        self.step = ledger.step
+        """Rows that are sealed."""
+        self._round = swarm.view.term.first_round
+        newest = ledger.row(self.step - 1) if self.step else None
+        self._head = newest.hash if newest else replica.head
+        self.is_complete = newest is not None and newest.extras.get(KIND) == MEAN
+
+    async def seal(self, reports: list[SealedReport], leases: Callable[[], bytes]) -> None:
+        """Seal the reports of a beat. Returns when they are on disk. Raises OSError or LedgerError."""
+        await self._swarm.workers.submit(Job.WRITE_BEAT, self._write, reports, leases())
+
+    def _write(self, reports: list[SealedReport], leases: bytes) -> None:
+        body = encode_reports([entry.signed for entry in reports])
+        counted = tuple(Counted(entry.signed.node, entry.signed.hash, 1, entry.samples) for entry in reports)
+        signed = [NodeSignature(entry.public_key, entry.signed.signature) for entry in reports]
+        row = self._row(BEAT, self._replica, body, counted)
+        self._append(row, signed, leases)
+
+    def write_mean(self, mean: Replica, body: bytes, counted: tuple[Counted, ...], signed: list[NodeSignature]) -> None:
+        """Seal the mean: its file, then the row, then the file gets its name. A restart after the row gives it too."""
+        row = self._row(MEAN, mean, body, counted)
+        mean.step, mean.head = row.step + 1, row.hash
+        path = self._swarm.state.snapshot_path(mean.step)
+        waiting = path.with_name(FINAL_FILE)
+        _save_synced(mean, waiting)
+        self._append(row, signed, None)
+        rename_synced(waiting, path)
+        self.is_complete = True
+
+    def _row(self, kind: str, replica: Replica, body: bytes, counted: tuple[Counted, ...]) -> Row:
+        state, nonce = self._swarm.state, self._random.getrandbits(NONCE_BITS)
+        return Row(
+            step=self.step,
+            round=self._round,
+            term=self._swarm.view.term.number,
+            nonce=nonce,
+            fingerprint=replica.fingerprint(nonce),
+            body_hash=state.bodies.put(body),
+            body_bytes=len(body),
+            counted=counted,
+            previous=self._head,
+            version=version_for(state.contract),
+            extras={KIND: kind},
+        )
+
+    def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None) -> None:
+        state = self._swarm.state
+        signature = state.key.sign(statements.row(row.hash))
+        state.ledger.append(row, RowSignatures(signature, signed), leases)
+        self.step, self._round, self._head = self.step + 1, self._round + 1, row.hash
+
+
+def _save_synced(replica: Replica, path: Path) -> None:
+    passing = path.with_name(path.name + ".part")
+    replica.save(passing)
+    rename_synced(passing, path)

@@ -1,0 +1,54 @@
+"""A run without a centre, as one object: its reports, its clock, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from thinwire_coordinator.gossip.beats import Beats
+from thinwire_coordinator.gossip.deposits import Deposits
+from thinwire_coordinator.gossip.rows import RowSealer
+from thinwire_coordinator.gossip.settings import gossip_settings
+from thinwire_coordinator.gossip.sketches import Sketches
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_proto import limits
+from thinwire_proto.exact.replica import Replica
+
+
+class GossipRun:
+    """beats: takes reports. deposits: takes parameters."""
+
+    def __init__(self, swarm: Swarm, beats: Beats, deposits: Deposits, beat_s: float) -> None:
+        self.beats = beats
+        self.deposits = deposits
+        self._swarm = swarm
+        self._beat_s = beat_s
+
+    def start(self) -> None:
+        """Seal rows from now on. A failure ends the coordinator."""
+        self._swarm.tasks.keep_timed(self._seal_rows())
+        self._swarm.tasks.keep_timed(self._seal_mean())
+
+    async def _seal_rows(self) -> None:
+        while True:
+            await asyncio.sleep(self._beat_s)
+            await self.beats.seal()
+
+    async def _seal_mean(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._beat_s, limits.LOOK_AGAIN_S))
+            await self.deposits.seal_if_due()
+
+
+def make_gossip_run(
+    swarm: Swarm, replica: Replica, wait_for: int, randomness: random.Random | None = None
+) -> GossipRun | None:
+    """The parts of a run without a centre; None for any other. replica: θ₀ or the final mean."""
+    settings = gossip_settings(swarm.view.contract, wait_for)
+    if settings is None:
+        return None
+    randomness = randomness or random.SystemRandom()
+    sealer = RowSealer(swarm, replica, randomness)
+    beats = Beats(swarm, settings, sealer, Sketches(randomness.getrandbits(63)))
+    swarm.view.gossip = beats.figures
+    return GossipRun(swarm, beats, Deposits(swarm, settings, beats, sealer), settings.beat_s)

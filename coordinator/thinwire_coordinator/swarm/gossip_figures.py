@@ -1,0 +1,26 @@
+"""How a run without a centre is, for status, page and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass
+class GossipFigures:
+    """stage: waiting, training, deposit or complete. missing: nodes that the first topology waits for. topology: its
+    number. members: of it; present: those that report. iterations: least, median and most of the present members.
+    disagreement: root mean square distance of the members from their mean; error: relative, of the estimate; in_steps:
+    the distance over the size of a step. deposits: parameters in the final mean. None while unknown."""
+
+    stage: Literal["waiting", "training", "deposit", "complete"] = "waiting"
+    missing: int = 0
+    topology: int = 0
+    members: int = 0
+    present: int = 0
+    iterations: tuple[int, int, int] = (0, 0, 0)
+    disagreement: float | None = None
+    error: float = 0.0
+    in_steps: float | None = None
+    deposits: int = 0
+    loss: float | None = None
