@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import Admission, Applicant, Exchange, LinkLost, MomentumClaim
+from thinwire_node.exchange.port import Admission, Applicant, Entrance, LinkLost, MomentumClaim
 from thinwire_node.machine import Machine
 from thinwire_node.resources import Room, check_contract, check_needs, declared_needs, room_of
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
+from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.join import fetch_data, fetch_snapshot, join
 from thinwire_node.session.record import Record
 from thinwire_node.settings import NodeSettings
+from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.rules import shapes_kept
 from thinwire_node.training.work import Work
@@ -25,12 +27,15 @@ from thinwire_proto.task import DataSource, task_of
 
 log = logging.getLogger("thinwire.node")
 
+GOSSIP = "gossip"
+"""The exchange of a swarm without a centre."""
+
 
 @dataclass(frozen=True)
 class Ready:
     """The needs of a session beside its exchange."""
 
-    work: Work
+    work: Work | GossipTraining
     data: DataSource
     fetcher: BlobFetcher
 
@@ -58,18 +63,24 @@ class Bootstrap:
         self._random = randomness
         self._tell_doing = tell_doing
         self.work: Work | None = None
+        self.training: GossipTraining | None = None
+        """In place of `work` in a swarm without a centre."""
         self.contract = state.contract()
         self._data: DataSource | None = None
         self._checked: bytes | None = None  # the contract that was found to fit into this machine
         self._replica: Replica | None = None  # loaded or fetched, not adopted yet
         self._kept: KeptMomentum | None = None  # loaded from disk, not adopted yet
+        self._entry: JournalEntry | None = None  # the same, in a swarm without a centre
         if self.contract is not None:
             if (room := self._room()) is not None:
                 check_needs(self.contract, declared_needs(self.contract), room, settings.options.micro_batch)
             self._replica = state.replica(self.contract)
-            self._kept = self._momentum_on_disk(self.contract)
+            if self.contract.exchange.kind == GOSSIP:
+                self._entry = GossipJournal(state, self.contract.hash).read()
+            else:
+                self._kept = self._momentum_on_disk(self.contract)
 
-    async def join(self, exchange: Exchange, name: str) -> Admission:
+    async def join(self, exchange: Entrance, name: str) -> Admission:
         """Join with what this node has. Raises what `session.join.join` does."""
         held = self._held()
         replica_step = held.step if held else None
@@ -78,24 +89,26 @@ class Bootstrap:
         self.contract = admission.contract
         return admission
 
-    async def take_up(self, exchange: Exchange, admission: Admission) -> Ready:
+    async def take_up(self, exchange: Entrance, admission: Admission) -> Ready:
         """Fetch missing data and parameters, and make the work of a session from them."""
         contract, state = admission.contract, self._state
         urls: tuple[str, ...] = getattr(contract.data, "urls", ())
         addresses = self._settings.options.addresses
         fetcher = BlobFetcher(state.blobs, urls, exchange.blob, self._random, self._record, addresses)
-        if admission.drop_momentum:
+        gossips = contract.exchange.kind == GOSSIP
+        if admission.drop_momentum and not gossips:
             await self._drop_momentum(admission.drop_momentum)
         if self._data is None:
             self._tell_doing("fetching the data")
             self._data = await fetch_data(exchange, state, contract)
         held = self._held()
-        if admission.take_snapshot or held is None:
+        if held is None or (admission.take_snapshot and not gossips):
             self._tell_doing("fetching a snapshot")
             held = await fetch_snapshot(exchange, state, contract)
         await self._fetch_base(contract, fetcher)
         self._tell_doing("taking up the replica")
-        return Ready(await self._adopt(contract, self._data, held), self._data, fetcher)
+        taken = await (self._open if gossips else self._adopt)(contract, self._data, held)
+        return Ready(taken, self._data, fetcher)
 
     def drop_replica(self) -> None:
         """Forget the replica, so that the next session fetches it again."""
@@ -105,7 +118,8 @@ class Bootstrap:
 
     def _held(self) -> Replica | None:
         """The newest replica in memory."""
-        return self.work.replica if self.work and self.work.replica else self._replica
+        taken = self.work or self.training
+        return taken.replica if taken and taken.replica else self._replica
 
     def _room(self) -> Room | None:
         limits, folder = self._settings.limits, self._settings.state_dir
@@ -135,6 +149,16 @@ class Bootstrap:
         except BlobUnavailable as error:
             raise LinkLost(str(error)) from None
 
+    async def _open(self, contract: Contract, data: DataSource, first: Replica) -> GossipTraining:
+        """The iterations of a node in a swarm without a centre."""
+        if self.training is None:
+            options = self._settings.options
+            self.training = await self._machine.make_training(
+                contract, self._state, data, first, self._entry, self._record, options
+            )
+            self._replica = self._entry = None
+        return self.training
+
     async def _adopt(self, contract: Contract, data: DataSource, replica: Replica) -> Work:
         work = self.work
         if work is None:
@@ -148,6 +172,10 @@ class Bootstrap:
 
     def _claim(self) -> MomentumClaim | None:
         """The claim about this node's momentum for the swarm to check."""
+        if self.training is not None:
+            return MomentumClaim(self.training.work.saved.trained_through)
+        if self._entry is not None:
+            return MomentumClaim(self._entry.trained_through)
         if self.work is not None:
             # the next contribution reports the samples in the gradient that is not extracted yet
             return MomentumClaim(self.work.trained_through_at_extraction)

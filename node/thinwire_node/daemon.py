@@ -8,13 +8,17 @@ import logging
 import random
 import re
 from collections.abc import Callable
+from typing import cast
 
 from thinwire_common.logs import tell
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
-from thinwire_node.exchange.kinds import kind_of
-from thinwire_node.exchange.port import Exchange, LinkLost, NotGenuine
+from thinwire_node.exchange.gossip_port import GossipExchange
+from thinwire_node.exchange.kinds import AnyExchange, kind_of
+from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine
 from thinwire_node.machine import Machine, RealMachine
+from thinwire_node.session.gossip.session import GossipSession
+from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.record import Record, tell_totals
 from thinwire_node.session.session import Session
 from thinwire_node.settings import NodeSettings
@@ -48,7 +52,7 @@ class Node:
         self.machine = machine
         self._random = randomness or random.Random()
         self.record = Record()
-        self.session: Session | None = None
+        self.session: Session | GossipSession | None = None
         """The current session. None until the node has joined and holds data and parameters."""
         self.doing = "starting"
         """Activity outside of a session, in words: starting, connecting, fetching the data or a snapshot, leaving,
@@ -87,6 +91,11 @@ class Node:
     def work(self) -> Work | None:
         """The node's work, or None until it holds data and parameters."""
         return self._bootstrap.work if self._bootstrap is not None else None
+
+    @property
+    def training(self) -> GossipTraining | None:
+        """The node's iterations in a swarm without a centre, which has them in place of `work`."""
+        return self._bootstrap.training if self._bootstrap is not None else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, the run is complete or enough rounds are done. Raises ThinwireError."""
@@ -188,16 +197,7 @@ class Node:
         self.doing = "connecting"
         try:
             ready, head_step = await self._join(exchange)
-            self.session = session = Session(
-                exchange,
-                ready.work,
-                self.record,
-                self.settings.options,
-                self.machine.clocks,
-                head_step,
-                ready.data,
-                ready.fetcher,
-            )
+            self.session = session = self._make_session(exchange, ready, head_step)
             try:
                 await session.run()
                 self.leaving = True
@@ -206,14 +206,25 @@ class Node:
                 self.doing = "leaving" if self.leaving else "connecting"
                 if self.leaving:
                     with contextlib.suppress(ThinwireError):
-                        await exchange.leave(ready.work.trained_through_at_extraction)
+                        await exchange.leave(session.trained_through)
         finally:
             if self._joined:
                 self._last_contact = self._now()
                 self.record.sessions_lost += not self.leaving
             await exchange.close()
 
-    async def _join(self, exchange: Exchange) -> tuple[Ready, int]:
+    def _make_session(self, exchange: AnyExchange, ready: Ready, head_step: int) -> Session | GossipSession:
+        """The session that belongs to the contract's exchange."""
+        assert self.machine is not None
+        clocks, work = self.machine.clocks, ready.work
+        if isinstance(work, GossipTraining):
+            gossip = cast(GossipExchange, exchange)
+            return GossipSession(gossip, work, self.record, clocks, ready.data, ready.fetcher)
+        star = cast(Exchange, exchange)
+        options = self.settings.options
+        return Session(star, work, self.record, options, clocks, head_step, ready.data, ready.fetcher)
+
+    async def _join(self, exchange: Entrance) -> tuple[Ready, int]:
         """Join and fetch missing data and parameters. Returns the number of sealed steps too."""
         assert self._bootstrap is not None
         assert self._state is not None
@@ -248,7 +259,7 @@ class Node:
         """Stop the running session. Waits up to RECEIPT_WAIT_S for a pending receipt."""
         self.leaving = True
         if self.work is not None:
-            self.work.interrupt()
+            self.work.interrupt()  # in a swarm without a centre, the iteration ends first, if there is time
         if self.session is not None:
             self.session.leave()
             await asyncio.wait({session}, timeout=RECEIPT_WAIT_S)
@@ -257,19 +268,22 @@ class Node:
             await session
 
     async def _shutdown(self) -> None:
+        taken = self.work or self.training
         try:
+            self.doing = "leaving"
             if self.work is not None:
                 await self._leave(self.work)
+            if self.training is not None:
+                await self.training.stop()
         finally:
-            if self.work is not None:
-                self.work.close()
+            if taken is not None:
+                taken.close()
             if self._state is not None:
                 self._state.close()
             self.doing = "left"
             tell_totals(self.record)
 
     async def _leave(self, work: Work) -> None:
-        self.doing = "leaving"
         await work.save()
         if work.replica is not None:
             step, fingerprint = work.replica.step, f"{work.replica.fingerprint(0):016x}"

@@ -13,10 +13,15 @@ import torch
 
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
-from thinwire_node.exchange.kinds import Surroundings, open_exchange
-from thinwire_node.exchange.port import Exchange
+from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange
+from thinwire_node.exchange.peers.lines import PeerLines
+from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.session.gossip.opening import open_training
+from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.session.record import Record
 from thinwire_node.storage.blob_cache import CACHE_BYTES
+from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
 from thinwire_node.storage.state import KeptMomentum, NodeState
 from thinwire_node.training.cards import card_locks
 from thinwire_node.training.compute import TorchCompute
@@ -25,7 +30,10 @@ from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 from thinwire_node.training.trainer import Trainer
 from thinwire_node.training.work import Work
 from thinwire_proto.contract import Contract
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.gossip.peer_wire import body_bytes_max
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.task import DataSource, task_of
 
@@ -41,13 +49,25 @@ class Machine(Protocol):
     def open_state(self) -> NodeState:
         """Open the state directory. Raises ConfigError."""
 
-    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+    def connect(self, kind: str, traffic: Traffic) -> AnyExchange:
         """Open an exchange of this kind; `traffic` counts its bytes. Raises ConfigError."""
 
     async def make_work(
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
     ) -> Work:
         """Load the model onto the device. Raises ConfigError if this machine cannot compute exactly."""
+
+    async def make_training(
+        self,
+        contract: Contract,
+        state: NodeState,
+        data: DataSource,
+        first: Replica,
+        kept: JournalEntry | None,
+        record: Record,
+        options: NodeOptions,
+    ) -> GossipTraining:
+        """Load the model onto the device, for a swarm without a centre: see `open_training`."""
 
     def place(self, replica: Replica) -> Replica:
         """Copy a replica to the device that applies updates."""
@@ -83,7 +103,7 @@ class RealMachine:
     def open_state(self) -> NodeState:
         return NodeState(self._state_dir, self._cache_bytes)
 
-    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+    def connect(self, kind: str, traffic: Traffic) -> AnyExchange:
         return open_exchange(kind, Surroundings(self._address, self.clocks, traffic, self._invite))
 
     async def make_work(
@@ -94,21 +114,49 @@ class RealMachine:
             NodeJob.PREPARE, choose_apply_device, contract.demo, self._compute_device
         )
         log.info("%s", why)
-        device, count = str(self._compute_device), torch.get_num_threads()
-        tell(
-            log,
-            logging.INFO,
-            "node.training",
-            f"training on {device} with {count} threads",
-            device=device,
-            threads=count,
-        )
+        self._tell_training()
         placed = self.place(replica)
         task = task_of(contract.model)
         compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
         trainer = await threads.compute.run(NodeJob.PREPARE, Trainer, contract, data, placed, compute)
         await asyncio.sleep(0)
         return Work(contract, state, trainer, threads, self.clocks.now, kept)
+
+    async def make_training(
+        self,
+        contract: Contract,
+        state: NodeState,
+        data: DataSource,
+        first: Replica,
+        kept: JournalEntry | None,
+        record: Record,
+        options: NodeOptions,
+    ) -> GossipTraining:
+        threads = Threads(WorkerThread("compute"), WorkerThread("saver"), WorkerThread("journal"))
+        self._tell_training()
+        exchange, layout = contract.exchange, layout_of(contract.parameters)
+        assert isinstance(exchange, GossipSpec)
+        bytes_max = body_bytes_max(layout, exchange.codec)
+        task = task_of(contract.model)
+        compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
+        return open_training(
+            contract,
+            first,
+            kept,
+            data,
+            compute,
+            GossipJournal(state, contract.hash),
+            threads,
+            lambda listener: PeerLines(state.key, contract.hash, bytes_max, listener),
+            record,
+            options,
+            self.clocks,
+        )
+
+    def _tell_training(self) -> None:
+        device, count = str(self._compute_device), torch.get_num_threads()
+        text = f"training on {device} with {count} threads"
+        tell(log, logging.INFO, "node.training", text, device=device, threads=count)
 
     def place(self, replica: Replica) -> Replica:
         return replica.clone(self._apply_device)

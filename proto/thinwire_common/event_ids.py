@@ -191,6 +191,13 @@ NODE = {
     "node.momentum_dropped": EventType("The node drops its momentum and starts with an empty one.", ("reason",)),
     "node.catching_up": EventType("The node applies updates that were sealed before it came.", ("step", "head_step")),
     "node.waiting": EventType("The coordinator has no round open.", ("reason",)),
+    "node.topology": EventType("The node has a new topology of a swarm without a centre.", ("topology", "peers")),
+    "node.peer_left_out": EventType(
+        "A peer sent what cannot be taken; the node goes on without it.", ("member", "reason")
+    ),
+    "node.deposited": EventType(
+        "The node has handed in its parameters at the end of the run.", ("iteration", "refused")
+    ),
     "node.waited_for_data": EventType("Training has waited for data, and goes on.", ("waited_s",)),
     "node.shard_skipped": EventType(
         "No source gives a shard, or it cannot be used; its samples are passed over, and it is tried again later.",
@@ -209,6 +216,9 @@ NODE = {
     "node.status_not_written": EventType("The file for `thinwire-node status` cannot be written.", ("reason",)),
     "node.run_complete": EventType("The run is complete, so the node leaves.", ("step",)),
     "node.left": EventType("The node has left with these parameters.", ("step", "fingerprint")),
+    "node.left_swarm": EventType(
+        "The node has left a swarm without a centre, after these iterations.", ("iteration", "head")
+    ),
     "node.totals": EventType(
         "The totals of this life of the node, in its last line.",
         ("counted", "not_counted", "dropped", "resyncs", "tokens", "sent_bytes", "received_bytes"),

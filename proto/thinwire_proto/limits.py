@@ -50,6 +50,8 @@ KEEPING_UP_S = HEARTBEAT_S
 """A node that catches up for so long without getting closer is on a link that is too slow."""
 LOOK_AGAIN_S = ROUND_TRIP_MAX_S
 """A waiting node checks again after so long, even if nothing was reported."""
+BEAT_LEAST_S = ROUND_TRIP_MAX_S / 8
+"""In a swarm without a centre, a node's reports are at least so far apart."""
 LAST_WORD_S = ROUND_TRIP_MAX_S
 """After its stream has ended, a node may still say for so long that it leaves; after this it is lost."""
 STATUS_OLD_AFTER_S = LOST_AFTER_S

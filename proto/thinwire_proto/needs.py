@@ -14,6 +14,10 @@ LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
 LOCAL_ADAMW_BYTES_A_PARAMETER = 8
 """More with local steps: five values for each parameter in place of three (docs/local-rules.md)."""
+GOSSIP_BYTES_A_PARAMETER = 60
+"""Without a centre: x, the first parameters twice, gradient and its sum, moments, and the journal's tensors again."""
+EDGE_BYTES_A_PARAMETER = 24
+"""An edge's two copies, a third while turns are open, and the same in the journal while it is written."""
 FROZEN_BYTES_A_PARAMETER = 4
 STATE_BYTES_A_PARAMETER = 12
 """The files of a node: parameters, momentum and second moment in float32. Twice that while it replaces them."""
@@ -22,10 +26,23 @@ SNAPSHOT_BYTES_A_PARAMETER = 4
 
 def trained_bytes(run: RunSpec, trained: int) -> int:
     """Peak memory of a node for its trained parameters: values, gradients, momentum, and copies of them."""
+    if run.exchange.kind == "gossip":
+        return (GOSSIP_BYTES_A_PARAMETER + EDGE_BYTES_A_PARAMETER * edges_of_a_node(run)) * trained
     each = NODE_BYTES_A_PARAMETER
     each += LOOK_AHEAD_BYTES_A_PARAMETER if run.round.base_age_max else 0
     each += LOCAL_ADAMW_BYTES_A_PARAMETER if run.rule.kind == "local_adamw" else 0
     return each * trained
+
+
+def edges_of_a_node(run: RunSpec) -> int:
+    """The most peers that a node of a swarm without a centre has, on its topology with `round.nodes_max` nodes."""
+    nodes, kind = run.round.nodes_max, getattr(run.exchange, "topology", "")
+    few = {"ring": 2, "tree": 3, "random-regular": 4}
+    if kind in few:
+        return min(few[kind], nodes - 1)
+    if kind in ("one-peer-exponential", "alternating-exponential-ring"):
+        return min(2 * nodes.bit_length() + 2, nodes - 1)
+    return nodes - 1
 
 
 def samples_at_once(run: RunSpec, micro_batch: int) -> int:

@@ -15,7 +15,7 @@ import pytest
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
-from thinwire_node.exchange.kinds import Surroundings, open_exchange, register
+from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange, register
 from thinwire_node.exchange.port import (
     Admission,
     AnnouncedRound,
@@ -24,7 +24,6 @@ from thinwire_node.exchange.port import (
     Claim,
     ClockReading,
     EvaluationPart,
-    Exchange,
     LinkLost,
     Outcome,
     Refused,
@@ -224,7 +223,7 @@ class Introduced(RealMachine):
         super().__init__(settings_.address, settings_.state_dir, settings_.device)
         self.kinds: list[str] = []
 
-    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+    def connect(self, kind: str, traffic: Traffic) -> AnyExchange:
         self.kinds.append(kind)
         return super().connect("alone", traffic)
 

@@ -13,7 +13,7 @@ import pytest
 from support.blob_server import BlobServer, blob_server
 from support.token_folder import write_tokens
 from thinwire_node.data_addresses import LOOPBACK, DataAddresses
-from thinwire_node.exchange.port import AnnouncedRound, LinkLost, Refused
+from thinwire_node.exchange.port import LinkLost, Refused
 from thinwire_node.session import blob_fetcher, download
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.prefetch import Prefetch
@@ -64,7 +64,7 @@ class Node:
 
     def lease_of(self, *runs: range, upcoming: tuple[range, ...] = ()) -> None:
         self.lease.renew(runs)
-        self.prefetch.renew(AnnouncedRound(1, 1, 0, 0.0, 1, (0,), runs, upcoming), self.lease)
+        self.prefetch.renew(self.lease, upcoming)
 
     async def until(self, holds: Callable[[], object]) -> None:
         async def poll() -> None:

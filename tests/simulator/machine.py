@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from simulator.network import Network
 from simulator.replicas import SharedReplica, SharedReplicas
@@ -120,6 +120,9 @@ class SimulatedMachine:
         journal = VirtualThread(lambda job, arguments: 0.0)
         self._threads = Threads(VirtualThread(self._cost_s), VirtualThread(lambda job, arguments: 0.05), journal)
         return Work(contract, state, self.trainer, self._threads, self.clocks.now, kept)
+
+    async def make_training(self, *arguments: object) -> NoReturn:
+        raise AssertionError("tests/support/member_world.py simulates swarms without a centre")
 
     def place(self, replica: Replica) -> Replica:
         return replica if isinstance(replica, SharedReplica) else SharedReplica(self._shared, replica)

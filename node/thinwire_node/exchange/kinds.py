@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thinwire_common.traffic import Traffic
+from thinwire_node.exchange.gossip_port import GossipExchange
 from thinwire_node.exchange.port import Exchange
 from thinwire_node.runtime import Clocks
 from thinwire_proto.contract import Contract
@@ -36,7 +37,8 @@ class Surroundings:
     invite: Invite | None = None
 
 
-Open = Callable[[Surroundings], Exchange]
+AnyExchange = Exchange | GossipExchange
+Open = Callable[[Surroundings], AnyExchange]
 _kinds: dict[str, Open] = {}
 _modules = KindModules(home="thinwire_node.exchange")
 
@@ -50,7 +52,7 @@ def kind_of(contract: Contract | None) -> str:
     return contract.exchange.kind if contract is not None else STAR
 
 
-def open_exchange(kind: str, surroundings: Surroundings) -> Exchange:
+def open_exchange(kind: str, surroundings: Surroundings) -> AnyExchange:
     """Open an exchange. Raises ConfigError if this version has no such kind."""
     _modules.import_for(kind, _kinds)
     if kind not in _kinds:

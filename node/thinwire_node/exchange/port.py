@@ -234,12 +234,9 @@ class ExchangeClock(Protocol):
         """The current reading; None if it is unknown."""
 
 
-class Exchange(Protocol):
-    """One connection to a swarm. Every call may raise LinkLost or Refused."""
-
-    @property
-    def clock(self) -> ExchangeClock:
-        """The clock of the exchange. Available after `join`."""
+class Entrance(Protocol):
+    """The part of an exchange that joins a swarm and fetches what a node needs. Every call may raise LinkLost or
+    Refused."""
 
     async def join(self, applicant: Applicant) -> Admission:
         """Join the swarm. Must be the first call. May also raise ContractError."""
@@ -257,6 +254,19 @@ class Exchange(Protocol):
 
         If `begun` is part of that snapshot, fetch only the rest. Raises BeyondTheEnd if `begun` is longer than the
         snapshot."""
+
+    async def leave(self, trained_through: int | None) -> None:
+        """Leave the swarm in order. trained_through: the last sample position in the momentum that the node keeps."""
+
+    async def close(self) -> None: ...
+
+
+class Exchange(Entrance, Protocol):
+    """One connection to a swarm with rounds. Every call may raise LinkLost or Refused."""
+
+    @property
+    def clock(self) -> ExchangeClock:
+        """The clock of the exchange. Available after `join`."""
 
     def rounds(self) -> AsyncGenerator[Announcement, None]:
         """Yield the newest announcement, then each new one. The swarm expects contributions from a node that
@@ -277,8 +287,3 @@ class Exchange(Protocol):
 
         Raises NotGenuine if the signature is not the coordinator's, PayloadError if an update is malformed,
         ReplicaError if it differs from its row, and LocalError if this machine cannot catch up."""
-
-    async def leave(self, trained_through: int | None) -> None:
-        """Leave the swarm in order. trained_through: the last sample position in the momentum that the node keeps."""
-
-    async def close(self) -> None: ...

@@ -117,6 +117,19 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Peers:
+    """The peers of a node in a swarm without a centre. topology: the newest that it knows; 0: none yet. sent_bytes,
+    received_bytes: of messages to and from peers. waited_s: time that iterations waited for messages."""
+
+    topology: int
+    present: int
+    absent: int
+    sent_bytes: int
+    received_bytes: int
+    waited_s: float
+
+
+@dataclass(frozen=True)
 class Report:
     """A node's state at one moment. All values are plain, so it can be written as JSON and read again."""
 
@@ -134,3 +147,5 @@ class Report:
     clock: Clock
     bytes: Bytes
     device: Device
+    peers: Peers | None = None
+    """None in a run with a centre."""

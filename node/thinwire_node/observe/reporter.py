@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
 from thinwire_node.exchange.port import AnnouncedRound, Waiting
-from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Report, RunPosition
+from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Peers, Report, RunPosition
+from thinwire_node.session.gossip.session import GossipState
 from thinwire_node.session.record import Record
 from thinwire_node.session.session import SessionState
 from thinwire_node.training import pacing
@@ -29,8 +30,10 @@ class Reporter:
     def report(self) -> Report:
         """A report of the node's state now."""
         node = self._node
-        session = node.session.state() if node.session is not None else None
-        state, words = _state(node, session)
+        found = node.session.state() if node.session is not None else None
+        gossip = found if isinstance(found, GossipState) else None
+        session = found if isinstance(found, SessionState) else None
+        state, words = _state(node, session, gossip)
         context = node.contract.model.context if node.contract is not None else 0
         samples_s, sent_s, received_s = self._rates(node.record)
         return Report(
@@ -41,6 +44,7 @@ class Reporter:
             state=state,
             words=words,
             place=_position(node, session),
+            peers=_peers(node.record, gossip),
             given=_given(node.record, samples_s * context),
             clock=Clock(
                 offset_s=session.clock_offset_s if session is not None else None,
@@ -78,11 +82,13 @@ class _Totals:
     received_bytes: int
 
 
-def _state(node: Node, session: SessionState | None) -> tuple[str, str]:
+def _state(node: Node, session: SessionState | None, gossip: GossipState | None) -> tuple[str, str]:
     """One of STATES, and a text for people."""
     words = node.doing
     if node.leaving and node.doing != "left":
         words = "leaving"
+    elif gossip is not None:
+        words = gossip.words
     elif session is not None:
         words = _in_session(node, session)
     return next((state for state in STATES if words.startswith(state)), "waiting"), words
@@ -106,8 +112,12 @@ def _position(node: Node, session: SessionState | None) -> RunPosition:
     contract, replica = node.contract, node.work.replica if node.work is not None else None
     announced = session.announcement if session is not None else None
     current = announced if isinstance(announced, AnnouncedRound) else None
+    step = replica.step if replica is not None else None
+    if node.training is not None:
+        replica, step = node.training.replica, node.training.work.finished
+    taken = node.work or node.training
     return RunPosition(
-        step=replica.step if replica is not None else None,
+        step=step,
         head_step=session.head_step if session is not None else None,
         steps=contract.schedule.steps if contract is not None else None,
         parameters=replica.layout.parameters if replica is not None else None,
@@ -115,8 +125,16 @@ def _position(node: Node, session: SessionState | None) -> RunPosition:
         round_length_s=contract.round.length_s if contract is not None else None,
         round_left_s=session.round_left_s if session is not None else None,
         k=current.k if current is not None else None,
-        lease_samples=node.work.lease.left if node.work is not None else None,
+        lease_samples=taken.lease.left if taken is not None else None,
     )
+
+
+def _peers(record: Record, gossip: GossipState | None) -> Peers | None:
+    if gossip is None:
+        return None
+    sent, received = record.traffic.sent.bytes["parcel"], record.traffic.received.bytes["parcel"]
+    waited_s = record.phases["peers"].sum_s
+    return Peers(gossip.topology, gossip.present, gossip.peers - gossip.present, sent, received, waited_s)
 
 
 def _given(record: Record, tokens_s: float) -> Given:
@@ -165,10 +183,11 @@ def _bytes(traffic: Traffic, sent_s: float, received_s: float, upload_s: float |
 def _device(node: Node, session: SessionState | None) -> Device:
     name = node.machine.device if node.machine is not None else ""
     held_bytes, limit_bytes = memory_bytes(name) if name else (None, None)
+    taken = node.work or node.training
     return Device(
         name=name,
         memory_bytes=held_bytes,
         memory_limit_bytes=limit_bytes,
-        jobs=node.work.jobs if node.work is not None else 0,
+        jobs=taken.jobs if taken is not None else 0,
         to_deliver=session.to_deliver if session is not None else 0,
     )

@@ -48,6 +48,6 @@ async def follow_rounds(
         async for announcement in announcements:
             if isinstance(announcement, AnnouncedRound):
                 work.lease.renew(announcement.lease)
-                prefetch.renew(announcement, work.lease)
+                prefetch.renew(work.lease, announcement.upcoming)
             evaluation.announced(announcement)
             situation.announced(announcement)

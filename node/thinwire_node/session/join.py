@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Exchange, Refused
+from thinwire_node.exchange.port import Admission, Applicant, BeyondTheEnd, Entrance, Refused
 from thinwire_node.storage.state import DATA_FILE, NodeState
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica, load_replica
@@ -18,7 +18,7 @@ log = logging.getLogger("thinwire.node")
 
 
 async def join(
-    exchange: Exchange, state: NodeState, applicant: Applicant, check: Callable[[Contract], None] = check_manifest
+    exchange: Entrance, state: NodeState, applicant: Applicant, check: Callable[[Contract], None] = check_manifest
 ) -> Admission:
     """Join and store the run's contract. Raises LinkLost, Refused or ContractError.
 
@@ -39,7 +39,7 @@ async def join(
     return admission
 
 
-async def fetch_data(exchange: Exchange, state: NodeState, contract: Contract) -> DataSource:
+async def fetch_data(exchange: Entrance, state: NodeState, contract: Contract) -> DataSource:
     """Load the data from the state directory, or fetch it from the swarm."""
     data = await asyncio.to_thread(state.data, contract)
     if data is None:
@@ -52,7 +52,7 @@ async def fetch_data(exchange: Exchange, state: NodeState, contract: Contract) -
     return data
 
 
-async def fetch_snapshot(exchange: Exchange, state: NodeState, contract: Contract) -> Replica:
+async def fetch_snapshot(exchange: Entrance, state: NodeState, contract: Contract) -> Replica:
     """Fetch the newest snapshot. Resumes a partial download where it broke off."""
     begun = state.partial_snapshot()
     held_bytes = begun.size if begun else 0

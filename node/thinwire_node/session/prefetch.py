@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 from thinwire_common.logs import tell
-from thinwire_node.exchange.port import AnnouncedRound
 from thinwire_node.session.blob_fetcher import BlobFetcher, BlobUnavailable
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import set_or_after
@@ -47,9 +46,9 @@ class Prefetch:
         self._skipped: dict[Blob, float] = {}  # until when; it is tried again then
         self._look = asyncio.Event()
 
-    def renew(self, announcement: AnnouncedRound, lease: Lease) -> None:
-        """Take in the lease of an announcement, which `lease` has already."""
-        self._lease, self._upcoming = lease, announcement.upcoming
+    def renew(self, lease: Lease, upcoming: Sequence[range] = ()) -> None:
+        """Take in a lease, and what will be granted next as far as it is known."""
+        self._lease, self._upcoming = lease, tuple(upcoming)
         self.look_again()
 
     def look_again(self) -> None:
@@ -69,6 +68,10 @@ class Prefetch:
                 break
             found += 1
         return found
+
+    def skips_within(self, lease: Lease, samples: int) -> bool:
+        """Whether the data of one of the next positions cannot be read."""
+        return bool(self._skipped) and not self._skipped.keys().isdisjoint(self._data.needs(lease.head(samples)))
 
     def pass_over(self, lease: Lease) -> None:
         """Pass over the positions at the head of the lease whose data cannot be read."""

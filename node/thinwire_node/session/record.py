@@ -17,7 +17,7 @@ from thinwire_proto.wire.reasons import Reason
 
 log = logging.getLogger("thinwire.node")
 
-PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate")
+PHASES = ("compute", "encode", "upload", "receipt", "apply", "wait", "data", "evaluate", "peers")
 BLOB_SOURCES = ("url", "coordinator")
 BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 OUTCOMES = tuple(reason.value for reason in Reason)

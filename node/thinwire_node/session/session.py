@@ -117,6 +117,11 @@ class Session:
         self._situation.leaving = True
         self._situation.changed.set()
 
+    @property
+    def trained_through(self) -> int | None:
+        """The last sample position in the momentum."""
+        return self._work.trained_through_at_extraction
+
     def state(self) -> SessionState:
         """The state of the session now."""
         situation, reading, now = self._situation, self._exchange.clock.reading(), self._clocks.now()

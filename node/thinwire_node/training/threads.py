@@ -28,6 +28,7 @@ class NodeJob(Enum):
     COPY = auto()
     SAVE = auto()
     NOTE = auto()
+    EXCHANGE = auto()
     DRAIN = auto()
 
 

@@ -145,12 +145,12 @@ class Link:
         return await _told(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
 
     async def leave(self, trained_through: int | None) -> None:
-        key, session = self._joined_as()
+        key, session = self.joined_as()
         signature = key.sign(statements.leave(session, trained_through))
         request = pb.LeaveRequest(trained_through=trained_through, signature=signature)
         await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S, metadata=self._metadata))
 
-    def _joined_as(self) -> tuple[SecretKey, bytes]:
+    def joined_as(self) -> tuple[SecretKey, bytes]:
         """The key and the session that statements are signed with."""
         assert self._signer is not None, "join first"
         return self._signer
@@ -161,10 +161,29 @@ class Link:
 
     async def evaluated(self, part: pb.EvaluationPart, loss: float) -> None:
         where = (part.step, part.name, part.start, part.count, part.spread)
-        key, session = self._joined_as()
+        key, session = self.joined_as()
         signature = key.sign(statements.evaluated(session, *where, loss))
         request = pb.EvaluatedRequest(part=part, loss=loss, signature=signature)
         await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
+
+    async def beat(self, report: pb.BeatRequest) -> pb.BeatReply:
+        return await _told(self._stub.Beat(report, timeout=limits.CALL_S, metadata=self._metadata))
+
+    async def relay(self, parcels: AsyncIterator[pb.Parcel]) -> AsyncGenerator[pb.Parcel, None]:
+        async for parcel in _stream(self._stub.Relay(parcels, metadata=self._metadata)):
+            yield parcel
+
+    async def deposit(self, header: pb.DepositHeader, body: bytes) -> str:
+        """Send parameters in parts. Returns why they are refused, or nothing."""
+
+        async def parts() -> AsyncIterator[pb.DepositPart]:
+            first: pb.DepositHeader | None = header
+            for data in split(body):
+                yield pb.DepositPart(header=first, data=data)
+                first = None
+
+        reply: pb.DepositReply = await _told(self._stub.Deposit(parts(), metadata=self._metadata))
+        return clean_text(reply.refused)
 
     async def updates(self, from_step: int, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates from a step on, decoded, and checked against their rows and the coordinator's signatures. May

@@ -56,7 +56,7 @@ def announcement(message: pb.Announcement) -> Announcement:
             deadline=message.clock_us / 1e6 + message.time_left_ms / 1000,
             k=message.k,
             nonces=tuple(message.nonces),
-            lease=_lease(message.lease),
+            lease=lease_of(message.lease),
             upcoming=_clipped(range(run.start, run.start + run.count) for run in message.upcoming),
             evaluate=tuple(
                 EvaluationPart(part.step, part.name, part.spread, part.start, part.count) for part in message.evaluate
@@ -68,7 +68,7 @@ def announcement(message: pb.Announcement) -> Announcement:
     return Waiting(message.step, clean_text(message.text))
 
 
-def _lease(runs: Iterable[pb.SampleRange]) -> tuple[range, ...]:
+def lease_of(runs: Iterable[pb.SampleRange]) -> tuple[range, ...]:
     """The positions of a lease. The node walks over them, so a coordinator must not make that take for ever."""
     found = tuple(range(run.start, run.start + run.count) for run in runs)
     if _clipped(found) != found:

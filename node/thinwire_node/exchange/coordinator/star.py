@@ -4,74 +4,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 
 from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.coordinator.entrance import Entrance
 from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
 from thinwire_node.exchange.coordinator.link import Link, connect
-from thinwire_node.exchange.coordinator.probed_clock import ProbedClock
 from thinwire_node.exchange.kinds import Surroundings
 from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, EvaluationPart, Outcome, SealedUpdate
 from thinwire_node.runtime import Clocks
-from thinwire_node.storage.state import PartialSnapshot
-from thinwire_proto.blobs import Blob
-from thinwire_proto.contract import Contract
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity.invite import Invite
-from thinwire_proto.identity.keys import SecretKey
-from thinwire_proto.limits import probe_every_s
 
 
-class Star:
+class Star(Entrance):
     """The star's implementation of `thinwire_node.exchange.port.Exchange`. connect: opens the link, before `join`."""
 
     def __init__(self, connect: Callable[[], Awaitable[Link]], clocks: Clocks, invite: Invite | None = None) -> None:
-        self._connect = connect
-        self._opened: Link | None = None
-        self._invite = invite
-        self._clocks = clocks
-        self._clock: ProbedClock | None = None
-        self._key: SecretKey | None = None
+        super().__init__(connect, clocks, invite)
         self._head_step = 0
         self._catching_up = True
 
-    @property
-    def _link(self) -> Link:
-        assert self._opened is not None
-        return self._opened
-
-    @property
-    def clock(self) -> ProbedClock:
-        assert self._clock is not None
-        return self._clock
-
     async def join(self, applicant: Applicant) -> Admission:
-        self._key = applicant.key
-        momentum = messages.momentum_message(applicant.momentum)
-        self._opened = await self._connect()
-        reply = await self._link.join(
-            applicant.key,
-            self._invite,
-            applicant.contract,
-            applicant.name,
-            applicant.head,
-            applicant.replica_step,
-            momentum,
-        )
-        admission = messages.admission(reply)
+        admission = await super().join(applicant)
         self._head_step = admission.step
-        self._clock = ProbedClock(self._link, self._clocks, probe_every_s(admission.contract.round.length_s))
         return admission
-
-    async def corpus(self, contract: Contract) -> bytes:
-        return await self._link.corpus(contract)
-
-    async def blob(self, blob: Blob, path: Path) -> None:
-        await self._link.blob(blob, path)
-
-    async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
-        return await self._link.snapshot(folder, contract, begun)
 
     async def rounds(self) -> AsyncGenerator[Announcement, None]:
         async with aclosing(self._link.announcements()) as announcements:
@@ -108,13 +65,6 @@ class Star:
                     if self._catching_up:
                         self._head_step = sealed.head_step  # the swarm advances during the catch-up
                 asked_at = now()
-
-    async def leave(self, trained_through: int | None) -> None:
-        await self._link.leave(trained_through)
-
-    async def close(self) -> None:
-        if self._opened is not None:
-            await self._opened.close()
 
 
 def open_star(surroundings: Surroundings) -> Star:

@@ -43,6 +43,12 @@ class CountedChannel:
         counting = self._counting(method, request_serializer, response_deserializer)
         return self._channel.stream_unary(method, *counting, **more)
 
+    def stream_stream(
+        self, method: str, request_serializer: Serialize, response_deserializer: Parse, **more: Any
+    ) -> Any:
+        counting = self._counting(method, request_serializer, response_deserializer)
+        return self._channel.stream_stream(method, *counting, **more)
+
     def _counting(self, method: str, serialize: Serialize, parse: Parse) -> tuple[Serialize, Parse]:
         request, response = kinds_of(method)
         sent, received = self._traffic.sent, self._traffic.received

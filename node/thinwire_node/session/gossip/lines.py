@@ -1,0 +1,57 @@
+"""The port to the lines between a node and its peers. `thinwire_node.exchange.peers` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from thinwire_proto.gossip.copies import Message
+from thinwire_proto.identity.keys import PublicKey
+
+Relay = Callable[[AsyncIterator[Any]], AsyncGenerator[Any, None]]
+"""See `GossipExchange.relay`."""
+
+
+class Listener(Protocol):
+    """Learns what happens on the lines, in their order, on the event loop. peer: a member number."""
+
+    def received(self, peer: int, message: Message) -> None:
+        """A message of a peer, whose signature is checked. Raises PayloadError if it is one too many."""
+
+    def confirmed(self, peer: int, sequence: int) -> None:
+        """The peer has all messages up to this one on disk."""
+
+    def present(self, peer: int) -> None:
+        """The line holds, for the first time or again."""
+
+    def absent(self, peer: int, why: str) -> None:
+        """The line is lost."""
+
+    def received_from(self, peer: int) -> int:
+        """The peer's last message that is on disk."""
+
+
+class Lines(Protocol):
+    """The lines of a node. peer: a member number."""
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Peers that are there."""
+
+    def assign(self, peers: Mapping[int, PublicKey]) -> None:
+        """Have lines to these peers, and to no others."""
+
+    def send(self, peer: int, message: Message) -> None:
+        """Queue a message. Nothing is sent to a peer that is absent."""
+
+    def confirm(self, peer: int) -> None:
+        """Tell a peer what is on disk."""
+
+    async def run(self, relay: Relay) -> None:
+        """Have the lines through a relay until it ends. Raises what it raises."""
+
+    def close(self) -> None:
+        """End all lines."""
+
+
+MakeLines = Callable[[Listener], Lines]

@@ -1,0 +1,59 @@
+"""Makes the iterations of a node from what is on disk."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.gossip.lines import MakeLines
+from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.session.record import Record
+from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
+from thinwire_node.training.adamw import AdamW
+from thinwire_node.training.compute import Compute
+from thinwire_node.training.gossip_work import GossipWork
+from thinwire_node.training.gradient import GradientSum
+from thinwire_node.training.threads import Threads
+from thinwire_proto.contract import Contract
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.tiles import TileLayout, layout_of
+from thinwire_proto.gossip.member import Member, MemberSettings
+from thinwire_proto.task import DataSource
+
+
+def open_training(
+    contract: Contract,
+    first: Replica,
+    kept: JournalEntry | None,
+    data: DataSource,
+    compute: Compute,
+    journal: GossipJournal,
+    threads: Threads,
+    make_lines: MakeLines,
+    record: Record,
+    options: NodeOptions,
+    clocks: Clocks,
+) -> GossipTraining:
+    """first: the parameters that all nodes begin with. kept: the newest entry of the journal."""
+    layout, exchange, rule = layout_of(contract.parameters), contract.exchange, contract.rule
+    assert isinstance(exchange, GossipSpec)
+    assert isinstance(rule, AdamWSpec)
+    settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, exchange.patience_ms / 1000)
+    if kept is not None:
+        member = Member.restore(layout, settings, kept.member)
+    else:
+        member = Member(layout, settings, _flat(layout, first))
+    adamw = AdamW(layout.parameters, rule.beta1, rule.beta2, contract.schedule.weight_decay)
+    if kept is not None:
+        adamw.load(kept.moments, kept.steps)
+    gradient = GradientSum(layout, data, compute, member.x)
+    work = GossipWork(contract, layout, member, adamw, gradient, journal, threads, kept)
+    return GossipTraining(work, first, make_lines, record, options, clocks)
+
+
+def _flat(layout: TileLayout, replica: Replica) -> Tensor:
+    return torch.cat([replica.tensors[tensor.name].reshape(-1).cpu() for tensor in layout.tensors])

@@ -1,0 +1,141 @@
+"""One session with the coordinator of a swarm without a centre: beats, prefetch, and the deposit at the end.
+
+The iterations run in `GossipTraining`, which goes on when the session is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from thinwire_common.logs import tell
+from thinwire_node.exchange.gossip_port import BeatAnswer, GossipExchange, Phase
+from thinwire_node.exchange.port import LinkLost
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.session.prefetch import Prefetch
+from thinwire_node.session.record import Record
+from thinwire_node.session.situation import set_or_after
+from thinwire_proto.limits import BEAT_LEAST_S
+from thinwire_proto.task import DataSource
+
+log = logging.getLogger("thinwire.node")
+
+
+@dataclass(frozen=True)
+class GossipState:
+    """The state of a node that takes part, for observers. iteration: how many are finished. topology: the newest that
+    it knows. peers: with which it has an edge; present: to which it has a line. words: what it does."""
+
+    iteration: int
+    topology: int
+    peers: int
+    present: int
+    words: str
+
+
+class GossipSession:
+    """One session. `training` outlives it."""
+
+    def __init__(
+        self,
+        exchange: GossipExchange,
+        training: GossipTraining,
+        record: Record,
+        clocks: Clocks,
+        data: DataSource,
+        fetcher: BlobFetcher,
+    ) -> None:
+        self._exchange = exchange
+        self._training = training
+        self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
+        self._beat_s_max = training.work.contract.round.length_s
+        self._answer: BeatAnswer | None = None
+        self._deposited = False
+        self._beat_now = asyncio.Event()
+
+    async def run(self) -> None:
+        """Take part until the run is complete, enough iterations are done, or the node leaves. Raises LinkLost,
+        Refused or PayloadError; the iterations then go on."""
+        training = self._training
+        training.use(self._prefetch)
+        iterations = training.start()
+        beats = asyncio.ensure_future(self._beats())
+        prefetch = asyncio.ensure_future(self._prefetch.run())
+        lines = asyncio.ensure_future(training.lines.run(self._exchange.relay))
+        waker = asyncio.ensure_future(self._beat_at_the_end())
+        try:
+            waiting: set[asyncio.Future[None]] = {beats, prefetch, lines, iterations}
+            while True:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if iterations.cancelled():
+                    raise LinkLost("the iterations were stopped")
+                for task in (
+                    iterations,
+                    beats,
+                    prefetch,
+                    lines,
+                ):  # a fixed order: always the same error
+                    if task.done():
+                        task.result()
+                if lines.done():
+                    raise LinkLost("the coordinator ended the relay")
+                if beats.done() or not training.work.is_done:
+                    return
+                waiting.discard(iterations)
+        finally:
+            for task in (beats, prefetch, lines, waker):
+                task.cancel()
+            await asyncio.gather(beats, prefetch, lines, waker, return_exceptions=True)
+
+    async def _beat_at_the_end(self) -> None:
+        await self._training.finished_event.wait()
+        self._beat_now.set()
+
+    async def _beats(self) -> None:
+        """Report once a beat, until the run is complete."""
+        training = self._training
+        while True:
+            report = training.report()
+            answer = await self._exchange.beat(report)
+            training.reported(report)
+            await training.take(answer)
+            if answer.text and (self._answer is None or self._answer.text != answer.text):
+                tell(log, logging.INFO, "node.waiting", answer.text, reason=answer.text)
+            self._answer = answer
+            if answer.phase is Phase.COMPLETE:
+                step = training.work.finished
+                tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)
+                return
+            if answer.phase is Phase.DEPOSIT and training.work.is_done and not self._deposited:
+                await self._deposit()
+                continue
+            await set_or_after(self._beat_now, max(BEAT_LEAST_S, min(answer.next_s, self._beat_s_max)))
+            self._beat_now.clear()
+
+    async def _deposit(self) -> None:
+        work = self._training.work
+        refused = await self._exchange.deposit(work.finished, work.saved.head, await work.parameters())
+        text = f"the parameters were refused: {refused}" if refused else "handed in the parameters"
+        level = logging.WARNING if refused else logging.INFO
+        tell(log, level, "node.deposited", text, iteration=work.finished, refused=refused)
+        self._deposited = True
+
+    def leave(self) -> None:
+        """Stop after this iteration. `run` then returns."""
+        self._training.leave()
+
+    @property
+    def trained_through(self) -> int | None:
+        """The last position of the lease in the parameters on disk."""
+        return self._training.work.saved.trained_through
+
+    def state(self) -> GossipState:
+        training, answer = self._training, self._answer
+        words = training.doing
+        if answer is not None and answer.text and words.startswith("waiting"):
+            words = f"waiting: {answer.text}"
+        view = training.work.view
+        return GossipState(training.work.finished, view.topology, len(view.peers), len(training.lines.present), words)

@@ -1,0 +1,364 @@
+"""The iterations of a node in a swarm without a centre. They outlive its sessions with the coordinator.
+
+While the coordinator is away, the node goes on as far as its lease and its topology reach, and then waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from thinwire_common.logs import tell
+from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace
+from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks
+from thinwire_node.session.gossip.lines import Lines, MakeLines
+from thinwire_node.session.prefetch import Prefetch
+from thinwire_node.session.record import Record
+from thinwire_node.session.situation import set_or_after
+from thinwire_node.training.compute import Interrupted
+from thinwire_node.training.gossip_work import Finished, GossipWork, Saved, Sending
+from thinwire_node.training.lease import Lease
+from thinwire_proto.blobs import BlobMissing
+from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.errors import PayloadError
+from thinwire_proto.exact.replica import Replica
+from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
+from thinwire_proto.gossip.iteration import Mix
+from thinwire_proto.limits import LOOK_AGAIN_S
+
+log = logging.getLogger("thinwire.node")
+
+
+@dataclass
+class _Unreported:
+    """The work since the newest report that the coordinator has answered."""
+
+    samples: int = 0
+    loss_sum: float = 0.0
+    compute_s: float = 0.0
+    missed: set[int] = field(default_factory=set)
+
+
+class GossipTraining:
+    """first: the parameters that all nodes begin with. make_lines: makes the lines to other nodes; this object takes
+    their events."""
+
+    def __init__(
+        self,
+        work: GossipWork,
+        first: Replica,
+        make_lines: MakeLines,
+        record: Record,
+        options: NodeOptions,
+        clocks: Clocks,
+    ) -> None:
+        self.work = work
+        self.lines: Lines = make_lines(self)
+        self.doing = "waiting: for the coordinator"
+        """The state for people."""
+        self._lost: set[int] = set()  # peers to which there was one
+        self.places: dict[int, PeerPlace] = {}
+        self.replica: Replica | None = first
+        """The parameters that all nodes begin with."""
+        self.finished_event = asyncio.Event()
+        """Set when all iterations are finished, or enough of them for this process."""
+        self.listens_at = ""
+        self._record = record
+        self._clocks = clocks
+        self._options = options
+        self._saved = work.saved
+        self._reached = 0  # the newest topology whose places the lines have
+        self._unreported = _Unreported()
+        self._prefetch: Prefetch | None = None
+        self._decision: Mix | None = None
+        self._changed = asyncio.Event()
+        self._leaving = False
+        self._iterations_here = 0
+        self._untaken: dict[int, int] = {}  # by peer, messages on their way to the compute thread
+        self._running: asyncio.Task[None] | None = None
+        self._errands: set[asyncio.Future[Any]] = set()
+
+    @property
+    def lease(self) -> Lease:
+        return self.work.lease
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of the compute thread that wait or run."""
+        return self.work.jobs
+
+    # sessions
+
+    def start(self) -> asyncio.Task[None]:
+        """Start the iterations, unless they run already. The task ends when they do."""
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._run())
+        return self._running
+
+    def use(self, prefetch: Prefetch) -> None:
+        """Take data from this prefetch from now on."""
+        self._prefetch = prefetch
+        prefetch.renew(self.work.lease)
+        self._changed.set()
+
+    def wake(self) -> None:
+        """The data have changed."""
+        self._changed.set()
+
+    def report(self) -> BeatReport:
+        """The report of the next beat."""
+        saved, new = self._saved, self._unreported
+        return BeatReport(
+            topology=self._reached,
+            iteration=saved.iteration,
+            head=saved.head,
+            samples=new.samples,
+            loss=new.loss_sum / new.samples if new.samples else 0.0,
+            compute_ms=round(new.compute_s * 1000),
+            trained_through=saved.trained_through,
+            missed=tuple(sorted(new.missed | (self._lost & self.places.keys()))),
+            listens_at=self.listens_at,
+            step_norm=saved.step_norm,
+        )
+
+    def reported(self, report: BeatReport) -> None:
+        """The coordinator has answered a report."""
+        new = self._unreported
+        new.loss_sum -= report.loss * report.samples
+        new.samples -= report.samples
+        new.compute_s = max(0.0, new.compute_s - report.compute_ms / 1000)
+        new.missed -= set(report.missed)
+
+    async def take(self, answer: BeatAnswer) -> None:
+        """Take lease and topology of an answer."""
+        self.work.lease.renew(answer.lease)
+        if self._prefetch is not None:
+            self._prefetch.renew(self.work.lease)
+        if answer.assignment is not None:
+            self._note(await self.work.assign(answer.assignment))
+            self.places |= answer.places
+            self._reached = max(self._reached, answer.assignment.topology)
+            self._open_lines()
+            text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
+            peers = len(answer.places)
+            tell(log, logging.INFO, "node.topology", text, topology=answer.assignment.topology, peers=peers)
+        self._changed.set()
+
+    def _open_lines(self) -> None:
+        """Open the lines of all edges, and close those of edges that have ended."""
+        self.places = {peer: place for peer, place in self.places.items() if peer in self.work.view.peers}
+        self._lost &= self.places.keys()
+        if self._reached:
+            self.lines.assign({peer: place.key for peer, place in self.places.items()})
+
+    # events of the lines
+
+    def received(self, peer: int, message: Message) -> None:
+        if self._untaken.get(peer, 0) >= UNACKNOWLEDGED_MAX:
+            raise PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already")
+        self._untaken[peer] = self._untaken.get(peer, 0) + 1
+        self._errand(self._received(peer, self.work.received(peer, message)))
+
+    async def _received(self, peer: int, taking: asyncio.Future[Mix | None]) -> None:
+        try:
+            self._note(await taking)
+        except PayloadError as error:
+            self._refuse(peer, str(error))
+        finally:
+            self._untaken[peer] -= 1
+
+    def confirmed(self, peer: int, sequence: int) -> None:
+        self._errand(self._confirmed(peer, self.work.acknowledged(peer, sequence)))
+
+    async def _confirmed(self, peer: int, taking: asyncio.Future[None]) -> None:
+        try:
+            await taking
+        except PayloadError as error:
+            self._refuse(peer, str(error))
+
+    def present(self, peer: int) -> None:
+        self._lost.discard(peer)
+        self._errand(self._send_again(peer, self.work.present(peer)))
+
+    async def _send_again(self, peer: int, taking: asyncio.Future[list[Message]]) -> None:
+        for message in await taking:
+            self.lines.send(peer, message)
+
+    def absent(self, peer: int, why: str) -> None:
+        self._lost.add(peer)
+        self._errand(self._left_out(self.work.absent(peer)))
+
+    async def _left_out(self, taking: asyncio.Future[Mix | None]) -> None:
+        self._note(await taking)
+
+    def received_from(self, peer: int) -> int:
+        return self._saved.confirmed.get(peer, 0)
+
+    def _refuse(self, peer: int, reason: str) -> None:
+        text = f"member {peer} is left out: {reason}"
+        tell(log, logging.WARNING, "node.peer_left_out", text, member=peer, reason=reason)
+        self._unreported.missed.add(peer)
+        self.absent(peer, reason)
+
+    def _note(self, mix: Mix | None) -> None:
+        if mix is not None:
+            self._decision = mix
+            self._changed.set()
+
+    def _errand(self, errand: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the iterations. Each is short, or ends with its line."""
+        task = asyncio.ensure_future(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errand_done)
+
+    def _errand_done(self, task: asyncio.Future[Any]) -> None:
+        self._errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and self._running is not None:
+            log.error("%s", error, exc_info=error)
+            self._running.cancel(str(error))
+
+    def _send(self, sending: Sending) -> None:
+        for peer, message in sending:
+            self.lines.send(peer, message)
+
+    def _confirm(self, before: Saved) -> None:
+        """Tell the peers whose messages the newest entry of the journal has."""
+        for peer, sequence in self._saved.confirmed.items():
+            if sequence > before.confirmed.get(peer, 0):
+                self.lines.confirm(peer)
+
+    # iterations
+
+    async def _run(self) -> None:
+        work, rounds = self.work, self._options.rounds
+        if work.view.iteration < 0:
+            while not work.view.may_begin:
+                if self._leaving:
+                    return
+                await self._wait("waiting: for peers", "wait")
+            self._send(await work.begin_first())
+            self._saved = work.saved
+        while not work.is_done and (rounds is None or self._iterations_here < rounds):
+            if self._leaving or not await self._compute():
+                return
+            self._took(await work.finish(await self._decided()))
+        self.doing = "delivering: all iterations are finished"
+        self.finished_event.set()
+
+    async def _compute(self) -> bool:
+        """Take the gradient of an iteration. False if the node leaves before it has it."""
+        work, rule = self.work, self.work.contract.rule
+        await work.begin_gradient()
+        assert isinstance(rule, AdamWSpec)
+        left = rule.samples
+        while left:
+            size = min(left, rule.micro_batch_max(self._options.micro_batch))
+            ready = self._ready(size)
+            if not ready:
+                if self._leaving:
+                    return False
+                await self._wait_for_data(size)
+                continue
+            self.doing = "training"
+            began = self._clocks.now()
+            try:
+                trained = await work.train(ready)
+            except Interrupted:
+                return False
+            except BlobMissing as error:
+                assert self._prefetch is not None
+                self._prefetch.lost(error.blob, ready)
+                continue
+            left -= trained
+            self._record.trained(trained, self._clocks.now() - began, self._clocks.now() - began)
+        return True
+
+    def _ready(self, size: int) -> int:
+        """The samples of the next micro-batch; 0 while lease or data are missing. Always `size`, so that a node that
+        comes back computes the same sums, unless data cannot be read."""
+        if self._prefetch is None:
+            return 0
+        self._prefetch.pass_over(self.work.lease)
+        ready = self._prefetch.trainable(self.work.lease, size)
+        return ready if ready == size or self._prefetch.skips_within(self.work.lease, size) else 0
+
+    async def _wait_for_data(self, size: int) -> None:
+        if self.work.lease.left >= size:
+            if self._prefetch is not None:
+                self._prefetch.look_again()
+            await self._wait("waiting: for the data of the lease", "data")
+        else:
+            await self._wait("waiting: for a lease from the coordinator", "wait")
+
+    async def _wait(self, doing: str, phase: str) -> None:
+        self.doing, began = doing, self._clocks.now()
+        await set_or_after(self._changed, LOOK_AGAIN_S)
+        self._changed.clear()
+        self._record.phases[phase].add(self._clocks.now() - began)
+
+    async def _decided(self) -> Mix:
+        """The decision to mix, once all messages are in or the patience is over."""
+        work, now = self.work, self._clocks.now
+        self._note(await work.computed(now()))
+        began = now()
+        while self._decision is None:
+            self.doing = "waiting: for messages of peers"
+            deadline = work.view.deadline
+            wait_s = LOOK_AGAIN_S if deadline is None else max(0.0, deadline - now())
+            await set_or_after(self._changed, min(wait_s, LOOK_AGAIN_S))
+            self._changed.clear()
+            if self._decision is None and deadline is not None and now() >= deadline:
+                self._note(await work.tick(now()))
+        self._record.phases["peers"].add(now() - began)
+        mix, self._decision = self._decision, None
+        return mix
+
+    def _took(self, finished: Finished) -> None:
+        """An iteration is in the journal: its messages may leave."""
+        before, self._saved = self._saved, finished.saved
+        gradient, new = finished.gradient, self._unreported
+        self._send(finished.sending)
+        self._confirm(before)
+        new.samples += gradient.samples
+        new.loss_sum += gradient.loss * gradient.samples
+        new.compute_s += gradient.compute_s
+        new.missed.update(finished.missing)
+        for peer, reason in finished.unreadable.items():
+            self._refuse(peer, reason)
+        if gradient.samples:
+            self._record.loss = gradient.loss
+        self._record.dropped += gradient.dropped
+        self._record.counted += 1
+        self._record.tokens += gradient.samples * self.work.contract.model.context
+        self._iterations_here += 1
+        if self.places.keys() - set(self.work.view.peers):
+            self._open_lines()
+
+    # the end
+
+    def leave(self) -> None:
+        """Stop after this iteration."""
+        self._leaving = True
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Stop now. What is not in the journal yet is dropped."""
+        self.work.interrupt()
+        tasks: list[asyncio.Future[Any]] = [*self._errands, *([self._running] if self._running is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.work.drain()
+        self.lines.close()
+        saved = self.work.saved
+        text = f"left after iteration {saved.iteration}, head {saved.head.hex()[:16]}"
+        tell(log, logging.INFO, "node.left_swarm", text, iteration=saved.iteration, head=saved.head.hex())
+
+    def close(self) -> None:
+        self.work.close()

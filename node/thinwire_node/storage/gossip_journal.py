@@ -1,0 +1,84 @@
+"""The journal of a node in a swarm without a centre: all that it holds after an iteration, in one file.
+
+The file is written after the messages of the next iteration are made, and before one of them leaves. It is replaced in
+one rename. So a node that is killed at any moment finds either the old state, of which no message of the new one was
+sent, or the new one, whose messages it sends again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from thinwire_node.storage.state import NodeState
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.parameters import save_tensors
+from thinwire_proto.gossip.member import MemberState
+
+JOURNAL_FILE = "gossip.safetensors"
+PASSING_FILE = "gossip.part"
+NUMBERS = "member numbers"
+MEMBER = "member "  # prefix of the member's tensors
+FIRST_MOMENT, SECOND_MOMENT = "first moment", "second moment"
+VERSION = "1"
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """member: see `Member.state`. moments: of AdamW, by name. steps: those that AdamW has taken. finished: iterations.
+    trained_through: the last position of the lease in the parameters. samples: trained in all."""
+
+    member: MemberState
+    moments: dict[str, torch.Tensor]
+    steps: int
+    finished: int
+    trained_through: int | None
+    samples: int
+
+
+class GossipJournal:
+    """The journal in a state directory. contract: the hash of the run's."""
+
+    def __init__(self, state: NodeState, contract: bytes) -> None:
+        self._state = state
+        self._contract = contract.hex()
+
+    def write(self, entry: JournalEntry) -> None:
+        """Replace the journal. It is synced to disk when this returns. Raises OSError, and then the old one stands."""
+        tensors = {MEMBER + name: tensor for name, tensor in entry.member.tensors.items()} | entry.moments
+        tensors[NUMBERS] = torch.frombuffer(bytearray(entry.member.numbers), dtype=torch.uint8)
+        about = {
+            "thinwire gossip": VERSION,
+            "contract": self._contract,
+            "numbers": json.dumps([entry.steps, entry.finished, entry.trained_through, entry.samples]),
+        }
+        passing = self._state.path(PASSING_FILE)
+        save_tensors(tensors, passing, about)
+        self._state.rename(passing, JOURNAL_FILE)
+
+    def read(self) -> JournalEntry | None:
+        """The newest entry; None if there was none.
+
+        Raises ConfigError if it cannot be read: the node's peers count on what it held."""
+        path = self._state.path(JOURNAL_FILE)
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                # copies: see `load_parameters`
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            if (about["thinwire gossip"], about["contract"]) != (VERSION, self._contract):
+                raise ValueError("it belongs to another run, or was written by another version")
+            steps, finished, trained_through, samples = json.loads(about["numbers"])
+            numbers = bytes(tensors.pop(NUMBERS).numpy())
+            moments = {name: tensors.pop(name) for name in (FIRST_MOMENT, SECOND_MOMENT)}
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise ConfigError(
+                f"{path} cannot be read: {error}; give another --state-dir to take part as a new node"
+            ) from None
+        member = MemberState(numbers, {name.removeprefix(MEMBER): tensor for name, tensor in tensors.items()})
+        return JournalEntry(member, moments, steps, finished, trained_through, samples)

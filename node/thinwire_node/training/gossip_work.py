@@ -1,0 +1,240 @@
+"""The work of a node that steps by itself: its member, AdamW, the gradient, and the compute thread that owns them.
+
+An iteration: the gradient of samples of the lease; the member's decision to mix; mix, step, begin the next; journal.
+Messages that come while the node computes are taken between two micro-batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
+from thinwire_node.training.adamw import AdamW
+from thinwire_node.training.gradient import Gradient, GradientSum
+from thinwire_node.training.lease import Lease
+from thinwire_node.training.threads import NodeJob, Threads
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.iteration import Mix
+from thinwire_proto.gossip.member import Member
+
+Result = TypeVar("Result")
+Sending = list[tuple[int, Message]]
+"""Messages to send, each with its peer's member number."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the newest journal entry holds. iteration: how many are finished. loss, step_norm: of the newest iteration;
+    None before the first. samples, compute_s: in all. confirmed: by peer, the last message that is in it."""
+
+    topology: int
+    iteration: int
+    head: bytes
+    trained_through: int | None
+    samples: int
+    confirmed: dict[int, int]
+    loss: float | None = None
+    step_norm: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """iteration: that the node computes or waits for; -1 before the first. topology: the newest; 0 without one.
+    may_begin: whether there is a topology, and parameters to begin with. deadline: when the node goes on without the
+    peers that are missing; None while it computes. peers: those with an edge."""
+
+    iteration: int
+    topology: int
+    may_begin: bool
+    deadline: float | None
+    peers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An iteration that is mixed, stepped and in the journal. sending: the messages of the next one, which may leave.
+    unreadable: peers whose messages could not be read, and why."""
+
+    saved: Saved
+    sending: Sending
+    gradient: Gradient
+    missing: tuple[int, ...]
+    unreadable: dict[int, str]
+
+
+class GossipWork:
+    """member, adamw and gradient are of the compute thread. kept: the journal's entry that they continue from.
+
+    now: seconds on a monotonic clock. iterations: of the run."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        layout: TileLayout,
+        member: Member,
+        adamw: AdamW,
+        gradient: GradientSum,
+        journal: GossipJournal,
+        threads: Threads,
+        kept: JournalEntry | None,
+    ) -> None:
+        self.contract = contract
+        self.layout = layout
+        self.iterations = contract.schedule.steps
+        self.lease = Lease(kept.trained_through if kept else None)
+        self.jobs = 0
+        """Jobs of the compute thread that wait or run."""
+        self._member = member
+        self._adamw = adamw
+        self._gradient = gradient
+        self._journal = journal
+        self._threads = threads
+        self.finished = kept.finished if kept else 0
+        """Iterations that are finished."""
+        self._samples = kept.samples if kept else 0
+        self.saved = self._note(self.lease.trained_through)
+        self.view = self._view()
+        """The member as it was after the newest job. The member itself belongs to the compute thread."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all iterations are finished."""
+        return self.finished >= self.iterations
+
+    def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        """Queue a job for the compute thread."""
+        self.jobs += 1
+        done = self._threads.compute.run(job, work, *arguments)
+        done.add_done_callback(self._job_done)
+        return done
+
+    def _job_done(self, done: asyncio.Future[Any]) -> None:
+        self.jobs -= 1
+
+    # events; each may be the last that a decision waits for
+
+    def _event(self, take: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return self.run(NodeJob.EXCHANGE, self._take, take, arguments)
+
+    def _take(self, take: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        try:
+            return take(*arguments)
+        finally:
+            self.view = self._view()
+
+    def _view(self) -> MemberView:
+        member = self._member
+        may_begin = member.topology > 0 and not member.waits_to_adopt
+        return MemberView(member.iteration, member.topology, may_begin, member.deadline, member.peers)
+
+    def assign(self, assignment: Assignment) -> asyncio.Future[Mix | None]:
+        return self._event(self._member.assign, assignment)
+
+    def received(self, peer: int, message: Message) -> asyncio.Future[Mix | None]:
+        """Raises PayloadError if the peer cannot have sent the message."""
+        return self._event(self._member.received, peer, message)
+
+    def acknowledged(self, peer: int, sequence: int) -> asyncio.Future[None]:
+        """Raises PayloadError if the peer cannot have the message."""
+        return self._event(self._member.acknowledged, peer, sequence)
+
+    def absent(self, peer: int) -> asyncio.Future[Mix | None]:
+        return self._event(self._member.absent, peer)
+
+    def present(self, peer: int) -> asyncio.Future[list[Message]]:
+        """Returns the messages to send again."""
+        return self._event(self._present, peer)
+
+    def _present(self, peer: int) -> list[Message]:
+        self._member.present(peer)
+        return self._member.unacknowledged(peer)
+
+    def computed(self, now: float) -> asyncio.Future[Mix | None]:
+        return self._event(self._member.computed, now)
+
+    def tick(self, now: float) -> asyncio.Future[Mix | None]:
+        return self._event(self._member.tick, now)
+
+    # iterations
+
+    async def begin_first(self) -> Sending:
+        """Begin the first iteration. Its messages may leave when this returns."""
+        return await self.run(NodeJob.SAVE, self._begin_first)
+
+    def _begin_first(self) -> Sending:
+        sending = self._member.begin()
+        self._save(self.lease.trained_through)
+        return sending
+
+    async def begin_gradient(self) -> None:
+        await self.run(NodeJob.MICRO_BATCH, self._gradient.begin)
+
+    async def train(self, samples: int) -> int:
+        """Train one micro-batch of up to `samples` samples of the lease. Returns their number. Raises Interrupted,
+        BlobMissing."""
+        positions = self.lease.take(samples)
+        await self.run(NodeJob.MICRO_BATCH, self._gradient.add, positions)
+        return len(positions)
+
+    async def finish(self, mix: Mix) -> Finished:
+        """Mix, step, begin the next iteration, and write the journal."""
+        return await self.run(NodeJob.SAVE, self._finish, mix, self.lease.trained_through)
+
+    def _finish(self, mix: Mix, trained_through: int | None) -> Finished:
+        member, gradient = self._member, self._gradient.mean()
+        iteration = member.iteration
+        unreadable = member.mix(mix)
+        norm = 0.0
+        if gradient.samples:
+            norm = self._adamw.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
+        self._samples += gradient.samples
+        is_last = iteration + 1 >= self.iterations
+        sending = [] if is_last else member.begin()
+        self.finished = self.iterations if is_last else member.iteration
+        self._save(trained_through, gradient.loss if gradient.samples else None, norm)
+        return Finished(self.saved, sending, gradient, mix.missing, unreadable)
+
+    def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
+        adamw = self._adamw
+        state = self._member.state()
+        entry = JournalEntry(state, adamw.tensors(), adamw.steps, self.finished, trained_through, self._samples)
+        self._journal.write(entry)
+        self._member.saved()
+        self.view = self._view()
+        self.saved = self._note(trained_through, loss, norm)
+
+    def _note(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> Saved:
+        member = self._member
+        confirmed = {peer: member.received_from(peer) for peer in member.peers}
+        place = member.topology, self.finished, member.head
+        return Saved(*place, trained_through, self._samples, confirmed, loss, norm)
+
+    async def parameters(self) -> bytes:
+        """The parameters: float32, little-endian, flat."""
+        return await self.run(NodeJob.COPY, _bytes_of, self._member.x)
+
+    # the end
+
+    def interrupt(self) -> None:
+        """Abort the running micro-batch. The journal stands at the beginning of its iteration."""
+        self._gradient.interrupt()
+
+    async def drain(self) -> None:
+        """Wait for the jobs that have started."""
+        await self.run(NodeJob.DRAIN, lambda: None)
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def _bytes_of(x: Tensor) -> bytes:
+    return x.numpy().astype("<f4", copy=False).tobytes()

@@ -1,0 +1,82 @@
+"""The gradient of an iteration of gossip: the mean over its samples, summed up by micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire_node.training.compute import Compute
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.task import DataSource
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The mean gradient of an iteration. flat: float32 [parameters], the caller's until the next sum begins. loss: nats
+    per token. dropped: micro-batches whose loss or gradient was not finite, and which are in neither."""
+
+    flat: Tensor
+    samples: int
+    loss: float
+    dropped: int
+    compute_s: float
+
+
+class GradientSum:
+    """Sums gradients at the parameters x. One thread calls it, but for `interrupt`.
+
+    x: float32 [layout.parameters] on the CPU, in the manifest's order; may change in place between two sums."""
+
+    def __init__(self, layout: TileLayout, data: DataSource, compute: Compute, x: Tensor) -> None:
+        self._data = data
+        self._compute = compute
+        self._sum = torch.zeros(layout.parameters)
+        self._x = named_views(layout, x)
+        self._sums = named_views(layout, self._sum)
+        self._uses_x_itself = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the sum of an iteration, at the parameters as they are now."""
+        if not self._uses_x_itself:
+            self._compute.use(self._x)
+            self._uses_x_itself = self._compute.device.type == "cpu"
+        self._sum.zero_()
+        self._samples = self._dropped = 0
+        self._loss_sum = self._compute_s = 0.0
+
+    def interrupt(self) -> None:
+        """Abort the running micro-batch and every later one. May be called from any thread."""
+        self._compute.interrupt()
+
+    def add(self, positions: Sequence[int]) -> None:
+        """Add the gradient of the samples at these positions. Raises Interrupted, and BlobMissing if the data are not
+        here; then nothing was added."""
+        began = time.perf_counter()
+        loss, gradients = self._compute.gradients(self._data.batch(positions))
+        finite = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())]).isfinite().all()
+        if bool(finite):
+            for name, total in self._sums.items():
+                total.add_(gradients[name].to(total.device), alpha=len(positions))
+            self._samples += len(positions)
+            self._loss_sum += loss.item() * len(positions)
+        else:
+            self._dropped += 1
+        self._compute_s += time.perf_counter() - began
+
+    def mean(self) -> Gradient:
+        """The mean of what was added since `begin`; 0 if nothing was finite."""
+        count = max(1, self._samples)
+        self._sum.div_(count)
+        return Gradient(self._sum, self._samples, self._loss_sum / count, self._dropped, self._compute_s)
+
+
+def named_views(layout: TileLayout, flat: Tensor) -> Mapping[str, Tensor]:
+    """The tensors of the manifest as views of a flat tensor [layout.parameters], by name."""
+    sizes = [tensor.rows * tensor.columns for tensor in layout.tensors]
+    parts = torch.split(flat, sizes)
+    return {tensor.name: part.view(tensor.shape) for tensor, part in zip(layout.tensors, parts, strict=True)}
