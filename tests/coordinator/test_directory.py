@@ -56,7 +56,7 @@ def directory() -> Directory:
     return directory
 
 
-def test_the_first_topology_waits_for_enough_nodes():
+def test_the_first_topology_waits_for_enough_nodes() -> None:
     directory = Directory(SETTINGS)
     heard(directory, "a", 0, 0.0)
     assert directory.decide(0.0) == Wait("waiting for 2 more nodes")
@@ -68,7 +68,7 @@ def test_the_first_topology_waits_for_enough_nodes():
     assert (plan.number, plan.start, plan.members, plan.adopting) == (1, 0, (0, 1, 2), frozenset())
 
 
-def test_each_node_of_a_ring_has_metropolis_weights(directory: Directory):
+def test_each_node_of_a_ring_has_metropolis_weights(directory: Directory) -> None:
     assert directory.topology is not None
     assert directory.topology.assignment(0) == Assignment(
         topology=1, start=0, member=0, cycle=directory.topology.assignment(0).cycle, since={1: 1, 2: 1}
@@ -79,7 +79,7 @@ def test_each_node_of_a_ring_has_metropolis_weights(directory: Directory):
                 assert directory.topology.assignment(peer).cycle[place][member] == weight
 
 
-def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(directory: Directory):
+def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(directory: Directory) -> None:
     now = trained(directory, "abc", beats=3, per_beat=20)
     assert heard(directory, "d", 0, now) == 3
     formed = begun(directory, now)
@@ -91,7 +91,7 @@ def test_a_newcomer_gets_a_topology_that_begins_after_all_have_heard_of_it(direc
     assert formed.assignment(3).adopts
 
 
-def test_a_newcomer_waits_while_the_pace_is_not_measured(directory: Directory):
+def test_a_newcomer_waits_while_the_pace_is_not_measured(directory: Directory) -> None:
     heard(directory, "d", 0, BEAT_S)
     assert directory.decide(BEAT_S) == Wait("came: 3; the pace of the others is not measured yet")
     for node in "abc":
@@ -99,14 +99,14 @@ def test_a_newcomer_waits_while_the_pace_is_not_measured(directory: Directory):
     assert isinstance(directory.decide(BEAT_S), Plan)
 
 
-def test_nodes_that_are_slower_than_four_beats_have_the_least_lead(directory: Directory):
+def test_nodes_that_are_slower_than_four_beats_have_the_least_lead(directory: Directory) -> None:
     for beat in range(1, 5):
         for node in "abcd":
             heard(directory, node, 0, beat * BEAT_S)
     assert begun(directory, 4 * BEAT_S).plan.start == 2
 
 
-def test_a_newcomer_of_a_newcomers_topology_still_adopts_in_the_next(directory: Directory):
+def test_a_newcomer_of_a_newcomers_topology_still_adopts_in_the_next(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "d", 0, now)
     begun(directory, now)
@@ -122,7 +122,7 @@ def test_a_newcomer_of_a_newcomers_topology_still_adopts_in_the_next(directory: 
     assert begun(directory, now).plan.adopting == {4, 5}
 
 
-def test_edges_keep_the_topology_in_which_they_began(directory: Directory):
+def test_edges_keep_the_topology_in_which_they_began(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "d", 0, now)
     formed = begun(directory, now)
@@ -131,7 +131,7 @@ def test_edges_keep_the_topology_in_which_they_began(directory: Directory):
     assert formed.assignment(1).since == {0: 1, 2: 1}
 
 
-def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory: Directory):
+def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory: Directory) -> None:
     heard(directory, "d", 0, 0.0)
     now = trained(directory, "abcd", beats=2, per_beat=20)
     begun(directory, now)
@@ -147,7 +147,7 @@ def test_a_node_that_leaves_or_is_lost_is_in_the_next_topology_no_more(directory
     assert begun(directory, later).plan.members == (0, 2)
 
 
-def test_a_node_that_comes_back_has_its_number(directory: Directory):
+def test_a_node_that_comes_back_has_its_number(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     directory.leave("b")
     begun(directory, now)
@@ -158,7 +158,7 @@ def test_a_node_that_comes_back_has_its_number(directory: Directory):
     assert formed.assignment(1).since == {0: 3, 2: 3}  # its copies are old
 
 
-def test_changes_are_collected_for_a_beat(directory: Directory):
+def test_changes_are_collected_for_a_beat(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "d", 0, now)
     begun(directory, now)
@@ -168,7 +168,7 @@ def test_changes_are_collected_for_a_beat(directory: Directory):
     assert begun(directory, now + BEAT_S).plan.members == (0, 1, 2, 3, 4, 5)
 
 
-def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Directory):
+def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "a", 40, now, missed=(1,))
     heard(directory, "a", 40, now, missed=(1,))
@@ -184,7 +184,7 @@ def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Dire
     assert directory.decide(now) == Wait("no member has come or gone")  # it rests for longer each time
 
 
-def test_a_report_that_misses_a_node_that_is_no_peer_changes_nothing():
+def test_a_report_that_misses_a_node_that_is_no_peer_changes_nothing() -> None:
     directory = Directory(replace(SETTINGS, nodes_least=5))
     for node in "abcde":
         heard(directory, node, 0, 0.0)
@@ -195,7 +195,7 @@ def test_a_report_that_misses_a_node_that_is_no_peer_changes_nothing():
     assert directory.decide(now) == Wait("no member has come or gone")
 
 
-def test_the_furthest_begin_again_if_all_others_are_lost(directory: Directory):
+def test_the_furthest_begin_again_if_all_others_are_lost(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "b", 43, now)
     now += LOST_S
@@ -208,10 +208,11 @@ def test_the_furthest_begin_again_if_all_others_are_lost(directory: Directory):
     heard(directory, "b", 43, now)
     heard(directory, "c", 40, now)
     formed = begun(directory, now + BEAT_S)
-    assert (formed.plan.start, formed.plan.members, formed.plan.adopting) == (43, (1, 2), {2})
+    assert (formed.plan.start, formed.plan.members) == (43, (1, 2))
+    assert formed.plan.adopting == {2}
 
 
-def test_newcomers_do_not_wait_for_a_sponsor_that_is_lost(directory: Directory):
+def test_newcomers_do_not_wait_for_a_sponsor_that_is_lost(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "d", 0, now)
     heard(directory, "e", 0, now)
@@ -224,7 +225,7 @@ def test_newcomers_do_not_wait_for_a_sponsor_that_is_lost(directory: Directory):
     assert (formed.plan.start, formed.plan.members, formed.plan.adopting) == (0, (3, 4), frozenset())
 
 
-def test_all_deposit_when_all_have_done_their_iterations(directory: Directory):
+def test_all_deposit_when_all_have_done_their_iterations(directory: Directory) -> None:
     for node, iteration in (("a", 10_000), ("b", 10_000), ("c", 9_999)):
         heard(directory, node, iteration, BEAT_S)
     assert isinstance(directory.decide(BEAT_S), Wait)
@@ -244,19 +245,19 @@ def test_all_deposit_when_all_have_done_their_iterations(directory: Directory):
         (Heard("a", 1, 39), "names iteration 39, but this node has reported 40 before"),
     ],
 )
-def test_impossible_reports_are_refused(directory: Directory, report: Heard, why: str):
+def test_impossible_reports_are_refused(directory: Directory, report: Heard, why: str) -> None:
     trained(directory, "abc", beats=2, per_beat=20)
     before = repr((directory.plain_members(), directory.plain_topology()))
     assert why in directory.why_refuse(report)
     assert repr((directory.plain_members(), directory.plain_topology())) == before
 
 
-def test_a_directory_goes_on_from_disk(directory: Directory):
+def test_a_directory_goes_on_from_disk(directory: Directory) -> None:
     now = trained(directory, "abc", beats=2, per_beat=20)
     heard(directory, "d", 0, now)
     formed = begun(directory, now)
     plain = msgpack.unpackb(msgpack.packb([directory.plain_topology(), directory.plain_members()]))
-    restored = Directory.from_plain(SETTINGS, *plain, now=5.0)
+    restored = Directory.from_plain(SETTINGS, plain[0], plain[1], now=5.0)
     assert restored.topology == formed
     assert restored.plain_members() == directory.plain_members()
     assert restored.lose(5.0 + LOST_S - 1) == []
@@ -267,9 +268,9 @@ def test_a_directory_goes_on_from_disk(directory: Directory):
 
 
 @pytest.mark.parametrize("plain", [([], [1]), ([1], [0, "training", []]), ([], [0, "asleep", []])])
-def test_a_damaged_directory_is_not_read(plain: tuple[object, object]):
+def test_a_damaged_directory_is_not_read(plain: tuple[object, object]) -> None:
     with pytest.raises(Damaged, match="directory of members"):
-        Directory.from_plain(SETTINGS, *plain, now=0.0)
+        Directory.from_plain(SETTINGS, plain[0], plain[1], now=0.0)
 
 
 @dataclass
@@ -327,7 +328,7 @@ class Churn:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["ring", "one-peer-exponential", "matching", "random-regular", "complete"])
-def test_churn(kind: str, seed: int):
+def test_churn(kind: str, seed: int) -> None:
     """Each topology begins after all its running members know it, and both ends of each edge know it alike."""
     churn = Churn(kind, seed)
     for beat in range(300):
@@ -345,5 +346,5 @@ def test_churn(kind: str, seed: int):
                 assert other.since[member] == mine.since[peer]
 
 
-def test_the_time_to_notice_a_loss_is_at_least_that_of_a_lost_machine():
+def test_the_time_to_notice_a_loss_is_at_least_that_of_a_lost_machine() -> None:
     assert replace(SETTINGS, beat_s=0.05).lost_after_s == LOST_AFTER_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
+from thinwire_coordinator.cli.status import json_of
 from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
-from thinwire_proto.wire.service_pb2 import HeldOutLoss, NodeStatus, StatusReply
+from thinwire_proto.wire.service_pb2 import GossipStatus, HeldOutLoss, NodeStatus, StatusReply
 
 
 def printed(status: StatusReply) -> str:
@@ -40,6 +42,21 @@ def test_the_table_shows_each_node_and_prints_names_literally() -> None:
     )
     for words in ("step 4 of 9", "training", "2.345", "99,000", "[red]a[/]", "1,234", "5.6 kB", "DIFFERS (away)"):
         assert words in text
+
+
+def test_a_run_without_a_centre_shows_its_iterations_and_topology() -> None:
+    gossip = GossipStatus(
+        iteration_least=40, iteration_median=44, iteration_most=51, topology=3, members=9, disagreement=0.25
+    )
+    status = StatusReply(state="training", step=40, steps=99, gossip=gossip)
+    text = printed(status)
+    for words in ("iteration 40 of 99", "40 to 51, median 44", "3 (9 members)", "disagreement", "0.25"):
+        assert words in text
+    assert "void" not in text  # there are no rounds
+    assert "replicas" not in text
+    found = json.loads(json_of(status))
+    assert (found["gossip"]["iteration_most"], found["gossip"]["members"], found["tokens"]) == ("51", 9, "0")
+    assert "gossip" not in json.loads(json_of(StatusReply(step=4)))
 
 
 def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:

@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
     ask = commands.add_parser("status", help="show the status of a running swarm")
     add_options(ask, StatusOptions, "coordinator", "state_dir")
+    ask.add_argument("--json", action="store_true", help="print JSON, with the fields of StatusReply in docs/wire.md")
     ask.set_defaults(command=_status)
 
     check = commands.add_parser("verify", help="replay the ledger and check every hash, fingerprint and signature")
@@ -100,7 +101,7 @@ def _status(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.status import print_status  # noqa: PLC0415
 
-    print_status(options.coordinator, options.state_dir)
+    print_status(options.coordinator, options.state_dir, as_json=arguments.json)
 
 
 def _verify(arguments: argparse.Namespace) -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from google.protobuf.json_format import MessageToJson
 from rich.console import Console
 
 from thinwire_coordinator.cli.status_client import ask_status
 from thinwire_coordinator.cli.status_table import table
+from thinwire_proto.wire.service_pb2 import StatusReply
 
 
-def print_status(address: str, state_dir: Path | None) -> None:
+def print_status(address: str, state_dir: Path | None, *, as_json: bool = False) -> None:
     """Print the status of the swarm. Raises RemoteError if no coordinator answers at `address`."""
-    Console().print(table(ask_status(address, state_dir)))
+    status = ask_status(address, state_dir)
+    if as_json:
+        print(json_of(status))
+    else:
+        Console().print(table(status))
+
+
+def json_of(status: StatusReply) -> str:
+    """All fields of a status, by their names on the wire. Numbers of 64 bits are strings, as protobuf writes them."""
+    return MessageToJson(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)

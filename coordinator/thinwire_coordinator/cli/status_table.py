@@ -11,7 +11,7 @@ from rich.text import Text
 
 from thinwire_common.units import human_bytes
 from thinwire_proto.clean_text import clean_name, clean_text
-from thinwire_proto.wire.service_pb2 import NodeStatus, StatusReply
+from thinwire_proto.wire.service_pb2 import GossipStatus, NodeStatus, StatusReply
 
 BAR_WIDTH = 60
 LOSS_MAX = 700.0
@@ -31,7 +31,8 @@ def equality(status: StatusReply) -> str:
 
 def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
     """All fields of a status. Names of nodes are shown literally, never parsed as markup."""
-    heading = Text(f"thinwire · step {status.step} of {status.steps}", style="bold")
+    unit = "iteration" if status.HasField("gossip") else "step"
+    heading = Text(f"thinwire · {unit} {status.step} of {status.steps}", style="bold")
     progress = Table.grid()  # a bar without a grid does not end its line
     progress.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH))
     parts: list[RenderableType] = [heading, progress, Text(), _facts(status, tokens_per_second), Text()]
@@ -45,7 +46,12 @@ def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
 
 def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("round", f"{status.round} ({status.rounds_void} void)", "state", Text(clean_text(status.state)))
+    state = ("state", Text(clean_text(status.state)))
+    if status.HasField("gossip"):
+        facts.add_row("topology", f"{status.gossip.topology} ({status.gossip.members} members)", *state)
+        _add_gossip(facts, status.gossip)
+    else:
+        facts.add_row("round", f"{status.round} ({status.rounds_void} void)", *state)
     newest = f"{status.loss_newest:.3f} at step {status.loss_newest_step}" if status.HasField("loss_newest") else "–"
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
@@ -54,8 +60,17 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts.add_row("bytes up", human_bytes(status.bytes_up), "bytes down", human_bytes(status.bytes_down))
     style = "bold red" if status.fingerprints_different else "green"
     facts.add_row("nodes", f"{status.nodes_active} take part")
-    facts.add_row("replicas", Text(equality(status), style=style))
+    if not status.HasField("gossip"):
+        facts.add_row("replicas", Text(equality(status), style=style))
     return facts
+
+
+def _add_gossip(facts: Table, gossip: GossipStatus) -> None:
+    spread = f"{gossip.iteration_least} to {gossip.iteration_most}, median {gossip.iteration_median}"
+    distance = f"{gossip.disagreement:.4g}" if gossip.HasField("disagreement") else "–"
+    if gossip.HasField("disagreement_in_steps"):
+        distance += f" ({gossip.disagreement_in_steps:.3g} steps)"
+    facts.add_row("iterations", spread, "disagreement", distance)
 
 
 def _held_out(status: StatusReply) -> Table:

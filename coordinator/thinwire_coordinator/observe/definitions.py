@@ -36,6 +36,22 @@ ROUND = METRICS.gauge("round", "Number of the newest round that was opened.")
 ROUND_LENGTH_SECONDS = METRICS.gauge("round_length_seconds", "Length of a round, from the contract.")
 STEP = METRICS.gauge("step", "Updates sealed so far.", unit="{step}")
 STEPS = METRICS.gauge("steps", "Updates in the whole run.", unit="{step}")
+ITERATIONS = METRICS.gauge(
+    "iterations",
+    'Iterations that the nodes of a run without a centre (exchange.kind = "gossip") have done. of: least, median and '
+    "most among those that take part.",
+    "of",
+    unit="{iteration}",
+)
+TOPOLOGY = METRICS.gauge("topology", "Number of the newest topology of a run without a centre; 0 before the first.")
+TOPOLOGY_MEMBERS = METRICS.gauge(
+    "topology_members", "Members of the newest topology of a run without a centre.", unit="{node}"
+)
+DISAGREEMENT = METRICS.gauge(
+    "disagreement",
+    "Root mean square distance of the nodes' parameters from their mean, estimated from a sketch of each. Only in a "
+    "run without a centre, once two nodes have sent one.",
+)
 ROUNDS_SEALED = METRICS.counter(
     "rounds_sealed_total",
     "Rounds that ended with a sealed update. reason: everybody (every awaited node contributed), time (the "

@@ -12,6 +12,7 @@ from thinwire_common.metrics import Definition
 from thinwire_coordinator.ledger.disk_forecast import Need
 from thinwire_coordinator.observe import definitions
 from thinwire_coordinator.observe.readiness import Readiness
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.view import SwarmView
 from thinwire_coordinator.swarm.workers import Workers
 
@@ -67,6 +68,16 @@ def _of_swarm(swarm: SwarmView) -> Iterable[Metric]:
     failures = definitions.WATCHER_FAILURES.counter()
     failures.add_metric((), swarm.watcher_failures)
     yield failures
+    if swarm.gossip is not None:
+        yield from _of_gossip(swarm.gossip)
+
+
+def _of_gossip(figures: GossipFigures) -> Iterable[Metric]:
+    yield _each(definitions.ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
+    yield _one(definitions.TOPOLOGY, figures.topology)
+    yield _one(definitions.TOPOLOGY_MEMBERS, figures.members)
+    if figures.disagreement is not None:
+        yield _one(definitions.DISAGREEMENT, figures.disagreement)
 
 
 def _one(of: Definition, value: float) -> Metric:

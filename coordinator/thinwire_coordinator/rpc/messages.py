@@ -8,6 +8,7 @@ from thinwire_coordinator.round.announcements import Announcement, RoundAnnounce
 from thinwire_coordinator.round.measurement import Part
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.counts import NodeCounts
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
 from thinwire_proto.identity import statements
@@ -128,7 +129,7 @@ def status(
         loss_first=first[1] if first else None,
         loss_newest=newest[1] if newest else None,
         loss_newest_step=newest[0] if newest else 0,
-        loss_training=counts.loss_training,
+        loss_training=counts.loss_training if view.gossip is None else view.gossip.loss,
         tokens=counts.tokens,
         measured_step=view.measured_step,
         bytes_up=counts.bytes_up,
@@ -142,6 +143,23 @@ def status(
         nodes_active=view.active,
         nodes_in_full=in_full,
         nodes=[_node_status(member, counts.of(member.node_id), in_full) for member in view.members.values()],
+        gossip=_gossip(view.gossip) if view.gossip is not None else None,
+    )
+
+
+def _gossip(figures: GossipFigures) -> pb.GossipStatus:
+    least, median, most = figures.iterations
+    return pb.GossipStatus(
+        iteration_least=least,
+        iteration_median=median,
+        iteration_most=most,
+        topology=figures.topology,
+        members=figures.members,
+        present=figures.present,
+        disagreement=figures.disagreement,
+        disagreement_error=figures.error,
+        disagreement_in_steps=figures.in_steps,
+        deposits=figures.deposits,
     )
 
 

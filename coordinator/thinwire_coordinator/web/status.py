@@ -11,6 +11,7 @@ from thinwire_coordinator.observe.history import History, Manner, Share
 from thinwire_coordinator.observe.series import Bucket
 from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.events import Sampled
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
 from thinwire_proto.clean_text import clean_name, shown_as_written
 from thinwire_proto.contract import CorpusSpec
@@ -58,7 +59,7 @@ def summary(swarm: SwarmView, history: History) -> Plain:
         "at_s": round(now - history.started, 1),
         "clock": clock(swarm, now),
         "loss": {
-            "training": _short(counts.loss_training),
+            "training": _short(counts.loss_training if swarm.gossip is None else swarm.gossip.loss),
             "held_out": _short(newest[1]) if newest else None,
             "held_out_step": newest[0] if newest else None,
             "first": _short(first[1]) if first else None,
@@ -88,6 +89,8 @@ def summary(swarm: SwarmView, history: History) -> Plain:
 
 def clock(swarm: SwarmView, now: float) -> Plain:
     """The phase of the current round, and a text that says what it waits for."""
+    if swarm.gossip is not None:
+        return _clock_without_centre(swarm, swarm.gossip)
     current, length_s = swarm.round, swarm.contract.round.length_s
     if swarm.stage == "complete":
         return {"phase": "complete", "text": "all updates are sealed"}
@@ -110,6 +113,17 @@ def clock(swarm: SwarmView, now: float) -> Plain:
         "time_left_s": round(max(0.0, current.deadline - now), 3),
         "text": text,
     }
+
+
+def _clock_without_centre(swarm: SwarmView, figures: GossipFigures) -> Plain:
+    """Nodes have no common round, so the text says where they are."""
+    if figures.stage == "complete":
+        return {"phase": "complete", "text": "the mean of all nodes is sealed"}
+    if figures.stage != "training":
+        return {"phase": "waiting", "text": swarm.condition}
+    least, median, most = figures.iterations
+    at = f"iteration {median}" if least == most else f"iterations {least} to {most}, half of them past {median}"
+    return {"phase": "waiting", "text": f"{_counted(figures.present, 'node')} at {at}; topology {figures.topology}"}
 
 
 Row = tuple[str, MemberView, NodeCounts, Share, Manner]

@@ -926,6 +926,7 @@ class StatusReply(_message.Message):
     HELD_OUT_FIELD_NUMBER: _builtins.int
     NODES_ACTIVE_FIELD_NUMBER: _builtins.int
     NODES_IN_FULL_FIELD_NUMBER: _builtins.int
+    GOSSIP_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """In words: waiting for nodes, training, complete."""
     term: _builtins.int
@@ -962,6 +963,10 @@ class StatusReply(_message.Message):
     def held_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldOutLoss]:
         """The newest loss of each held-out set."""
 
+    @_builtins.property
+    def gossip(self) -> Global___GossipStatus:
+        """Only in a run without a centre, where `step` is the iteration that all nodes have done."""
+
     def __init__(
         self,
         *,
@@ -988,10 +993,11 @@ class StatusReply(_message.Message):
         held_out: _abc.Iterable[Global___HeldOutLoss] | None = ...,
         nodes_active: _builtins.int = ...,
         nodes_in_full: _builtins.bool = ...,
+        gossip: Global___GossipStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "fingerprint", b"fingerprint", "gossip", b"gossip", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_training", b"loss_training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint", "_loss_first", b"_loss_first", "_loss_newest", b"_loss_newest", "_loss_training", b"_loss_training", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "fingerprint", b"fingerprint", "fingerprints_compared", b"fingerprints_compared", "fingerprints_different", b"fingerprints_different", "gossip", b"gossip", "held_out", b"held_out", "loss_first", b"loss_first", "loss_newest", b"loss_newest", "loss_newest_step", b"loss_newest_step", "loss_training", b"loss_training", "measured_step", b"measured_step", "nodes", b"nodes", "nodes_active", b"nodes_active", "nodes_in_full", b"nodes_in_full", "parameters", b"parameters", "round", b"round", "rounds_void", b"rounds_void", "state", b"state", "step", b"step", "steps", b"steps", "term", b"term", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fingerprint: _TypeAlias = _typing.Literal["fingerprint"]  # noqa: Y015
     _WhichOneofArgType__fingerprint: _TypeAlias = _typing.Literal["_fingerprint", b"_fingerprint"]  # noqa: Y015
@@ -1011,6 +1017,65 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss_training) -> _WhichOneofReturnType__loss_training | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class GossipStatus(_message.Message):
+    """A run without a centre, by the newest reports of the nodes that take part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITERATION_LEAST_FIELD_NUMBER: _builtins.int
+    ITERATION_MEDIAN_FIELD_NUMBER: _builtins.int
+    ITERATION_MOST_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    DISAGREEMENT_FIELD_NUMBER: _builtins.int
+    DISAGREEMENT_ERROR_FIELD_NUMBER: _builtins.int
+    DISAGREEMENT_IN_STEPS_FIELD_NUMBER: _builtins.int
+    DEPOSITS_FIELD_NUMBER: _builtins.int
+    iteration_least: _builtins.int
+    """Iterations that a node has finished: least, median and most."""
+    iteration_median: _builtins.int
+    iteration_most: _builtins.int
+    topology: _builtins.int
+    """The number of the newest topology, 0 before the first; its members; and the nodes that report."""
+    members: _builtins.int
+    present: _builtins.int
+    disagreement: _builtins.float
+    """Root mean square distance of the nodes from their mean, its relative error, and the distance over the norm of a step."""
+    disagreement_error: _builtins.float
+    disagreement_in_steps: _builtins.float
+    deposits: _builtins.int
+    """Nodes whose parameters are in the final mean."""
+    def __init__(
+        self,
+        *,
+        iteration_least: _builtins.int = ...,
+        iteration_median: _builtins.int = ...,
+        iteration_most: _builtins.int = ...,
+        topology: _builtins.int = ...,
+        members: _builtins.int = ...,
+        present: _builtins.int = ...,
+        disagreement: _builtins.float | None = ...,
+        disagreement_error: _builtins.float = ...,
+        disagreement_in_steps: _builtins.float | None = ...,
+        deposits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "disagreement", b"disagreement", "disagreement_in_steps", b"disagreement_in_steps"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "deposits", b"deposits", "disagreement", b"disagreement", "disagreement_error", b"disagreement_error", "disagreement_in_steps", b"disagreement_in_steps", "iteration_least", b"iteration_least", "iteration_median", b"iteration_median", "iteration_most", b"iteration_most", "members", b"members", "present", b"present", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__disagreement: _TypeAlias = _typing.Literal["disagreement"]  # noqa: Y015
+    _WhichOneofArgType__disagreement: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement"]  # noqa: Y015
+    _WhichOneofReturnType__disagreement_in_steps: _TypeAlias = _typing.Literal["disagreement_in_steps"]  # noqa: Y015
+    _WhichOneofArgType__disagreement_in_steps: _TypeAlias = _typing.Literal["_disagreement_in_steps", b"_disagreement_in_steps"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disagreement) -> _WhichOneofReturnType__disagreement | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disagreement_in_steps) -> _WhichOneofReturnType__disagreement_in_steps | None: ...
+
+Global___GossipStatus: _TypeAlias = GossipStatus  # noqa: Y015
 
 @_typing.final
 class HeldOutLoss(_message.Message):
