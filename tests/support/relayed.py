@@ -38,9 +38,11 @@ class RelayService(SwarmServicer):
 
     async def Relay(self, requests: AsyncIterator[pb.Parcel], context: Any) -> AsyncIterator[pb.Parcel]:
         node = session_of(context)
-        member = self.members.setdefault(node, Member(PublicKey(bytes(32)), node, node, node))
-        async for parcel in relay_parcels(self.relay, member, requests, context):
+        async for parcel in relay_parcels(self.relay, self.member(node), requests, context):
             yield self.alter(parcel)
+
+    def member(self, node: str) -> Member:
+        return self.members.setdefault(node, Member(PublicKey(bytes(32)), node, node, node))
 
     def alter(self, parcel: pb.Parcel) -> pb.Parcel:
         return parcel
@@ -49,7 +51,8 @@ class RelayService(SwarmServicer):
 @asynccontextmanager
 async def relay_service(port: int = 0) -> AsyncIterator[tuple[str, RelayService]]:
     """The service, behind the real guard, and its address."""
-    rules, service = AdmissionRules(Bounds(16)), RelayService()
+    rules = AdmissionRules(Bounds(16))
+    service = RelayService()  # type: ignore[abstract]  # it serves one call
     guard = Guard(rules, lambda secret: secret or None, asyncio.get_running_loop().time)
     server = grpc.aio.server(options=server_options(rules.bounds), interceptors=[guard])
     add_SwarmServicer_to_server(service, server)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.rpc.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
 from thinwire_coordinator.swarm.checking import UNMERGED_MAX
 from thinwire_coordinator.swarm.feed import CACHE_BYTES_MAX, CATCH_UP_BYTES_MAX
@@ -54,6 +55,8 @@ FILE_PARTS_MAX = 256
 """Parts of files that are on their way to nodes at the same time."""
 COPIES = 3
 """Of a message while it is sent or received: ours, the serialized one, and gRPC's."""
+LOST_LINE_BYTES = 1 << 10
+"""A line of the relay that is lost: the word that waits for its sender, and its entry in a set."""
 TABLES_BYTES = 96 << 20
 """Token buckets, answered challenges, counts of nodes, members, histories: each table has a greatest length."""
 NOTED_VOTE_BYTES = 9
@@ -94,6 +97,7 @@ class MemoryBound:
     requests: int
     updates: int
     files: int
+    relay: int
     trust: int
     audits: int
     connections: int
@@ -141,6 +145,7 @@ def memory_bound(
         requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
         updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
         files=COPIES * FILE_PARTS_MAX * FILE_PART_BYTES,
+        relay=relay_bytes(nodes) if contract.exchange.kind == "gossip" else 0,
         trust=_trust_bytes(nodes, selected),
         audits=audit_bytes(layout, selected) + FROZEN_BYTES_A_PARAMETER * frozen + activations if audits else 0,
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
@@ -159,6 +164,12 @@ def _trust_bytes(nodes: int, selected: int) -> int:
     kept = NOTED_VOTE_BYTES * ((1 + ROUNDS_WAITING_MAX) * noted + references)
     sketches = NODES_KEPT * OWN_KEPT * SKETCH * 8 + DIGESTS_KEPT * DIGEST_BYTES
     return comparing + kept + sketches + NODES_MAX * STANDING_BYTES + nodes * JUDGED_BYTES
+
+
+def relay_bytes(nodes: int) -> int:
+    """Parcels that wait, words about lost lines, and for each node a parcel that comes and one that leaves."""
+    moving = (COPIES - 1 + COPIES) * (PART_BYTES_MAX + HEADER_BYTES_MAX)
+    return RELAY_BYTES_MAX + nodes * (LINES_MAX * LOST_LINE_BYTES + moving)
 
 
 def comparing_bytes(nodes: int, noted: int, entries: int) -> int:

@@ -14,7 +14,7 @@ parcels on this line are dropped without a word.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,6 +22,8 @@ import grpc
 from grpc.aio import ServicerContext as Context
 
 from thinwire_common.within import Within
+from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.rpc.calls import CallRefused
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_coordinator.swarm.byte_budget import ByteBudget
 from thinwire_coordinator.swarm.members import Member
@@ -33,9 +35,15 @@ PAIR_BYTES_MAX = 2 * (PART_BYTES_MAX + HEADER_BYTES_MAX)
 """Parcels from one node for another that wait here."""
 RELAY_BYTES_MAX = 128 << 20
 """All parcels that wait here."""
-GONE_MAX = 1024
-"""Words about lost lines that wait for one node. Each is small; further ones are dropped."""
+PARCEL_BYTES = 2 << 10
+"""What a parcel takes beside its contents, so that many small ones are bounded too. Measured: 600 bytes if it is empty,
+1,000 with a header."""
+LINES_MAX = 256
+"""Lost lines of one node, and words about them that wait for it. A node that needs more has its stream ended."""
 NODE_BYTES = 16
+BAD_ID = Denied(DoorReason.MALFORMED, f"a parcel names a node by the {NODE_BYTES} bytes of its id")
+FLOOD = Denied(DoorReason.RATE, f"this node has sent parcels to {LINES_MAX} nodes that are away or slow; connect again")
+UNREAD = Denied(DoorReason.RATE, f"{LINES_MAX} words about lost lines wait for this node, unread; connect again")
 NOT_GOSSIP = "nothing is relayed in this run: its nodes talk to the coordinator alone"
 
 
@@ -47,6 +55,7 @@ class Outbox:
         self.sizes: deque[tuple[str, int]] = deque()  # of each: source and bytes; no bytes for words of the relay
         self.by_source: Counter[str] = Counter()
         self.changed = asyncio.Event()
+        self.words = 0  # of the relay, among those that wait
         self.closed = False
 
 
@@ -57,12 +66,21 @@ class Relay:
         self._outboxes: dict[str, Outbox] = {}
         self._room = ByteBudget(RELAY_BYTES_MAX)
         self._freed = asyncio.Event()
-        self._lost: set[tuple[str, str]] = set()  # (source, target) whose sender was told that the line is lost
+        self._lost: defaultdict[str, set[str]] = defaultdict(set)  # by source: targets that it was told are gone
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the parcels that wait."""
         return self._room.used
+
+    @property
+    def lost_lines(self) -> int:
+        """Lines whose sender was told that they are lost."""
+        return sum(map(len, self._lost.values()))
+
+    def is_open(self, node: str) -> bool:
+        """Whether a node has a stream."""
+        return node in self._outboxes
 
     def open(self, node: str) -> Outbox:
         """A node has opened its stream. An older one gets no further parcels."""
@@ -80,10 +98,11 @@ class Relay:
         outbox.waiting.clear()
         outbox.sizes.clear()
         outbox.by_source.clear()
+        outbox.words = 0
         self._free()
         if self._outboxes.get(node) is outbox:
             del self._outboxes[node]
-            self._lost = {pair for pair in self._lost if node != pair[0]}
+            self._lost.pop(node, None)
 
     async def parcels(self, outbox: Outbox) -> AsyncIterator[pb.Parcel]:
         """The parcels for a node, until its stream is closed."""
@@ -94,34 +113,46 @@ class Relay:
                 continue
             parcel, (source, size) = outbox.waiting.popleft(), outbox.sizes.popleft()
             outbox.by_source[source] -= size
+            outbox.words -= not source
             self._room.give_back(size)
             self._free()
             yield parcel
 
-    async def take(self, source: str, parcels: AsyncIterator[pb.Parcel]) -> None:
-        """Hand on what a node sends, until it ends its stream. One without a node keeps the stream alive."""
+    async def take(self, member: Member, parcels: AsyncIterator[pb.Parcel]) -> None:
+        """Hand on what a node sends, until it ends its stream. One without a node keeps the stream alive.
+
+        Raises CallRefused, with a reason, if the node has to stop."""
         async for parcel in parcels:
-            if parcel.node:
-                await self._hand_on(source, parcel)
+            if member.expelled is not None:
+                raise CallRefused(member.expelled)
+            if not parcel.node:
+                continue
+            if len(parcel.node) != NODE_BYTES:
+                raise CallRefused(BAD_ID)
+            await self._hand_on(member.node_id, parcel)
 
     async def _hand_on(self, source: str, parcel: pb.Parcel) -> None:
         target = parcel.node.hex()
         if parcel.begins:
-            self._lost -= {(source, target), (target, source)}
-        if (source, target) in self._lost:
+            self._find(source, target)
+            self._find(target, source)
+        if target in self._lost.get(source, ()):
             return
-        why = "this is its own address" if source == target else ""
-        if len(parcel.node) != NODE_BYTES:
-            why = f"a node id has {NODE_BYTES} bytes"
-        if not why:
+        if source == target:
+            why = "this is its own address"
+        else:
             parcel.node, parcel.gone = bytes.fromhex(source), ""
             why = await self._put(source, target, parcel)
         if why:
             self._tell_gone(source, target, why)
 
+    def _find(self, source: str, target: str) -> None:
+        if source in self._lost:
+            self._lost[source].discard(target)
+
     async def _put(self, source: str, target: str, parcel: pb.Parcel) -> str:
         """Queue a parcel. Returns why that was not possible, or nothing."""
-        size = parcel.ByteSize()
+        size = parcel.ByteSize() + PARCEL_BYTES
         try:
             async with Within(RELAY_WAIT_S):
                 while (outbox := self._outboxes.get(target)) is not None:
@@ -139,12 +170,19 @@ class Relay:
         return "it is not connected"
 
     def _tell_gone(self, source: str, target: str, why: str) -> None:
+        """Tell a sender that a line is lost. Raises CallRefused if too many are."""
         outbox = self._outboxes.get(source)
-        self._lost.add((source, target))
-        if outbox is not None and len(outbox.waiting) < GONE_MAX:
-            outbox.waiting.append(pb.Parcel(node=bytes.fromhex(target)[:NODE_BYTES], gone=why))
-            outbox.sizes.append(("", 0))
-            outbox.changed.set()
+        if outbox is None:
+            return  # its stream has just ended
+        self._lost[source].add(target)
+        if len(self._lost[source]) > LINES_MAX:
+            raise CallRefused(FLOOD)
+        if outbox.words >= LINES_MAX:
+            raise CallRefused(UNREAD)
+        outbox.words += 1
+        outbox.waiting.append(pb.Parcel(node=bytes.fromhex(target), gone=why))
+        outbox.sizes.append(("", 0))
+        outbox.changed.set()
 
     def _free(self) -> None:
         self._freed.set()
@@ -160,7 +198,7 @@ async def relay_parcels(
 
     async def take() -> None:
         try:
-            await relay.take(member.node_id, parcels)
+            await relay.take(member, parcels)
         finally:
             relay.close(member.node_id, outbox)  # so that the stream ends
 
