@@ -1,0 +1,59 @@
+"""Real nodes and a coordinator train without a centre; one node is killed and started again; the mean is exported."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from support.real import ended, real_swarm, run_text, until
+from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
+from thinwire_proto.contract import parse_contract
+from thinwire_proto.exact.replica import load_replica
+from thinwire_proto.gossip.final_mean import final_mean, in_integers
+
+STEPS = 30
+RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"')
+RUN += """
+min_contributions = 3
+[exchange]
+kind = "gossip"
+topology = "complete"
+codec = "int8"
+patience_ms = 2000
+[rule]
+kind = "adamw"
+samples = 4
+"""
+
+
+def parameters_of(folder: Path) -> torch.Tensor:
+    """What a node's journal holds at the end."""
+    with safe_open(folder / JOURNAL_FILE, framework="pt") as file:
+        x: torch.Tensor = file.get_tensor(MEMBER + "x")
+        return x.clone()
+
+
+def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
+    with real_swarm(tmp_path) as swarm:
+        coordinator = swarm.coordinator(RUN)
+        nodes = {name: swarm.node(name) for name in ("one", "two", "three")}
+        journal = tmp_path / "two" / "gossip.safetensors"
+        until(journal.exists, "a journal", coordinator, *nodes.values())
+        nodes["two"].tell(signal.SIGKILL)
+        nodes["two"].popen.wait()
+        nodes["two"] = swarm.node("two")
+        for node in nodes.values():
+            assert ended(node) == 0, node.tail(30)
+        for node in nodes.values():
+            assert [event["refused"] for event in node.events("node.deposited")] == [""]
+        contract = parse_contract((tmp_path / "one" / "contract.json").read_bytes())
+        path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
+        model = load_replica(contract, path)
+        mean = final_mean(in_integers(parameters_of(tmp_path / name)) for name in nodes)
+        flat = torch.cat([tensor.reshape(-1) for tensor in model.tensors.values()])
+        assert torch.equal(flat, mean)
+        done = swarm.command("export", "--out", str(tmp_path / "model"))
+        assert done.returncode == 0, done.stderr
