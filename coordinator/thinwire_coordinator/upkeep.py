@@ -79,12 +79,17 @@ class Upkeep:
         """After each sealed step, measure the loss if that is due, and write a snapshot if that is due."""
         newest = self._state.snapshot_steps()[-1]
         while True:
-            step = self._swarm.feed.step
-            last = step == self._steps
+            gossip = self._swarm.view.gossip
+            step = self._swarm.feed.step if gossip is None else self._replica.step
+            last = step == self._steps if gossip is None else gossip.stage == "complete"
             # nodes leave after the last step, so the coordinator measures it in any case
             due = last or (not self._by_nodes and (measured is None or step - measured >= self._evaluate_every))
             to_measure = due and (measured is None or step > measured)
-            to_save = step > newest and (last or await self._workers.submit(Job.WEIGH_SNAPSHOT, self._is_due, newest))
+            to_save = (
+                gossip is None
+                and step > newest
+                and (last or await self._workers.submit(Job.WEIGH_SNAPSHOT, self._is_due, newest))
+            )
             if to_measure or to_save:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
                 copy = await self._workers.submit(Job.COPY_REPLICA, self._replica.clone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from deploy.local_swarm.processes import Process
 from support.raw_gossip_node import RawGossipNode
-from support.real import RealSwarm, real_swarm, run_text, until
+from support.real import RealSwarm, ended, real_swarm, run_text, until
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.metadata import REASON
 
@@ -48,6 +51,11 @@ def training(swarm: RealSwarm, count: int = 2) -> list[RawGossipNode]:
         if node.assignment is None:
             assert node.beat().state == TRAINING
     return nodes
+
+
+def killed(process: Process) -> None:
+    process.tell(signal.SIGKILL)
+    ended(process)
 
 
 def positions(node: RawGossipNode) -> set[int]:
@@ -96,3 +104,144 @@ def test_nodes_train_and_the_mean_of_their_parameters_is_the_model(swarm: RealSw
     flat = torch.cat([tensor.flatten() for tensor in mean.tensors.values()])
     expected = final_mean(in_integers(torch.from_numpy(node.x())) for node in nodes)
     np.testing.assert_array_equal(flat.numpy(), expected.numpy())
+    until(lambda: "final mean of 2 nodes" in swarm.verify(), "verify finds the mean", process)
+    report = swarm.verify()
+    assert "6 reports" in report  # one of each node and training step; those that say nothing new are in no row
+
+
+def test_a_killed_coordinator_goes_on_where_it_was(swarm: RealSwarm) -> None:
+    process = swarm.coordinator(RUN)
+    nodes = training(swarm)
+    for node in nodes:
+        node.train(4)
+    trained = [positions(node) for node in nodes]
+    reports = [node.request(samples=4, trained_through=min(positions(node)) + 3, iteration=5) for node in nodes]
+    for node, report in zip(nodes, reports, strict=True):
+        node.send(report)
+        node.iteration = 5
+    killed(process)
+    process = swarm.coordinator()
+    for node in nodes:
+        node.join()
+    # the answer to the last report may not have come: the node says the same again
+    for node, before, report in zip(nodes, trained, reports, strict=True):
+        reply = node.beat(samples=4, trained_through=report.trained_through)
+        assert (reply.state, reply.HasField("assignment")) == (TRAINING, False)
+        assert positions(node) >= {place for place in before if place > report.trained_through}
+    assert not positions(nodes[0]) & positions(nodes[1])
+    late = RawGossipNode(swarm)
+    until(lambda: late.beat().state == TRAINING, "the next topology has the newcomer", process)
+    assert late.assignment is not None
+    assert (late.assignment.topology, late.assignment.member, late.assignment.adopts) == (2, 2, True)
+    nodes[0].topology = 0
+    assert nodes[0].beat().assignment.member == 0
+    swarm.verify()
+
+
+def test_a_coordinator_that_is_killed_amid_deposits_asks_again(swarm: RealSwarm) -> None:
+    process = swarm.coordinator(RUN)
+    nodes = training(swarm)
+    for node in nodes:
+        node.train(12)
+    assert nodes[0].beat().state == DEPOSIT
+    assert "not complete yet" in swarm.command("export", "--out", str(swarm.folder / "early")).stderr
+    assert nodes[0].deposit() == ""
+    killed(process)
+    process = swarm.coordinator()
+    for node in nodes:
+        node.join()
+        until(lambda node=node: node.beat().state == DEPOSIT, "parameters are asked for again", process)
+        assert node.deposit() == ""
+    until(lambda: nodes[0].beat().state == COMPLETE, "the mean is sealed", process)
+    killed(process)
+    swarm.coordinator()
+    nodes[0].join()
+    assert nodes[0].beat().state == COMPLETE
+    assert "final mean of 2 nodes" in swarm.verify()
+    out = swarm.folder / "model.safetensors"
+    done = swarm.command("export", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.exists()
+
+
+def test_bad_reports_are_refused_with_their_reason_and_change_nothing(swarm: RealSwarm) -> None:
+    swarm.coordinator(RUN)
+    node, other = training(swarm)
+    node.train(4)
+    before = positions(node)
+    forged = node.request()
+    forged.iteration += 1
+    assert refused(lambda: node.send(forged))[0] == "bad_signature"
+    own = min(positions(node))
+    assert refused(lambda: node.beat(iteration=3))[0] == "iteration_back"
+    foreign = min(positions(other))
+    for fields in ({"trained_through": foreign, "samples": 1}, {"trained_through": own, "samples": 2}, {"samples": 1}):
+        assert refused(lambda fields=fields: node.beat(**fields))[0] == "foreign_lease"
+    for fields in ({"iteration": 13}, {"topology": 9}, {"head": b"short"}, {"listens_at": "no address"}):
+        assert refused(lambda fields=fields: node.beat(**fields))[0] == "malformed"
+    assert refused(lambda: node.beat(missed=range(65)))[0] == "malformed"
+    large = node.request()
+    large.sketch = bytes(1025)
+    assert refused(lambda: node.send(large))[0] == "malformed"
+    stranger = node.request()
+    stranger.signature = SecretKey().sign(b"")
+    assert refused(lambda: node.send(stranger))[0] == "bad_signature"
+    assert "no parameters are asked for" in node.deposit()
+    assert node.beat().state == TRAINING
+    assert positions(node) == before
+    assert not positions(other) & before
+
+
+def test_a_report_that_is_sent_again_is_taken_once(swarm: RealSwarm) -> None:
+    swarm.coordinator(RUN)
+    node, _ = training(swarm)
+    request = node.request(samples=4, iteration=1, trained_through=min(positions(node)) + 3)
+    first = node.send(request)
+    assert node.send(request).lease == first.lease
+    changed = node.request(iteration=2)
+    changed.number = request.number
+    assert refused(lambda: node.send(changed))[0] == "malformed"
+
+
+def test_the_calls_of_a_run_with_a_centre_are_refused(swarm: RealSwarm) -> None:
+    swarm.coordinator(RUN)
+    node = RawGossipNode(swarm)
+    for call in (
+        lambda: next(node.stub.Attend(pb.AttendRequest())),
+        lambda: node.stub.Contribute(iter([pb.ContributionPart()])),
+        lambda: next(node.stub.Updates(pb.UpdatesRequest())),
+    ):
+        reason, text = refused(call)
+        assert reason == "other_exchange"
+        assert "nodes call Beat" in text
+
+
+def test_bad_deposits_are_refused_and_change_nothing(swarm: RealSwarm) -> None:
+    process = swarm.coordinator(RUN)
+    nodes = training(swarm)
+    for node in nodes:
+        node.train(12)
+    node, other = nodes
+    body = node.x().tobytes()
+    assert "match their hash" in node.deposit(body[:-4] + b"\0\0\0\1", **signed_hash(node, body))
+    assert "bytes; 8 are announced" in node.deposit(bytes(8))
+    assert "end after" in node.deposit(body[:-4], **signed_hash(node, body), body_bytes=len(body))
+    assert "of iteration 11" in node.deposit(iteration=11)
+    infinite = node.x()
+    infinite[-1] = np.inf
+    assert "must lie within" in node.deposit(infinite.tobytes())
+    assert refused(lambda: node.deposit(signature=bytes(64)))[0] == "bad_signature"
+    for one in nodes:
+        assert one.deposit() == ""
+    until(lambda: node.beat().state == COMPLETE, "the mean is sealed", process)
+    path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
+    mean = load_replica(node.contract, path)
+    expected = final_mean(in_integers(torch.from_numpy(one.x())) for one in (node, other))
+    flat = torch.cat([tensor.flatten() for tensor in mean.tensors.values()])
+    np.testing.assert_array_equal(flat.numpy(), expected.numpy())
+
+
+def signed_hash(node: RawGossipNode, body: bytes) -> dict[str, Any]:
+    """Hash and signature of another body."""
+    header = node.header(body)
+    return {"hash": header.hash, "signature": header.signature}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
@@ -19,6 +20,8 @@ def replica_at(folder: Path, step: int | None) -> Replica:
 
 def replica_of(state: RunState, step: int | None) -> Replica:
     """The same for an open state directory."""
+    if has_no_centre(state.contract):
+        return _final_mean(state, step)
     if step is None:
         return replica_at_head(state)
     if not 0 <= step <= state.ledger.step:
@@ -30,3 +33,18 @@ def replica_of(state: RunState, step: int | None) -> Replica:
     for _ in replay(state, replica, step):
         pass
     return replica
+
+
+def _final_mean(state: RunState, step: int | None) -> Replica:
+    """The final mean of a run without a centre, or its first state, if step 0 is asked for."""
+    if step == 0:
+        return state.load_snapshot(0)
+    mean = state_at_head(state)
+    if mean.step == 0:
+        raise ConfigError(
+            "this run has no centre, and its model is the mean of all nodes at the end; it is not complete yet; "
+            "--step 0 gives the first state"
+        )
+    if step not in (None, mean.step):
+        raise ConfigError(f"a run without a centre has a model at step 0 and at its end, step {mean.step}")
+    return mean

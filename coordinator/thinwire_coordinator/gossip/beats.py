@@ -63,6 +63,8 @@ class Beats:
         if sealer.is_complete:
             self.directory.phase = Phase.COMPLETE
         self.deposited: set[str] = set()
+        self.is_closed = self._sealer.is_complete
+        """Whether rows of beats are over: the next row is that of the mean."""
         self._pending: list[SealedReport] = []
         self._in_row: dict[str, int] = {}
         self._answered: dict[str, _Answered] = {}
@@ -109,6 +111,7 @@ class Beats:
         node, report, leases = member.node_id, signed.report, self._swarm.registry.leases
         known = self.directory.by_node.get(node)
         says = report.samples > 0 or (known is not None and report.iteration > known.iteration)
+        says = says and not self.is_closed
         denied = why_refuse(signed, member.public_key, self.directory, leases)
         if denied is None and says and not self._has_room(node):
             denied = Denied(DoorReason.RATE, "this report comes too soon: the row of this beat is full; send it later")
@@ -201,13 +204,18 @@ class Beats:
             if not known.is_present and now - (known.heard_at or 0.0) > self._settings.absent_s:
                 leases.take_back(known.node)
         await self.decide()
+        await self.seal_reports()
+        self.show(measure=True)
+
+    async def seal_reports(self) -> None:
+        """Seal what has come since the last row."""
+        leases = self._swarm.registry.leases
         pending, self._pending, self._in_row = self._pending, [], {}
         if pending:
             await self._sealer.seal(pending, leases.packed)
             total = sum(entry.samples for entry in pending)
             if total:
                 self.figures.loss = sum(entry.signed.report.loss * entry.samples for entry in pending) / total
-        self.show(measure=True)
 
     def _went(self, node: str, *, lost: bool) -> None:
         self._sketches.drop(node)

@@ -43,10 +43,16 @@ CHUNK = 1 << 20
 """Parameters that are converted at a time."""
 DEPOSIT_BYTES_A_PARAMETER = 4 + 8 + 4
 """The body that arrives, the sum, and the mean."""
-DEPOSIT_CHUNK_BYTES = CHUNK * 32
+CHUNK_BYTES_A_PARAMETER = 32
+"""Of the parameters that are being converted: in float64, rounded, and in integers."""
 SLOWEST_BYTES_A_SECOND = 64 << 10
 """A body must arrive at this rate at least, so that nobody holds up the others for ever."""
 HASH_BYTES = 32
+
+
+def deposit_bytes(parameters: int) -> int:
+    """The most memory that deposits take, however many nodes send theirs."""
+    return DEPOSIT_BYTES_A_PARAMETER * parameters + CHUNK_BYTES_A_PARAMETER * min(parameters, CHUNK)
 
 
 class Deposits:
@@ -137,7 +143,10 @@ class Deposits:
         async with self._turn:
             if self._beats.directory.phase is not Phase.COLLECTING or not self._is_due():
                 return
-            await self._swarm.workers.submit(Job.WRITE_BEAT, self._seal)
+            self._beats.is_closed = True
+            await self._beats.seal_reports()  # no row may follow that of the mean
+            mean = await self._swarm.workers.submit(Job.WRITE_BEAT, self._seal)
+            await self._swarm.workers.submit(Job.APPLY_UPDATE, self._sealer.show_mean, mean)
             self._beats.directory.phase = Phase.COMPLETE
             self._beats.show()
             self._sum = None
@@ -152,7 +161,7 @@ class Deposits:
         patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
         return not awaited or self._swarm.view.now - self._progress > patience_s
 
-    def _seal(self) -> None:
+    def _seal(self) -> Replica:
         assert self._sum is not None
         taken = sorted(self._taken.values(), key=lambda entry: entry[0].node)
         mean = _replica(self._swarm, mean_of_sum(self._sum, len(taken)))
@@ -160,6 +169,7 @@ class Deposits:
         counted = tuple(deposited.counted(self._swarm.view.contract.hash) for deposited, _ in taken)
         signed = [NodeSignature(key, deposited.signature) for deposited, key in taken]
         self._sealer.write_mean(mean, body, counted, signed)
+        return mean
 
 
 def _replica(swarm: Swarm, flat: Tensor) -> Replica:

@@ -71,6 +71,10 @@ class RowSealer:
         rename_synced(waiting, path)
         self.is_complete = True
 
+    def show_mean(self, mean: Replica) -> None:
+        """Let the coordinator's replica be the mean. To be called on the worker of the replica."""
+        self._replica.parameters, self._replica.step, self._replica.head = mean.parameters, mean.step, mean.head
+
     def _row(self, kind: str, replica: Replica, body: bytes, counted: tuple[Counted, ...]) -> Row:
         state, nonce = self._swarm.state, self._random.getrandbits(NONCE_BITS)
         return Row(

@@ -14,7 +14,7 @@ from thinwire_common.files import rename_synced
 from thinwire_coordinator.ledger.state_directory import GoOn, RunState, always, check_length
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError, ReplicaError
-from thinwire_proto.exact.replica import Replica
+from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.identity import statements
 from thinwire_proto.wire.rows import Counted, Row
 
@@ -58,13 +58,18 @@ def check_follows(row: Row, before: Row | None, head: bytes) -> None:
 
 
 def _final(state: RunState, row: Row) -> Replica:
-    """The mean that a row seals. If the process died before the file got its name, it gets it now."""
+    """The mean that a row seals. If the process died before the file got its name, a coordinator gives it that now."""
     path = state.snapshot_path(row.step + 1)
     waiting = path.with_name(FINAL_FILE)
     if not path.exists() and waiting.exists():
-        rename_synced(waiting, path)
+        if state.secret_key is None:  # a command that only reads; a coordinator may be about to rename the file
+            path = waiting
+        else:
+            rename_synced(waiting, path)
     try:
-        mean = state.load_own_snapshot(row.step + 1)
+        mean = load_replica(state.contract, path)
+        if mean.head != row.hash:
+            raise ReplicaError(f"{path} does not belong to the last row")
     except ReplicaError as error:
         raise Damaged(f"step {row.step}: the final mean: {error}", row.step, restore="the snapshot") from None
     if mean.fingerprint(row.nonce) != row.fingerprint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from thinwire_coordinator.ledger.signatures import Signatures
@@ -9,6 +10,12 @@ from thinwire_proto.errors import Damaged, LedgerError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted, Row
+
+StatementOf = Callable[[Counted], bytes]
+
+
+def contribution_statement(entry: Counted) -> bytes:
+    return statements.contribution(entry.contribution, entry.samples)
 
 
 class SignatureCheck:
@@ -31,8 +38,10 @@ class SignatureCheck:
                 "the run that the invite is for"
             )
 
-    def check(self, row: Row) -> None:
-        """Check a row's signature and those of its contributions. Raises Damaged with the step and the node."""
+    def check(self, row: Row, statement_of: StatementOf = contribution_statement) -> None:
+        """Check a row's signature and those of its contributions. Raises Damaged with the step and the node.
+
+        statement_of: what a node has signed."""
         signature = self._signatures.of_row(row.step)
         if signature is None:
             self.rows_unsigned += 1
@@ -41,9 +50,9 @@ class SignatureCheck:
         else:
             self.rows += 1
         for entry in row.counted:
-            self._check_contribution(row.step, entry)
+            self._check_contribution(row.step, entry, statement_of)
 
-    def _check_contribution(self, step: int, entry: Counted) -> None:
+    def _check_contribution(self, step: int, entry: Counted, statement_of: StatementOf) -> None:
         signature, what = self._signatures.of_contribution(entry.contribution), f"step {step}: node {entry.node}"
         if signature is None and step < self._signed_from:
             self.contributions_unsigned += 1
@@ -55,7 +64,7 @@ class SignatureCheck:
             raise Damaged(f"{what}: its public key is missing", step)
         if key.node_id != entry.node:
             raise Damaged(f"{what}: the public key on record is that of node {key.node_id}", step)
-        if not key.verifies(signature, statements.contribution(entry.contribution, entry.samples)):
+        if not key.verifies(signature, statement_of(entry)):
             raise Damaged(f"{what}: the signature is not that of its contribution", step)
         self.contributions += 1
 

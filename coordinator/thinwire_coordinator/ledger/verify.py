@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from thinwire_coordinator.ledger.gossip_rows import has_no_centre
+from thinwire_coordinator.ledger.gossip_verify import verify_beats
 from thinwire_coordinator.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.ledger.state_directory import RunState, check_length, open_state, replay
 from thinwire_proto.errors import Damaged, LedgerError, ReplicaError
@@ -45,6 +47,9 @@ def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | No
     signatures = SignatureCheck(state.ledger.signatures)
     if fingerprint is not None:
         signatures.check_key(fingerprint)
+    if has_no_centre(state.contract):
+        verify_beats(state, _first_state(state, say), say, signatures)
+        return
     replica, start = _oldest_state(state, say, signatures)
     snapshots = set(state.snapshot_steps()) - {replica.step}
     contributions = body_bytes = updates = 0

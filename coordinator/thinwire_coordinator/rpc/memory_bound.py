@@ -13,6 +13,7 @@ from pathlib import Path
 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
+from thinwire_coordinator.gossip.deposits import deposit_bytes
 from thinwire_coordinator.rpc.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
 from thinwire_coordinator.swarm.checking import UNMERGED_MAX
@@ -100,6 +101,7 @@ class MemoryBound:
     relay: int
     trust: int
     audits: int
+    deposits: int
     connections: int
     tables: int
 
@@ -148,6 +150,7 @@ def memory_bound(
         relay=relay_bytes(nodes) if contract.exchange.kind == "gossip" else 0,
         trust=_trust_bytes(nodes, selected),
         audits=audit_bytes(layout, selected) + FROZEN_BYTES_A_PARAMETER * frozen + activations if audits else 0,
+        deposits=deposit_bytes(layout.parameters) if contract.exchange.kind == "gossip" else 0,
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
         tables=TABLES_BYTES,
     )
