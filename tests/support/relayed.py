@@ -91,7 +91,7 @@ class Node:
     async def stop(self) -> None:
         assert self._running is not None
         self._running.cancel()
-        with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+        with contextlib.suppress(asyncio.CancelledError):
             await self._running
 
     async def _run(self) -> None:
@@ -103,7 +103,8 @@ class Node:
                 async for parcel in call:
                     yield parcel
 
-            await self.lines.run(relay)
+            with contextlib.suppress(grpc.aio.AioRpcError):  # the relay is gone
+                await self.lines.run(relay)
 
     def send(self, peer: int, message: Message) -> None:
         self.unconfirmed.setdefault(peer, []).append(message)
