@@ -151,6 +151,24 @@ def test_a_run_without_errors_is_shown_with_its_figures(tmp_path: Path, capsys: 
     assert f"{path}:2: warning: round.length_ms: a round of 50.0 ms is shorter than its upload" in shown
 
 
+def test_a_run_without_a_centre_has_no_figures_of_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[round]\nlength_ms = 50\n[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
+    check(arguments(str(path), "--up", "0.01"))
+    shown = capsys.readouterr().out
+    assert "there are no rounds" in shown
+    assert not any(words in shown for words in ("each volunteer", "round.length_ms", "demo.k"))
+    assert "warning: schedule.warmup_steps" in shown  # what any run is warned of
+
+
+def test_an_exchange_that_does_not_fit_the_rule_is_an_error_beside_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[exchange]\nkind = "gossip"\n[schedule]\nstep = 5\n')
+    problems = [problem.in_words("run.toml") for problem in check_file(path).problems]
+    assert any("needs rule.kind" in problem for problem in problems)
+    assert any("did you mean steps?" in problem for problem in problems)
+
+
 def test_what_a_start_would_refuse_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data").mkdir()
     path = tmp_path / "run.toml"

@@ -10,6 +10,11 @@ from rich.console import Console
 from thinwire_coordinator.cli.plan_table import table
 from thinwire_coordinator.planning.problems import CheckedFile, Problem, check_file
 
+NO_FIGURES = (
+    'exchange.kind = "gossip": a node sends whole messages to its peers in each iteration, and there are no rounds. '
+    "`thinwire plan` predicts their time"
+)
+
 
 def check(arguments: argparse.Namespace) -> None:
     """Print the errors and warnings of a run file, and the figures of its run. Exits with 1 if there are errors."""
@@ -39,7 +44,9 @@ def _deeper(arguments: argparse.Namespace, file: CheckedFile) -> list[Problem]:
     if found.model is None:
         return problems
     plan = plan_of(found.run, found.model, found.data, speed_of(arguments, found.model), memory_of(arguments))
-    if not problems:
+    if file.run.exchange.kind == "gossip":
+        print(f"{arguments.run}: {NO_FIGURES}")
+    elif not problems:
         Console().print(table(plan))
     for advice in advise(plan):
         problems.append(Problem(file.line(*advice.key.split(".")), advice.key, advice.text, is_error=False))

@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
     ask = commands.add_parser("status", help="show the status of a running swarm")
     add_options(ask, StatusOptions, "coordinator", "state_dir")
-    ask.add_argument("--json", action="store_true", help="print JSON, with the fields of StatusReply in docs/wire.md")
+    ask.add_argument("--json", action="store_true", help="print JSON, with the names of StatusReply in service.proto")
     ask.set_defaults(command=_status)
 
     check = commands.add_parser("verify", help="replay the ledger and check every hash, fingerprint and signature")

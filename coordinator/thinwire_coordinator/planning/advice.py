@@ -58,7 +58,8 @@ def plan_of(run: RunSpec, model: ModelFacts, data: DataFacts, swarm: SwarmFacts,
 
 def advise(plan: Plan) -> list[Advice]:
     """All warnings about a run."""
-    return [advice for rule in RULES for advice in rule(plan)]
+    rules = RULES if plan.run.exchange.kind != "gossip" else RULES_OF_ANY_EXCHANGE
+    return [advice for rule in rules for advice in rule(plan)]
 
 
 def _padding(plan: Plan) -> Iterator[Advice]:
@@ -257,3 +258,5 @@ RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _schedule,
     _speed,
 )
+RULES_OF_ANY_EXCHANGE = (_padding, _rate, _vocabulary, _mixture, _schedule)
+"""Those that do not look at the figures of rounds, which a run without a centre does not have."""

@@ -198,7 +198,7 @@ class _Check:
         for name in RunSpec.model_fields:
             if name not in wrong:
                 sections[name] = self._read(name, self._document.get(name, {}))
-        checks = (("rule", ("demo", "schedule")), ("data", ("model",)), ("exchange", ("demo", "round")))
+        checks = (("rule", ("demo", "schedule")), ("data", ("model",)), ("exchange", ("demo", "round", "rule")))
         for name, others in checks:
             if name not in sections or not all(other in sections for other in others):
                 continue
