@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +11,11 @@ import torch
 from torch import Tensor
 
 from support.member_world import MemberWorld
-from thinwire_proto.gossip.member import MemberSettings
+from thinwire_proto.contract import Parameter
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.copies import Message
+from thinwire_proto.gossip.member import Member, MemberSettings
 from thinwire_proto.gossip.peer_wire import header_of, message_of
 
 PATIENT = MemberSettings("dense", 1.0, 0, 1e6)
@@ -28,7 +33,7 @@ def mean_of(world: MemberWorld) -> Tensor:
 
 
 @pytest.mark.parametrize("codec", ["dense", "sign", "int8"])
-def test_copies_of_both_ends_are_equal_and_the_mean_stays(codec: str) -> None:
+def test_the_mean_stays_while_lines_lose_and_repeat(codec: str) -> None:
     settings = MemberSettings(codec, 1.0, 0, 1e6)
     world = MemberWorld(8, settings, lost=0.05, seed=1, line_s=lambda a, b: 0.1 + 0.01 * (a + b))
     for number, node in world.nodes.items():
@@ -61,7 +66,10 @@ def test_a_killed_member_goes_on_as_if_it_had_not_been_killed(seed: int) -> None
 
 
 def test_two_of_eight_die_and_two_join_and_nobody_waits_longer_than_the_patience() -> None:
-    world = MemberWorld(8, IMPATIENT, step=drawn_step, iterations=60)
+    """Nobody steps, so mixing alone brings those that begin far apart together, and the newcomers are with them."""
+    world = MemberWorld(8, IMPATIENT, iterations=80)
+    for number, node in world.nodes.items():
+        node.member.x.add_(10.0 * number)
     world.at(10.3, partial(world.kill, 2))
     world.at(14.7, partial(world.kill, 5))
     world.at(22.0, partial(world.forget, 2))
@@ -71,10 +79,86 @@ def test_two_of_eight_die_and_two_join_and_nobody_waits_longer_than_the_patience
     world.run()
     assert sorted(world.nodes) == [0, 1, 3, 4, 6, 7, 8, 9]
     for node in world.nodes.values():
-        assert node.finished[-1][1] == 59
+        assert node.finished[-1][1] == 79
         assert max(node.waited_s) <= IMPATIENT.patience_s + 1.0
     spread = torch.stack([node.member.x for node in world.nodes.values()]).std(0).max()
-    assert float(spread) < 1.0  # the newcomers are with the others
+    assert float(spread) < 1.0
+
+
+def test_an_edge_that_ends_and_begins_anew_mixes_again() -> None:
+    """It is in topologies 1 and 3, and not in 2; a node hears of 3 before 2 holds."""
+    layout = TileLayout([Parameter(name="x", shape=(8,))])
+    ends = [Member(layout, PATIENT, torch.full((8,), float(number))) for number in (0, 1)]
+    ends[1]._first.zero_()  # both began with zeros
+    heard: dict[int, list[Message]] = {0: [], 1: []}
+
+    def assign(to: int, topology: int, start: int, since: int | None) -> None:
+        turns = {} if since is None else {1 - to: 0.5}
+        ends[to].assign(Assignment(topology, start, to, (turns,), {} if since is None else {1 - to: since}))
+
+    def iteration() -> None:
+        for number, end in enumerate(ends):
+            heard[1 - number] += [message for _, message in end.begin()]
+            end.state()
+            end.saved()
+        for number, end in enumerate(ends):
+            for message in heard[number]:
+                assert end.received(1 - number, message) is None
+            heard[number].clear()
+        for number, end in enumerate(ends):
+            mix = end.computed(0.0)
+            assert mix is not None, number
+            end.mix(mix)
+            assert not end.unreadable()
+            end.acknowledged(1 - number, ends[1 - number].received_from(number))
+
+    for number in (0, 1):
+        assign(number, 1, 0, since=1)
+    iteration()
+    assign(0, 2, 2, since=None)
+    assign(0, 3, 4, since=3)  # member 1 hears of both later
+    iteration()
+    assign(1, 2, 2, since=None)
+    assign(1, 3, 4, since=3)
+    before = [end.x.clone() for end in ends]
+    iteration()
+    iteration()
+    assert all(torch.equal(end.x, old) for end, old in zip(ends, before, strict=True))
+    ends[0].x.add_(1.0)
+    iteration()
+    assert torch.equal(ends[0].x, ends[1].x)
+    assert ends[0].peers == (1,)
+
+
+def test_a_peer_cannot_move_a_node_beyond_its_run_or_fill_its_memory() -> None:
+    world = MemberWorld(2, IMPATIENT, iterations=20)
+    world.run(0.15)
+    (message,) = world.nodes[1].member.unacknowledged(0)
+    member = world.nodes[0].member
+    size = len(member.state().numbers)
+    for number in range(1000):
+        member.received(1, replace(message, sequence=message.sequence + 1 + number % 3, iteration=1 + number % 7))
+    assert len(member.state().numbers) < size + 2000
+    assert not member.unreadable()
+    member.received(1, replace(message, iteration=10**12))
+    assert "no turn" in member.unreadable()[1]
+    assert member.peers == ()
+
+
+def test_a_body_that_cannot_be_read_ends_the_edge_and_not_the_node() -> None:
+    world = MemberWorld(3, IMPATIENT, topology="complete", iterations=20)
+    world.run(0.15)
+    member = world.nodes[0].member
+    (good,) = world.nodes[1].member.unacknowledged(0)
+    (bad,) = world.nodes[2].member.unacknowledged(0)
+    assert member.received(1, good) is None
+    assert member.received(2, replace(bad, body=b"junk")) is None
+    mix = member.computed(0.0)
+    assert mix is not None
+    member.mix(mix)
+    assert list(member.unreadable()) == [2]
+    assert member.peers == (1,)
+    assert [peer for peer, _ in member.begin()] == [1]
 
 
 def test_a_newcomer_begins_with_the_parameters_of_its_first_peer() -> None:

@@ -10,14 +10,13 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from thinwire_proto.contract import Parameter
-from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.copies import Message
@@ -71,6 +70,7 @@ class MemberWorld:
         self.layout = TileLayout([Parameter(name="x", shape=(parameters,))])
         self.nodes: dict[int, SimulatedNode] = {}
         self.topology = 0
+        settings = replace(settings, iterations=iterations)
         self._settings, self._kind, self._iterations, self._save_s = settings, topology, iterations, save_s
         self._compute_s, self._line_s, self._lost = compute_s, line_s, lost
         self._random = random.Random(seed)
@@ -209,7 +209,8 @@ class MemberWorld:
         if mix is None:
             return
         step = self._step(node.number, node.member.x.clone(), node.member.iteration)
-        assert not node.member.mix(mix)
+        node.member.mix(mix)
+        assert not node.member.unreadable()
         node.member.x.add_(step)
         node.missing += mix.missing
         node.finished.append((self.now, node.member.iteration))
@@ -239,10 +240,8 @@ class MemberWorld:
             return
         if self._random.random() < self._lost:  # it comes twice
             self.at(self.now + 0.05, lambda: self._arrive(source, target, message))
-        try:
-            mix = node.member.received(source, message)
-        except PayloadError as error:
-            raise AssertionError(f"{target} from {source}: {error}") from error
+        mix = node.member.received(source, message)
+        assert not (found := node.member.unreadable()), f"{target}: {found}"
         self._begin_if_possible(node)
         self._apply(node, mix)
 

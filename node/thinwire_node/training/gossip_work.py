@@ -140,7 +140,7 @@ class GossipWork:
         return self._event(self._member.assign, assignment)
 
     def received(self, peer: int, message: Message) -> asyncio.Future[Mix | None]:
-        """Raises PayloadError if the peer cannot have sent the message."""
+        """The peers whose messages cannot be read are in `Finished`."""
         return self._event(self._member.received, peer, message)
 
     def acknowledged(self, peer: int, sequence: int) -> asyncio.Future[None]:
@@ -192,7 +192,7 @@ class GossipWork:
     def _finish(self, mix: Mix, trained_through: int | None) -> Finished:
         member, gradient = self._member, self._gradient.mean()
         iteration = member.iteration
-        unreadable = member.mix(mix)
+        member.mix(mix)
         norm = 0.0
         if gradient.samples:
             norm = self._adamw.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
@@ -201,7 +201,7 @@ class GossipWork:
         sending = [] if is_last else member.begin()
         self.finished = self.iterations if is_last else member.iteration
         self._save(trained_through, gradient.loss if gradient.samples else None, norm)
-        return Finished(self.saved, sending, gradient, mix.missing, unreadable)
+        return Finished(self.saved, sending, gradient, mix.missing, member.unreadable())
 
     def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
         adamw = self._adamw

@@ -108,9 +108,10 @@ class PublicCopy:
 
 class Edge:
     """Both directions of an edge. start: the parameters that both ends began with, float32 [layout.parameters]; None if
-    the ends have nothing in common, so that each sends a snapshot first."""
+    the ends have nothing in common, so that each sends a snapshot first. base: messages count from the next number on,
+    so that a number of an edge that these ends had before is not taken for one of this."""
 
-    def __init__(self, layout: TileLayout, start: Tensor | None, device: torch.device) -> None:
+    def __init__(self, layout: TileLayout, start: Tensor | None, device: torch.device, base: int = 0) -> None:
         begin = torch.zeros(layout.parameters, device=device) if start is None else start
         self.own, self.theirs = PublicCopy(layout, begin), PublicCopy(layout, begin)
         self.differences_found = self.duplicates = 0
@@ -120,8 +121,9 @@ class Edge:
         self._sent: deque[Message] = deque()  # for the peer, or for `_behind`
         self._open: dict[When, int] = {}  # turns sent for and neither mixed nor void, and their sequence numbers
         self._last_sent: When = (-1, -1)
-        self._acknowledged = 0  # of what was sent
-        self._received = 0  # in order
+        self.own.sequence = self.theirs.sequence = base
+        self._acknowledged = base  # of what was sent
+        self._received = base  # in order
         self._early: dict[int, Message] = {}  # ahead of their order
         self._held: deque[Message] = deque()  # in order, not in `theirs` yet
         self._newest: When = (-1, -1)
@@ -196,6 +198,10 @@ class Edge:
     def received(self) -> int:
         """The last message of the peer that has come in order, for a line that acknowledges by itself."""
         return self._received
+
+    def has(self, sequence: int) -> bool:
+        """Whether this message of the peer has come."""
+        return sequence <= self._received or sequence in self._early
 
     def acknowledge(self, sequence: int) -> None:
         """The peer has all messages up to this one. Raises PayloadError if it cannot have them, or for a bad body that
@@ -329,9 +335,9 @@ class Copies:
         self._gamma = gamma
         self.edges: dict[int, Edge] = {}
 
-    def join(self, peer: int, start: Tensor | None, device: torch.device | str = "cpu") -> Edge:
+    def join(self, peer: int, start: Tensor | None, device: torch.device | str = "cpu", base: int = 0) -> Edge:
         """Begin an edge; see `Edge`. An older edge with this peer is forgotten."""
-        self.edges[peer] = Edge(self._layout, start, torch.device(device))
+        self.edges[peer] = Edge(self._layout, start, torch.device(device), base)
         return self.edges[peer]
 
     def leave(self, peer: int) -> None:

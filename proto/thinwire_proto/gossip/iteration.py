@@ -152,8 +152,9 @@ class IterationMachine:
         self._open = {left for left in self._open if left.peer != peer or left > self._newest[peer]}
         return self._mix_if_all_in()
 
-    def computed(self, now: float) -> Mix | None:
-        """The gradient of this iteration is there."""
+    def computed(self, now: float, *, is_last: bool = False) -> Mix | None:
+        """The gradient of this iteration is there. is_last: there is no later iteration to mix a late message in."""
+        self._slack = 0 if is_last else self._slack
         self._deadline = now + self._patience_s
         return self._mix_if_all_in()
 

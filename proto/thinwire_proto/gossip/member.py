@@ -10,7 +10,10 @@ only what it has saved, and the peer sends the rest again.
 Topologies: an assignment holds from its `start`. A node that has passed it takes the assignment with its next
 iteration; turns that only one end has begun are void, as `iteration` says. An edge begins with the parameters that all
 had in the beginning, if it is one of the first topology; otherwise each end sends a snapshot. It ends when a topology
-is without it, and its last turns are mixed or its peer is absent.
+is without it, and its last turns are mixed or its peer is absent. One that begins anew does so with the topology that
+says so; until then the old one stands, and messages of the new one wait.
+
+A peer whose message cannot be read has its edge ended, until a topology begins it anew (`unreadable`).
 """
 
 from __future__ import annotations
@@ -29,21 +32,24 @@ from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
 from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
 from thinwire_proto.gossip.mixing import late_factor
-from thinwire_proto.gossip.peer_wire import message_hash
+from thinwire_proto.gossip.peer_wire import NUMBER_MAX, message_hash
 
 GENESIS = hashlib.sha256(b"thinwire chain 1").digest()
 """The head of a chain in which nothing was mixed."""
 FIRST_TOPOLOGY = 1
+SEQUENCE_BITS = 24
+"""Messages of an edge count from 2²⁴ times the topology in which it began, so that none is taken for an older one's."""
 
 
 @dataclass(frozen=True)
 class MemberSettings:
-    """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`."""
+    """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`. iterations: of the run."""
 
     codec: str
     gamma: float
     slack: int
     patience_s: float
+    iterations: int = NUMBER_MAX
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,11 @@ class Member:
         self._copies = Copies(layout, settings.gamma * late_factor(settings.slack))
         self._assignments: dict[int, Assignment] = {}
         self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
+        self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
+        self._ended: dict[int, int] = {}  # the same of edges that have ended because of an unreadable message
         self._waiting: dict[int, deque[Message]] = {}  # by peer, not read yet
+        self._arrived: dict[int, deque[Turn]] = {}  # by peer, read, and not told to the machine yet
+        self._unreadable: dict[int, str] = {}
         self._hashes: dict[Turn, list[bytes]] = {}  # of this node's message, and of the peer's
         self._in_state: dict[int, int] = {}  # by peer, the last message that is in the newest `state`
         self._saved: dict[int, int] = {}  # the same of the newest state that is on disk
@@ -107,11 +117,10 @@ class Member:
             return None
         self._assignments[assignment.topology] = assignment
         for peer, since in assignment.since.items():
-            if self._since.get(peer, since) != since:
-                self._end(peer)
-            if peer not in self._copies.edges:
-                self._since[peer] = since
-                self._copies.join(peer, self._first if since == FIRST_TOPOLOGY else None)
+            if peer in self._copies.edges and self._since[peer] != since:
+                self._renewed[peer] = since
+            elif peer not in self._copies.edges and self._ended.get(peer) != since:
+                self._join(peer, since)
         kept = {turn.topology for turn in self._machine.kept}
         for older in [one for one in self._assignments.values() if one.topology < assignment.topology]:
             if older.start >= assignment.start and older.topology not in kept:
@@ -132,13 +141,22 @@ class Member:
         first = self._assignments[min(self._assignments)]
         iteration = max(self._machine.next_iteration, self._adopted, first.start if self.iteration < 0 else 0)
         assignment = self._at(iteration)
+        for peer, since in [*self._renewed.items()]:
+            if assignment.topology >= since:
+                self._end(peer)
+                self._join(peer, since)
         messages = []
         for peer in sorted(assignment.turns(iteration)):
             edge = self._copies.edges.get(peer)
-            if edge is not None and edge.may_send:  # otherwise the turn is void on both ends
+            if edge is None or not edge.may_send or assignment.topology < self._since[peer]:
+                continue  # the turn is void on both ends
+            try:
                 message = edge.send((assignment.topology, iteration), self.x, self._settings.codec)
-                messages.append((peer, message))
-                self._hash(Turn(assignment.topology, iteration, peer), 0, message)
+            except PayloadError as error:  # of a message of the peer that had to be read before
+                self._refuse(peer, error)
+                continue
+            messages.append((peer, message))
+            self._hash(Turn(assignment.topology, iteration, peer), 0, message)
         self._machine.begin(assignment.topology, iteration, [peer for peer, _ in messages])
         self._drop_old(assignment)
         for peer in self.peers:
@@ -148,25 +166,26 @@ class Member:
     # messages
 
     def received(self, peer: int, message: Message) -> Mix | None:
-        """Take a message of a peer. One of an edge that has ended is dropped.
-
-        Raises PayloadError if the peer cannot have sent it. Its edge has ended then; call `absent`."""
+        """Take a message of a peer. One of an edge that has ended is dropped, and one that cannot be read ends its edge
+        (`unreadable`)."""
         if message.topology < self._since.get(peer, self.topology + 1) <= self.topology:
             return None
         waiting = self._waiting.setdefault(peer, deque())
         if all(message.sequence != other.sequence for other in waiting):
             waiting.append(message)
-        try:
-            if len(waiting) > UNACKNOWLEDGED_MAX:
-                raise PayloadError(f"member {peer}: {UNACKNOWLEDGED_MAX} of its messages wait already")
-            return self._read_on(peer)
-        except PayloadError:
-            self._end(peer)
-            raise
+        if len(waiting) > UNACKNOWLEDGED_MAX:
+            self._refuse(peer, PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already"))
+        return self._read_on(peer)
+
+    def unreadable(self) -> dict[int, str]:
+        """The peers whose edges have ended since the last call because of what they sent, and why. Call `absent`."""
+        found, self._unreadable = self._unreadable, {}
+        return found
 
     def acknowledged(self, peer: int, sequence: int) -> None:
-        """The peer has saved all messages up to this one. Raises PayloadError if it cannot have them."""
-        if peer in self._copies.edges:
+        """The peer has saved all messages up to this one, perhaps of an edge that has ended or not begun here. Raises
+        PayloadError if it cannot have them."""
+        if self._since.get(peer) == sequence >> SEQUENCE_BITS:
             self._copies.edges[peer].acknowledge(sequence)
 
     def received_from(self, peer: int) -> int:
@@ -181,7 +200,7 @@ class Member:
 
     def computed(self, now: float) -> Mix | None:
         """The gradient of this iteration is there."""
-        return self._machine.computed(now)
+        return self._machine.computed(now, is_last=self.iteration + 1 >= self._settings.iterations)
 
     def tick(self, now: float) -> Mix | None:
         """Time has passed."""
@@ -195,21 +214,16 @@ class Member:
         """The line to a peer is back."""
         self._machine.present(peer)
 
-    def mix(self, mix: Mix) -> dict[int, str]:
-        """Mix the turns of a decision into x, and extend the chain.
-
-        Returns the peers whose messages cannot be read, and why. Their edges have ended."""
-        unreadable: dict[int, str] = {}
+    def mix(self, mix: Mix) -> None:
+        """Mix the turns of a decision into x, and extend the chain."""
         for turn in mix.turns:
-            if turn.peer not in self._copies.edges:
-                continue
+            if turn.peer not in self._copies.edges or turn.topology < self._since[turn.peer]:
+                continue  # the edge has ended since the decision
             try:
                 if self._copies.mix(self.x, [turn], self._weight):
                     self._extend(turn)
             except PayloadError as error:
-                unreadable[turn.peer] = str(error)
-                self._end(turn.peer)
-        return unreadable
+                self._refuse(turn.peer, error)
 
     # saving
 
@@ -225,8 +239,9 @@ class Member:
             self._machine.state(),
             sorted(edges.items()),
             [assignment.plain() for assignment in self._assignments.values()],
-            sorted(self._since.items()),
+            [sorted(each.items()) for each in (self._since, self._renewed, self._ended)],
             [[*astuple(turn), *hashes] for turn, hashes in sorted(self._hashes.items())],
+            [astuple(turn) for arrived in self._arrived.values() for turn in arrived],
             self._adopted,
         ]
         return MemberState(bytes(msgpack.packb(numbers, use_bin_type=True)), tensors)
@@ -239,7 +254,7 @@ class Member:
     def restore(cls, layout: TileLayout, settings: MemberSettings, state: MemberState) -> Member:
         """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
         tensors = state.tensors
-        head, machine, edges, assignments, since, hashes, adopted = msgpack.unpackb(
+        head, machine, edges, assignments, since, hashes, arrived, adopted = msgpack.unpackb(
             state.numbers, strict_map_key=False, raw=False
         )
         member = cls(layout, settings, tensors["first"])
@@ -251,7 +266,9 @@ class Member:
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             edge.load(numbers, copies)
         member._assignments = {one[0]: Assignment.from_plain(one) for one in assignments}
-        member._since = dict(since)
+        member._since, member._renewed, member._ended = (dict(each) for each in since)
+        for turn in (Turn(*each) for each in arrived):
+            member._arrived.setdefault(turn.peer, deque()).append(turn)
         member._hashes = {Turn(*numbers): list(found) for *numbers, found in ((*h[:3], h[3:]) for h in hashes)}
         member._saved = {peer: edge.received for peer, edge in member._copies.edges.items()}
         return member
@@ -278,33 +295,68 @@ class Member:
             turn: hashes for turn, hashes in self._hashes.items() if turn in kept or turn.iteration > self.iteration
         }
 
+    def _join(self, peer: int, since: int) -> None:
+        self._since[peer] = since
+        self._copies.join(peer, self._first if since == FIRST_TOPOLOGY else None, base=since << SEQUENCE_BITS)
+
     def _end(self, peer: int) -> None:
         self._machine.forget(peer)
         self._copies.leave(peer)
-        self._since.pop(peer, None)
-        self._waiting.pop(peer, None)
-        self._saved.pop(peer, None)
+        for kept in (self._since, self._renewed, self._ended, self._arrived, self._saved, self._in_state):
+            kept.pop(peer, None)
         self._hashes = {turn: hashes for turn, hashes in self._hashes.items() if turn.peer != peer}
+
+    def _refuse(self, peer: int, error: PayloadError) -> None:
+        since = self._renewed.get(peer, self._since.get(peer, 0))
+        self._end(peer)
+        self._waiting.pop(peer, None)
+        self._ended[peer] = since
+        self._unreadable[peer] = str(error)
 
     def _read_on(self, peer: int) -> Mix | None:
         """Read what waits, as far as this node is."""
-        waiting, mix = self._waiting.get(peer), None
+        mix = self._tell_machine(peer)
+        waiting = self._waiting.get(peer)
         while waiting and waiting[0].topology <= self.topology:
-            if waiting[0].topology < self._since.get(peer, self.topology + 1):
+            since = self._since.get(peer, self.topology + 1)
+            if waiting[0].topology < since:
                 waiting.popleft()  # of an edge that has ended
                 continue
-            if self.waits_to_adopt and waiting[0].codec == SNAPSHOT:
-                self._adopt(waiting[0])
-            if not self._machine.accepts(peer):
+            if waiting[0].topology >= self._renewed.get(peer, self.topology + 1):
+                break  # of an edge that has not begun here
+            try:
+                self._check_turn(peer, waiting[0])
+                if self.waits_to_adopt and waiting[0].codec == SNAPSHOT:
+                    self._adopt(waiting[0])
+                if self._arrived.get(peer) or not self._machine.accepts(peer):
+                    break
+                self._take(peer, waiting.popleft())
+            except PayloadError as error:
+                self._refuse(peer, error)
                 break
-            mix = self._take(peer, waiting.popleft()) or mix
+            mix = self._tell_machine(peer) or mix
         return mix
 
-    def _take(self, peer: int, message: Message) -> Mix | None:
-        mix = None
-        self._hash(Turn(*message.when, peer), 1, message)
-        for when in self._copies.edges[peer].receive(message):
-            mix = self._machine.received(Turn(*when, peer)) or mix
+    def _check_turn(self, peer: int, message: Message) -> None:
+        """Raises PayloadError unless this node has that turn with the peer."""
+        held = self._assignments.get(message.topology)
+        if not message.iteration < self._settings.iterations or (
+            held is not None and (message.iteration < held.start or peer not in held.turns(message.iteration))
+        ):
+            raise PayloadError(
+                f"topology {message.topology} has no turn of these two members in iteration {message.iteration}"
+            )
+
+    def _take(self, peer: int, message: Message) -> None:
+        edge = self._copies.edges[peer]
+        if not edge.has(message.sequence):
+            self._hash(Turn(*message.when, peer), 1, message)
+        self._arrived.setdefault(peer, deque()).extend(Turn(*when, peer) for when in edge.receive(message))
+
+    def _tell_machine(self, peer: int) -> Mix | None:
+        arrived, mix = self._arrived.get(peer), None
+        while arrived and self._machine.accepts(peer):
+            mix = self._machine.received(arrived.popleft()) or mix
         return mix
 
     def _adopt(self, message: Message) -> None:

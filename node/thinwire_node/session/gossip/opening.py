@@ -42,7 +42,8 @@ def open_training(
     layout, exchange, rule = layout_of(contract.parameters), contract.exchange, contract.rule
     assert isinstance(exchange, GossipSpec)
     assert isinstance(rule, AdamWSpec)
-    settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, exchange.patience_ms / 1000)
+    patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
+    settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps)
     if kept is not None:
         member = Member.restore(layout, settings, kept.member)
     else:
