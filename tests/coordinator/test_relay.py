@@ -221,3 +221,23 @@ def test_the_memory_of_the_relay_is_in_the_printed_bound() -> None:
     assert memory_bound(star, Bounds(16)).relay == 0
     gossip = star.model_copy(update={"exchange": GossipSpec(), "rule": AdamWSpec()})
     assert memory_bound(gossip, Bounds(16)).relay > RELAY_BYTES_MAX + 16 * PART_BYTES_MAX
+
+
+async def test_nodes_that_take_nothing_cannot_keep_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "RELAY_WAIT_S", 0.05)
+    monkeypatch.setattr(relay_module, "LOST_AFTER_S", 0.01)
+    monkeypatch.setattr(relay_module, "RELAY_BYTES_MAX", 3 * PART_BYTES_MAX)
+    relay = relay_module.Relay()
+    nodes = [f"{number:032x}" for number in range(4)]
+    for node in nodes:
+        relay.open(node)
+    idle, other, sender, target = nodes
+    large = pb.Parcel(data=bytes(PART_BYTES_MAX))
+    for to in (idle, other):
+        await relay._hand_on(sender, pb.Parcel(node=bytes.fromhex(to), data=large.data))
+    for _ in range(2):  # the first finds no room, and makes some
+        await relay._hand_on(sender, pb.Parcel(node=bytes.fromhex(target), data=large.data, begins=True))
+    assert not relay.is_open(idle)
+    assert not relay.is_open(other)
+    assert relay.is_open(target)
+    assert relay.waiting_bytes < 2 * PART_BYTES_MAX

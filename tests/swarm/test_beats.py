@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def training(swarm: RealSwarm, count: int = 2) -> list[RawGossipNode]:
         if node.assignment is None:
             assert node.beat().state == TRAINING
     return nodes
+
+
+def is_asked(node: RawGossipNode) -> bool:
+    """Whether the node's parameters are wanted."""
+    return bool(node.beat().state == DEPOSIT)
 
 
 def killed(process: Process) -> None:
@@ -150,7 +156,7 @@ def test_a_coordinator_that_is_killed_amid_deposits_asks_again(swarm: RealSwarm)
     process = swarm.coordinator()
     for node in nodes:
         node.join()
-        until(lambda node=node: node.beat().state == DEPOSIT, "parameters are asked for again", process)
+        until(partial(is_asked, node), "parameters are asked for again", process)
         assert node.deposit() == ""
     until(lambda: nodes[0].beat().state == COMPLETE, "the mean is sealed", process)
     killed(process)
@@ -175,10 +181,21 @@ def test_bad_reports_are_refused_with_their_reason_and_change_nothing(swarm: Rea
     own = min(positions(node))
     assert refused(lambda: node.beat(iteration=3))[0] == "iteration_back"
     foreign = min(positions(other))
-    for fields in ({"trained_through": foreign, "samples": 1}, {"trained_through": own, "samples": 2}, {"samples": 1}):
-        assert refused(lambda fields=fields: node.beat(**fields))[0] == "foreign_lease"
-    for fields in ({"iteration": 13}, {"topology": 9}, {"head": b"short"}, {"listens_at": "no address"}):
-        assert refused(lambda fields=fields: node.beat(**fields))[0] == "malformed"
+    of_others: tuple[dict[str, Any], ...] = (
+        {"trained_through": foreign, "samples": 1},
+        {"trained_through": own, "samples": 2},
+        {"samples": 1},
+    )
+    for fields in of_others:
+        assert refused(partial(node.beat, **fields))[0] == "foreign_lease"
+    impossible: tuple[dict[str, Any], ...] = (
+        {"iteration": 13},
+        {"topology": 9},
+        {"head": b"short"},
+        {"listens_at": "no address"},
+    )
+    for fields in impossible:
+        assert refused(partial(node.beat, **fields))[0] == "malformed"
     assert refused(lambda: node.beat(missed=range(65)))[0] == "malformed"
     large = node.request()
     large.sketch = bytes(1025)

@@ -8,7 +8,8 @@ relay that waits for room holds the sender's other peers up. One that drops parc
 The sketch: a sender waits for room for RELAY_WAIT_S at most. Then, or if the other node is not here, the relay drops
 the parcel and tells the sender so (`Parcel.gone`). The sender takes the line for lost, and later begins it again; the
 ends number their messages, so that nothing is lost or taken twice. Until either end begins it again, the sender's
-parcels on this line are dropped without a word.
+parcels on this line are dropped without a word. A node that has taken nothing for LOST_AFTER_S, while others wait for
+room, has its stream ended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from thinwire_coordinator.rpc.calls import CallRefused
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_coordinator.swarm.byte_budget import ByteBudget
 from thinwire_coordinator.swarm.members import Member
-from thinwire_proto.limits import RELAY_WAIT_S
+from thinwire_proto.limits import LOST_AFTER_S, RELAY_WAIT_S
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
@@ -56,6 +57,7 @@ class Outbox:
         self.by_source: Counter[str] = Counter()
         self.changed = asyncio.Event()
         self.words = 0  # of the relay, among those that wait
+        self.moved_at = asyncio.get_running_loop().time()  # when it last was empty, or lost a parcel
         self.closed = False
 
 
@@ -114,6 +116,7 @@ class Relay:
             parcel, (source, size) = outbox.waiting.popleft(), outbox.sizes.popleft()
             outbox.by_source[source] -= size
             outbox.words -= not source
+            outbox.moved_at = asyncio.get_running_loop().time()
             self._room.give_back(size)
             self._free()
             yield parcel
@@ -158,6 +161,8 @@ class Relay:
                 while (outbox := self._outboxes.get(target)) is not None:
                     has_room = outbox.by_source[source] + size <= PAIR_BYTES_MAX
                     if has_room and self._room.take_now(size):
+                        if not outbox.waiting:
+                            outbox.moved_at = asyncio.get_running_loop().time()
                         outbox.waiting.append(parcel)
                         outbox.sizes.append((source, size))
                         outbox.by_source[source] += size
@@ -166,8 +171,16 @@ class Relay:
                     self._freed.clear()
                     await self._freed.wait()
         except asyncio.TimeoutError:
+            self._end_stalled()
             return "it takes its messages too slowly"
         return "it is not connected"
+
+    def _end_stalled(self) -> None:
+        """End the streams of nodes that have taken nothing for LOST_AFTER_S: others need the room."""
+        since = asyncio.get_running_loop().time() - LOST_AFTER_S
+        for node, outbox in [*self._outboxes.items()]:
+            if outbox.waiting and outbox.moved_at <= since:
+                self.close(node, outbox)
 
     def _tell_gone(self, source: str, target: str, why: str) -> None:
         """Tell a sender that a line is lost. Raises CallRefused if too many are."""

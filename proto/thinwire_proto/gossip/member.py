@@ -333,7 +333,7 @@ class Member:
                 self._take(peer, waiting.popleft())
             except PayloadError as error:
                 self._refuse(peer, error)
-                break
+                return self._machine.absent(peer) or mix  # this node may have waited for it alone
             mix = self._tell_machine(peer) or mix
         return mix
 
