@@ -9,6 +9,7 @@ from fuzz.gossip_targets import gossip_targets
 from fuzz.identity_targets import identity_targets
 from fuzz.message_targets import message_targets
 from fuzz.payload_targets import payload_targets
+from fuzz.peer_targets import peer_targets
 from fuzz.target import Target
 
 
@@ -18,6 +19,7 @@ def all_targets() -> tuple[Target, ...]:
         *payload_targets(),
         *gossip_targets(),
         *message_targets(),
+        *peer_targets(),
         *file_targets(),
         *identity_targets(scratch_folder()),
     )
