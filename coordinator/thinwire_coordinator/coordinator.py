@@ -133,7 +133,7 @@ class Coordinator:
         self._monitoring.start(transport, secret)
         self._state = state = await open_run(settings, self._start_worker, self.readiness)
         parameters = layout_of(state.contract.parameters).parameters
-        await self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
+        self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
         run = await replay_run(state, settings, self._start_worker, self.readiness)
         self._swarm = swarm = self._assemble(state, run, access)
         self._gossip = make_gossip_run(swarm, run.replica, settings.wait_for)

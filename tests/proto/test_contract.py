@@ -66,8 +66,8 @@ def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:
         ({"round": {"nodes_max": 2, "min_contributions": 3}}, "min_contributions must be at most nodes_max"),
         ({"model": {"width": 100, "heads": 3}}, "width must be a multiple of 2·heads; 100 is not one of 6"),
         ({"model": {"vocabulary": 255}}, "model.vocabulary must be at least 256"),
-        ({"rule": {"kind": "sgd"}}, "rule.kind: there is no such kind; there are demo, local_adamw"),
-        ({"rule": {"beta1": 0.8}}, "rule.beta1: there is no such key; it is for rule.kind = local_adamw"),
+        ({"rule": {"kind": "sgd"}}, "rule.kind: there is no such kind; there are adamw, demo, local_adamw"),
+        ({"rule": {"beta1": 0.8}}, "rule.beta1: there is no such key; it is for rule.kind = adamw, local_adamw"),
         (
             {"rule": {"kind": "local_adamw"}, "demo": {"magnitude": "sign"}},
             'demo.magnitude must be "tile" for rule.kind = "local_adamw"',

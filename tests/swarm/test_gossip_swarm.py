@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from deploy.local_swarm.prometheus import free_addresses
+from support.prometheus import parsed, read, value
 from support.real import ended, real_swarm, run_text, until
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
@@ -38,7 +40,8 @@ def parameters_of(folder: Path) -> torch.Tensor:
 
 def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
-        coordinator = swarm.coordinator(RUN)
+        (here,) = free_addresses(1)
+        coordinator = swarm.coordinator(RUN, "--http", here)
         nodes = {name: swarm.node(name) for name in ("one", "two", "three")}
         journal = tmp_path / "two" / "gossip.safetensors"
         until(journal.exists, "a journal", coordinator, *nodes.values())
@@ -49,6 +52,10 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
             assert ended(node) == 0, node.tail(30)
         for node in nodes.values():
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
+        told = parsed(read(f"http://{here}/metrics"))
+        assert value(told, "thinwire_coordinator_topology_members") == 3
+        assert value(told, "thinwire_coordinator_topology") >= 1
+        assert value(told, "thinwire_coordinator_iterations", of="least") == STEPS
         contract = parse_contract((tmp_path / "one" / "contract.json").read_bytes())
         path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")
         model = load_replica(contract, path)
@@ -57,3 +64,4 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert torch.equal(flat, mean)
         done = swarm.command("export", "--out", str(tmp_path / "model"))
         assert done.returncode == 0, done.stderr
+        assert "the final mean of 3 nodes" in swarm.verify()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import silent_name_server
 from thinwire_proto.identity.invite import TOKEN_BYTES, Invite
 from thinwire_proto.identity.keys import SecretKey
 
@@ -25,7 +26,7 @@ def test_a_node_ends_while_no_name_server_answers(tmp_path: Path) -> None:
         pytest.skip(f"only root can make namespaces: {tried.stderr.strip()}")
     invite = Invite("coordinator.example:7700", SecretKey().public.fingerprint, bytes(TOKEN_BYTES))
     node = ("-m", "thinwire_node", "start", str(invite), "--state-dir", str(tmp_path / "node"), "--log-format", "json")
-    command = [*NAMESPACES, sys.executable, "-m", "support.silent_name_server", sys.executable, *node]
+    command = [*NAMESPACES, sys.executable, silent_name_server.__file__, sys.executable, *node]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "asked for a name" in done.stdout

@@ -228,7 +228,8 @@ class Beats:
         """Bring the figures up to date. measure: the disagreement too."""
         directory, figures = self.directory, self.figures
         running = directory.running
-        done = [known.iteration for known in running] or [0]
+        members = running or [known for known in directory.by_node.values() if directory.runs(known)]  # all may be away
+        done = [known.iteration for known in members] or [0]
         begun = directory.number > 0 or directory.phase is not Phase.TRAINING
         figures.stage = STAGES[directory.phase] if begun else "waiting"
         figures.missing = 0 if begun else max(0, directory.settings.nodes_least - len(directory.present))

@@ -108,10 +108,11 @@ class Workers:
         """Queue a job with its worker. The future may be awaited now, later, or never."""
         return self._workers[WORKER_OF[job]].submit(work, *arguments)
 
-    async def set_threads(self, count: int) -> None:
-        """Have torch use so many threads on each worker. A thread that has computed before keeps its own number, so
-        setting it on another one is not enough."""
-        await asyncio.gather(*(worker.submit(torch.set_num_threads, count) for worker in self._workers.values()))
+    def set_threads(self, count: int) -> None:
+        """Have torch use so many threads on each worker, from its next job on. A thread that has computed before keeps
+        its own number, so setting it on another one is not enough."""
+        for worker in self._workers.values():
+            worker.submit(torch.set_num_threads, count)
 
     def depths(self) -> dict[str, int]:
         """The number of jobs that wait or run, by worker."""

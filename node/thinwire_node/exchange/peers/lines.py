@@ -173,7 +173,7 @@ class PeerLines:
                 self._listener.received(peer, message)
         except PayloadError as error:
             text = f"member {peer}: {error}; the line is begun again"
-            tell(log, logging.WARNING, "node.peer_refused", text, peer=peer, reason=str(error))
+            tell(log, logging.WARNING, "node.peer_refused", text, member=peer, reason=str(error))
             self._lose(peer, line, str(error))
 
     def _find(self, peer: int, line: _Line) -> None:
