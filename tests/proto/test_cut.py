@@ -33,7 +33,7 @@ def skipping(seed: int) -> Callable[[int, int], bool]:
 
 
 def faults_of(states: dict[int, SavedState], name: str) -> list[str]:
-    """What does not fit between the states of two peers."""
+    """The faults between the states of two peers."""
     topology, found = make_topology(name, Layout(NODES)), []
     for node, state in states.items():
         for peer in topology.peers(node):

@@ -32,7 +32,7 @@ samples = 4
 
 
 def parameters_of(folder: Path) -> torch.Tensor:
-    """What a node's journal holds at the end."""
+    """The parameters that a node's journal holds at the end."""
     with safe_open(folder / JOURNAL_FILE, framework="pt") as file:
         x: torch.Tensor = file.get_tensor(MEMBER + "x")
         return x.clone()

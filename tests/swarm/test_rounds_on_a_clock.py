@@ -20,6 +20,7 @@ from support.dying_coordinator import POINTS, SENT
 from support.modules import beside_the_tests
 from support.real import RealSwarm, ended, last_fingerprint, run_text, start_quickly, totals, until
 from thinwire_coordinator.ledger.verify import verify
+from thinwire_node.observe import status
 from thinwire_proto.limits import LOST_AFTER_S
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,11 @@ CLOCK = 'pace = "clock"\n'
 def clock_text(length_ms: int = 1000) -> str:
     text = run_text(1_000_000, rounds=CLOCK)
     return text.replace("length_ms = 5000", f"length_ms = {length_ms}").replace("samples = 4", "samples = 64")
+
+
+def step_of(swarm: RealSwarm, name: str) -> int:
+    """The step of a node's replica, as it writes it every two seconds for `thinwire-node status`."""
+    return status.read(swarm.folder / name).place.step or 0
 
 
 def test_on_a_clock_all_nodes_are_counted_without_void_rounds(swarm: RealSwarm) -> None:
@@ -163,6 +169,7 @@ def test_a_killed_node_restores_the_momentum_of_its_last_extraction(swarm: RealS
     ended(node)
     again = swarm.node("a")
     until(lambda: swarm.counted("a") > 12, "the node is counted again", again)
+    until(lambda: step_of(swarm, "a") > 12, "the update reaches its replica", again)
     assert again.events("node.momentum_taken_up") or again.events("node.momentum_dropped")
     again.tell(signal.SIGTERM)
     assert ended(again) == 0

@@ -296,7 +296,7 @@ class Directory:
 
 
 def _change(came: set[int], gone: Iterable[int]) -> str:
-    """Who came and who went, in words; a topology of a thousand nodes may change by many at once."""
+    """The members that came and went, in words; a topology of a thousand nodes may change by many at once."""
     parts = []
     for word, members in (("came", came), ("gone", gone)):
         if named := sorted(members):

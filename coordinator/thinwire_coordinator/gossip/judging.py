@@ -15,7 +15,7 @@ ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}")
 
 
 def heard_of(signed: SignedReport) -> Heard:
-    """What the directory learns from a report."""
+    """The part of a report that the directory keeps."""
     report = signed.report
     return Heard(signed.node, report.topology, report.iteration, frozenset(report.missed), report.listens_at)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Heard:
-    """What the directory learns from a report.
+    """A report, as far as it changes the directory.
 
     topology: the newest that the node has; 0 for none. iteration: how many it has finished. missed: members for which
     it has waited in vain. address: where others reach it; empty if it does not listen. public_key: Ed25519, 32 bytes.
@@ -51,7 +51,7 @@ class Participant:
     missed_by: list[int] = field(default_factory=list)
 
     def plain(self) -> list[Any]:
-        """What outlives the process. Times do not: its clock begins anew."""
+        """The fields that outlive the process. Times do not: its clock begins anew."""
         place = [self.node, self.member, self.is_present, self.iteration, self.address, self.public_key]
         return [*place, self.trained_through, self.pace, self.enters_at]
 

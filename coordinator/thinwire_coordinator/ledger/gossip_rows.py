@@ -88,7 +88,7 @@ class Deposited:
     signature: bytes
 
     def statement(self, contract: bytes) -> bytes:
-        """What the node signed. contract: its hash."""
+        """The bytes that the node signed. contract: its hash."""
         return statements.deposit(contract, self.iteration, self.head, self.hash)
 
     def counted(self, contract: bytes) -> Counted:

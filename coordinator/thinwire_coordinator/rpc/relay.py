@@ -37,8 +37,8 @@ PAIR_BYTES_MAX = 2 * (PART_BYTES_MAX + HEADER_BYTES_MAX)
 RELAY_BYTES_MAX = 128 << 20
 """All parcels that wait here."""
 PARCEL_BYTES = 2 << 10
-"""What a parcel takes beside its contents, so that many small ones are bounded too. Measured: 600 bytes if it is empty,
-1,000 with a header."""
+"""The memory of a parcel beside its contents, so that many small ones are bounded too. Measured: 600 bytes if it is
+empty, 1,000 with a header."""
 LINES_MAX = 256
 """Lost lines of one node, and words about them that wait for it. A node that needs more has its stream ended."""
 NODE_BYTES = 16

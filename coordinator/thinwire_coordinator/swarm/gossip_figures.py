@@ -1,4 +1,4 @@
-"""How a run without a centre is, for status, page and metrics."""
+"""Figures of a run without a centre, for status, page and metrics."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class BeatReport:
 
 @dataclass(frozen=True)
 class PeerPlace:
-    """Where a member is reached. key: its identity. address: HOST:PORT; empty: over the relay."""
+    """The place where a member is reached. key: its identity. address: HOST:PORT; empty: over the relay."""
 
     key: PublicKey
     address: str

@@ -33,7 +33,7 @@ Sending = list[tuple[int, Message]]
 
 @dataclass(frozen=True)
 class Saved:
-    """What the newest journal entry holds. iteration: how many are finished. loss, step_norm: of the newest iteration;
+    """The newest journal entry, in numbers. iteration: how many are finished. loss, step_norm: of the newest iteration;
     None before the first. samples, compute_s: in all. confirmed: by peer, the last message that is in it."""
 
     topology: int

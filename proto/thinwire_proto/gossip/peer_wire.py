@@ -68,7 +68,7 @@ def message_of(header: pb.PeerHeader, body: bytes) -> Message:
 
 
 def statement_of(contract_hash: bytes, source: str, target: str, message: Message) -> bytes:
-    """What the sender signs. source, target: node ids."""
+    """The bytes that the sender signs. source, target: node ids."""
     body_hash = hashlib.sha256(message.body).digest()
     return statements.message(contract_hash, source.encode(), target.encode(), _canonical(message), body_hash)
 

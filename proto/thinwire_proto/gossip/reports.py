@@ -36,7 +36,7 @@ _NOT_A_BEAT = (ValueError, TypeError, struct.error, OverflowError, AttributeErro
 
 @dataclass(frozen=True)
 class Report:
-    """What a node tells in a beat; see `BeatRequest`. Its numbers are rounded to float32, as they travel.
+    """The report of a node in a beat; see `BeatRequest`. Its numbers are rounded to float32, as they travel.
 
     sketch_hash: SHA-256 of the sketch's bytes; empty without one.
     """
@@ -66,7 +66,7 @@ class Report:
         return [list(value) if isinstance(value, tuple) else value for value in astuple(self)]
 
     def problem(self) -> str:
-        """What is wrong with the fields by themselves; empty if nothing is."""
+        """The fault of the fields by themselves; empty if there is none."""
         if len(self.head) != HASH_BYTES:
             return f"its head must have {HASH_BYTES} bytes"
         if len(self.sketch_hash) not in (0, HASH_BYTES):
@@ -93,7 +93,7 @@ class SignedReport:
 
     @property
     def statement(self) -> bytes:
-        """What the node signs."""
+        """The bytes that the node signs."""
         return statements.beat(self.session, self.number, self.report.canonical())
 
     @property

@@ -45,7 +45,7 @@ class Listener(Protocol):
         """The line is lost."""
 
     def received_from(self, peer: int) -> int:
-        """What to confirm to a peer."""
+        """The number of the last message to confirm to a peer."""
 
 
 @dataclass
