@@ -19,14 +19,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bench.convergence.arms import ARMS, MAIN_ARMS
+from bench.convergence.arms import ARMS, CANDIDATES, MAIN_ARMS
 from bench.convergence.plan import Study, next_runs, runs_at_least
 from bench.convergence.report import write_report
 from bench.convergence.run import Run, Size
+from bench.convergence.scaling import PAGE, run_scalings, selected, write_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 
 INTO = Path("docs") / "convergence"
-FULL = Study(tuple(ARMS), Size(), 1 << 20, 1 << 22, (1, 2, 3), other_nodes=(16, 1))
+FULL = Study(
+    tuple(arm for arm in ARMS if arm not in CANDIDATES), Size(), 1 << 20, 1 << 22, (1, 2, 3), other_nodes=(16, 1)
+)
 LARGE_INTO = Path("docs") / "convergence-large"
 LARGE = Study(MAIN_ARMS, Size("byte-30m", 64, 512, "machine"), 10_000_000, 200_000_000, (1,))
 QUICK_ARMS = ("adamw", "signum", "reference", "thinwire")
@@ -41,6 +44,9 @@ def main() -> None:
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if arguments.scaling:
+            _many_nodes(arguments, folder, console)
+            return
         if arguments.plan:
             _print_plan(study, folder, console)
             return
@@ -58,10 +64,27 @@ def main() -> None:
         sys.exit(130)
 
 
+def _many_nodes(arguments: argparse.Namespace, folder: Path, console: Console) -> None:
+    scalings = selected(arguments.arms or ())
+    if arguments.plan:
+        for one in scalings:
+            console.print(f"{one.kind} batch, {one.nodes} nodes", style="bold")
+            _print_plan(one.study, folder, console)
+        return
+    if not arguments.report:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Live(console=console, refresh_per_second=1) as live:
+            whole = run_scalings(scalings, folder, arguments.jobs, lambda progress: live.update(_view(progress)))
+            asyncio.run(whole)
+    write_page(folder, arguments.into)
+    console.print(f"written to {arguments.into / PAGE}")
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.convergence", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="four arms, fewer tokens, one seed: under 10 minutes")
     parser.add_argument("--large", action="store_true", help="30M parameters, 200M tokens of this machine's text")
+    parser.add_argument("--scaling", action="store_true", help=f"1 to 64 nodes, two kinds of batches: {PAGE}; days")
     parser.add_argument("--into", type=Path, help=f"results folder; default {INTO}, runs/science or {LARGE_INTO}")
     parser.add_argument("--jobs", type=int, help="parallel runs, one thread each; default: one a core, or 1 if large")
     parser.add_argument("--arms", nargs="+", choices=ARMS, help="run only these arms")

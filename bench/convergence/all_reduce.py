@@ -1,6 +1,6 @@
 """All-reduce arms, which exchange every number: AdamW and Signum on the gradient of the whole batch, and DiLoCo.
 
-They are charged one ring all-reduce of float32 in each round.
+They are charged one ring all-reduce of float32 among the nodes in each round.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from torch import Tensor
 from bench.convergence.arms import Arm
 from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
+from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 
-BYTES_EACH_WAY = 4.0
-"""Bytes a parameter and exchange that one of many nodes sends, and receives, in a ring all-reduce of float32."""
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # of DiLoCo, arXiv 2311.08105
 
 
@@ -45,7 +44,7 @@ class AllReduceAdamW:
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]:
         loss, gradients = self._problem.gradients(first, self._swarm.samples)
         self._adamw.step(gradients, learning_rate(self._schedule, step))
-        return loss, all_reduce_traffic(self._problem)
+        return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
 
 
 class AllReduceSignum:
@@ -62,7 +61,7 @@ class AllReduceSignum:
             for name, parameter in self._problem.parameters.items():
                 self._momentum[name].lerp_(gradients[name], 1 - self._beta)
                 parameter.sub_(self._momentum[name].sign(), alpha=rate)
-        return loss, all_reduce_traffic(self._problem)
+        return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
 
 
 class DiLoCo:
@@ -102,10 +101,10 @@ class DiLoCo:
                 parameter.grad = parameter.data - averaged
         self._sgd.step()
         self._problem.put(self._shared)
-        return mean(losses), all_reduce_traffic(self._problem)
+        return mean(losses), all_reduce_traffic(self._problem, self._swarm.nodes)
 
 
-def all_reduce_traffic(problem: Problem) -> NodeTraffic:
+def all_reduce_traffic(problem: Problem, nodes: int) -> NodeTraffic:
     """Traffic of one node in one all-reduce of all parameters."""
-    each_way = BYTES_EACH_WAY * sum(tensor.numel() for tensor in problem.parameters.values())
+    each_way = ring_bytes(nodes) / 2 * sum(tensor.numel() for tensor in problem.parameters.values())
     return NodeTraffic(each_way, each_way)

@@ -66,6 +66,8 @@ GOSSIP_ARMS = (
     "gossip-topk-noise",
     "gossip-accum",
 )
+CANDIDATES = ("k96-320", "k128-176", "k128-352", "k176-352")
+"""Rules of how many components nodes send and updates keep, for the study of many nodes."""
 REPEATED_ARMS = (*MAIN_ARMS, *GOSSIP_ARMS)
 """These arms run on every seed."""
 NODES_MATTER = (REFERENCE, DEFAULT, *GOSSIP_ARMS)
@@ -104,6 +106,13 @@ def _gossip(name: str, codec: str, gamma: float = 1.0) -> tuple[Arm, Arm]:
     )
 
 
+def _sent_and_kept(sent: int, kept: int) -> Arm:
+    """Every node sends so many components a tile, however many nodes there are, and an update keeps the strongest."""
+    what = f"every node sends {sent} components a tile, the update keeps the strongest {kept}; the rest is put back"
+    demo = _demo(k=sent, k_policy="fixed", update_topk=kept)
+    return Arm(f"k{sent}-{kept}", what, "votes", 2e-3, demo)
+
+
 PUBLISHED: dict[str, object] = {"k_policy": "fixed", "beta": 0.999, "alpha": 1.0, "precondition": "none"}
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, gradients all-reduced", "adamw", 3e-3, beta=0.99),
@@ -113,6 +122,10 @@ _TABLE = (
     Arm("plain", "the default, without preconditioning", "votes", 3e-3, _demo(precondition="none")),
     Arm("total-88", "the default, with half as many components", "votes", 3e-3, _demo(k=88)),
     Arm("total-352", "the default, with twice as many components", "votes", 3e-3, _demo(k=352)),
+    _sent_and_kept(96, 320),
+    _sent_and_kept(128, 176),
+    _sent_and_kept(128, 352),
+    _sent_and_kept(176, 352),
     Arm("hadamard", "the default, with the other transform", "votes", 3e-3, _demo(transform="hadamard")),
     Arm("random", "the default, with randomly selected components", "random", 3e-3),
     Arm("reference-128", "the reference with k 128", "reference", 1.5e-3, _demo(**PUBLISHED, k=128)),

@@ -80,8 +80,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name of the result file; unique within a study."""
-        return f"{self.arm}-{self.rate:g}-nodes{self.nodes}-seed{self.seed}-{self.tokens}"
+        """Name of the result file; unique within a folder of the same model and text."""
+        samples = "" if self.size.samples == Size.samples else f"-samples{self.size.samples}"
+        return f"{self.arm}-{self.rate:g}-nodes{self.nodes}-seed{self.seed}-{self.tokens}{samples}"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from bench.convergence.all_reduce import BYTES_EACH_WAY
 from bench.convergence.plan import Study, sweep_of
 from bench.convergence.run import Result
+from thinwire_proto.all_reduce import ring_bytes
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,17 @@ class ArmSummary:
         return mean(result.bytes for result in self.results)
 
     @property
-    def all_reduce_bytes(self) -> float:
-        """Bytes of a ring all-reduce of float32 in every local step."""
-        run, size = self.results[0].run, self.results[0].parameters
-        steps = run.tokens // (run.size.samples * run.size.spec.context)
-        return 2 * BYTES_EACH_WAY * size * steps
+    def bytes_a_parameter(self) -> float:
+        """Bytes that one node sent and received, a parameter and local step."""
+        run = self.results[0].run
+        steps = run.tokens / (run.size.samples * run.size.spec.context)
+        return self.bytes / (self.results[0].parameters * steps)
+
+    @property
+    def times_fewer(self) -> float:
+        """Times fewer bytes than a ring all-reduce of float32 among the same nodes in every local step; 0 for one
+        node, whose all-reduce sends nothing."""
+        return ring_bytes(self.nodes) / self.bytes_a_parameter
 
 
 def summaries_of(study: Study, results: Sequence[Result]) -> list[ArmSummary]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from bench.speed.row import BITS, BYTES_BY_DEFAULT, BenchRow
 from bench.speed.synthetic import MATRIX, contract_of, model_parameters, uniform_votes
+from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import Contract, DemoSpec, Parameter
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.schedule import learning_rate
@@ -118,11 +119,6 @@ def bits_rows(
     yield BenchRow(
         BITS, f"k = {K_FIXED}, the tensors of {MODEL}", bits, floor, "bits", "its entropy floor", wanted=wanted
     )
-
-
-def ring_bytes(nodes: int) -> float:
-    """Bytes a parameter that a node sends and receives in a ring all-reduce of float32."""
-    return 2 * 2 * (nodes - 1) / nodes * 4
 
 
 def round_bytes(contract: Contract, nodes: int) -> tuple[float, float]:

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire_common.units import human_bytes
+from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.wire.service_pb2 import StatusReply
-
-FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,6 @@ class SwarmOutcome:
     @property
     def passed(self) -> bool:
         return self.replicas_equal and self.loss_fell and self.verified
-
-
-def ring_bytes(nodes: int, parameters: int, rounds: int) -> float:
-    """Bytes that each node sends in a ring all-reduce in fp32: 2·(N−1)/N·4·P per round. It receives as many."""
-    return 2 * (nodes - 1) / nodes * FP32_BYTES * parameters * rounds
 
 
 def print_summary(outcome: SwarmOutcome, console: Console) -> None:
@@ -87,7 +81,7 @@ def print_summary(outcome: SwarmOutcome, console: Console) -> None:
 
 
 def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
-    ring = ring_bytes(nodes, status.parameters, status.step)
+    ring = ring_bytes(nodes) * status.parameters * status.step
     table = Table(
         title="bytes per node over the whole run, and per parameter and round",
         title_justify="left",
@@ -99,12 +93,14 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
     per_round = max(1, status.parameters * status.step)
     for node in sorted(status.nodes, key=lambda node: node.name):
         total = node.bytes_up + node.bytes_down
-        fewer = f"{2 * ring / total:,.0f}×" if total and ring else "–"
+        fewer = f"{ring / total:,.0f}×" if total and ring else "–"
         table.add_row(
             node.name, human_bytes(node.bytes_up), human_bytes(node.bytes_down), f"{total / per_round:.4f} B", fewer
         )
     if ring:
-        table.add_row("fp32 ring all-reduce", human_bytes(ring), human_bytes(ring), f"{2 * ring / per_round:.4f} B", "")
+        table.add_row(
+            "fp32 ring all-reduce", human_bytes(ring / 2), human_bytes(ring / 2), f"{ring / per_round:.4f} B", ""
+        )
     console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
     console.print(f"(plus {human_bytes(fetched)} of corpus and snapshot, once at the start)", style="dim")

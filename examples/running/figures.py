@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from deploy.local_swarm.summary import ring_bytes
 from examples.running.swarm import NODES, Curves, Finished
 from thinwire_common.units import human_bytes
+from thinwire_proto.all_reduce import ring_bytes
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 FIGURES, CURVE, PAGE = "figures.json", "curve.png", "README.md"
@@ -64,7 +64,7 @@ def read_figures(folder: Path) -> Figures:
 
 def table(figures: Figures) -> str:
     """The table of a run, in Markdown."""
-    dense = 2 * ring_bytes(NODES, figures.parameters, figures.steps)
+    dense = ring_bytes(NODES) * figures.parameters * figures.steps
     times = f"{dense / figures.bytes_per_node:.0f} times as much"
     rows = {
         "parameters that train": f"{figures.parameters:,}",

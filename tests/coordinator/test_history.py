@@ -16,11 +16,11 @@ from support.sealed_run import make_run, node_key
 from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_coordinator.observe.history import VOIDS_MAX, History, Past, read_past
 from thinwire_coordinator.observe.series import Bucket, Series
-from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import ContributionTaken, Event, LossMeasured, RoundSealed, RoundVoid
 from thinwire_coordinator.web import status
 from thinwire_coordinator.web.curves_csv import COLUMNS, curves_csv
+from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.rows import Counted
 
 LOSSES = ("loss", "loss_min", "loss_max")
@@ -127,7 +127,7 @@ def test_the_history_of_a_hundred_thousand_rounds_stays_small() -> None:
     assert answer["steps"]["step"][-1] == 100_000
     assert answer["steps"]["tokens"][-1] == 100_000 * 2 * 8 * 32
     assert answer["steps"]["bytes_up"][-1] == counts.bytes_up
-    assert answer["steps"]["dense_bytes"][-1] == 100_000 * ring_bytes(2, 10**9)
+    assert answer["steps"]["dense_bytes"][-1] == 100_000 * ring_bytes_of_all(2, 10**9)
     assert all(
         later >= earlier
         for earlier, later in zip(answer["steps"]["tokens"], answer["steps"]["tokens"][1:], strict=False)
@@ -145,8 +145,8 @@ def test_a_loss_that_is_not_finite_is_omitted() -> None:
 
 
 def test_the_dense_baseline_is_a_ring_all_reduce() -> None:
-    assert ring_bytes(0, 1000) == ring_bytes(1, 1000) == 0  # no other node to send to
-    assert ring_bytes(4, 1000) == 4 * (2 * 3 * 4 * 1000 // 4)  # four nodes send 2·3/4·4·1000 each
+    assert ring_bytes_of_all(0, 1000) == ring_bytes_of_all(1, 1000) == 0  # no other node to send to
+    assert ring_bytes_of_all(4, 1000) == 4 * (2 * 3 * 4 * 1000 // 4)  # four nodes send 2·3/4·4·1000 each
 
 
 def test_the_token_rate_covers_the_last_half_minute() -> None:
@@ -242,10 +242,10 @@ def test_csv_has_every_curve_and_leaves_unknown_fields_empty() -> None:
     assert text.count("\r\n") == text.count("\n") == 5
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     assert header == [*COLUMNS, "held_out_loss:wiki", 'held_out_loss:a "b", c']
-    dense = str(ring_bytes(2, 1000))
+    dense = str(ring_bytes_of_all(2, 1000))
     assert rows == [
         ["0", "", "", "", "", "", "", "", "5.5", ""],
         ["1", "", "", "100", "", "", "", "3", "", ""],
         ["2", "1.0", str(1 / 3), "612", "70", "0", dense, "2", "", "2.25"],
-        ["3", "2.0", "", "1124", "70", "0", str(2 * ring_bytes(2, 1000)), "2", "", ""],
+        ["3", "2.0", "", "1124", "70", "0", str(2 * ring_bytes_of_all(2, 1000)), "2", "", ""],
     ]

@@ -33,12 +33,12 @@ from thinwire_coordinator.rpc.server import Server
 from thinwire_coordinator.rpc.traffic import SERVICE
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm import events
-from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.assembly import UpdateSource, assemble, door_of
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.workers import Workers
 from thinwire_coordinator.trust.evidence import Cause, Verdict
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, prove
+from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.task import HeldOutSet
 from thinwire_proto.wire.metadata import SESSION
@@ -202,13 +202,13 @@ def test_events_update_the_metrics() -> None:
     decisions = {verdict: figure("trust_decisions_total", verdict=verdict.value) for verdict in Verdict}
     assert decisions == {Verdict.SUSPECTED: 2, Verdict.LOWERED: 0, Verdict.CLEARED: 0, Verdict.BANNED: 1}
     assert figure("fetches_total", what="corpus") == 1
-    assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes(3, 1000)
+    assert figure("dense_allreduce_bytes_total") == 2 * ring_bytes_of_all(3, 1000)
 
 
 def test_the_ring_all_reduce_baseline_follows_its_formula() -> None:
     nodes, parameters = 5, 1_000_000
-    assert ring_bytes(nodes, parameters) == nodes * (2 * (nodes - 1) / nodes * 4 * parameters)
-    assert ring_bytes(1, parameters) == ring_bytes(0, parameters) == 0
+    assert ring_bytes_of_all(nodes, parameters) == nodes * (2 * (nodes - 1) / nodes * 4 * parameters)
+    assert ring_bytes_of_all(1, parameters) == ring_bytes_of_all(0, parameters) == 0
 
 
 def test_bytes_of_closed_connections_stay_counted() -> None:

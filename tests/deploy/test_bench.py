@@ -19,6 +19,7 @@ from bench.speed.synthetic import contract_of, uniform_votes
 from bench.speed.watched import event_line
 from deploy.local_swarm.daemon_log import events
 from thinwire_coordinator.swarm.events import ContributionTaken, RoundOpened, RoundSealed
+from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import DemoSpec, Parameter
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout, layout_of
@@ -114,7 +115,7 @@ def test_bytes_of_a_round_are_those_of_the_codec() -> None:
     assert sizes.update_bytes(body, 64) - sizes.update_bytes(body, 3) > 61 * (16 + 32)  # names of the counted nodes
     over = [sizes.update_bytes(bytes(size), 3) - size for size in (1 << 20, 3 << 20)]
     assert over[1] - over[0] < 2 * 16  # two more parts, and the row only in the first
-    assert (sizes.ring_bytes(1), sizes.ring_bytes(4)) == (0, 12)
+    assert (ring_bytes(1), ring_bytes(4)) == (0, 12)
 
 
 def test_baselines_do_the_same_work() -> None:

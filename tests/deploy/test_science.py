@@ -28,6 +28,8 @@ from bench.convergence.arms import (
 from bench.convergence.plan import Study, next_runs, runs_at_least, sweep_of
 from bench.convergence.report import page, write_report
 from bench.convergence.run import Result, Run, Size, read, settings_of, train, write
+from bench.convergence.scaling import SCALINGS
+from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
 from bench.convergence.summaries import summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
@@ -107,6 +109,31 @@ def test_the_report_contains_the_table_and_the_plots(tmp_path: Path) -> None:
     assert "| adamw | 4 | 0.003 | 2 | 1.0000 | 0.0000 | +0.00% |" in text
     for name in ("loss-tokens.png", "loss-bytes.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> None:
+    """The simulated runs send and receive 30 bytes for 1,000 parameters, in four steps of 1,024 tokens."""
+    study = replace(STUDY, size=Size(samples=4), tokens=4096)
+    by = {(one.arm, one.nodes): one for one in summaries_of(study, completed(study, dict.fromkeys(MAIN_ARMS, 0)))}
+    four, sixteen = by[DEFAULT, 4], by[DEFAULT, 16]
+    assert four.bytes_a_parameter == sixteen.bytes_a_parameter == 30 / 1000 / 4
+    assert (four.times_fewer, sixteen.times_fewer) == (12 / 0.0075, 15 / 0.0075)
+
+
+def test_scaling_compares_each_number_of_nodes_with_adamw_on_the_same_batch(tmp_path: Path) -> None:
+    """AdamW has a loss of 1 for each sample of the batch, and all others are 1% above; so a wrong baseline shows."""
+    for one in SCALINGS:
+        for study in {one.study, one.baseline}:
+            for result in completed(study, dict.fromkeys(study.arms, 0)):
+                above = 1.0 if result.run.arm == ADAMW else 1.01
+                loss = study.size.samples * above * result.loss
+                told = replace(result, loss=loss, settings=settings_of(ARMS[result.run.arm]))
+                write(told, tmp_path)
+    rows = [line.split(" | ") for line in scaling_page(tmp_path).splitlines() if " | thinwire | " in line]
+    final = [row for row in rows if len(row) == 8]
+    assert [row[0].strip("| ") for row in final] == ["1", "4", "16", "64", "1", "4", "16"]
+    assert all(row[5].startswith("+1.00%") for row in final)
+    assert "still to be made" not in scaling_page(tmp_path)
 
 
 def continue_study(folder: Path, study: Study) -> list[Result]:

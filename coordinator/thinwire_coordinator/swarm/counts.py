@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from thinwire_common.traffic import Traffic
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.round.machine import TIME_IS_UP
-from thinwire_coordinator.swarm.allreduce_baseline import ring_bytes
 from thinwire_coordinator.swarm.events import (
     CallDenied,
     ContributionOffered,
@@ -31,6 +30,7 @@ from thinwire_coordinator.swarm.events import (
     RoundVoid,
 )
 from thinwire_coordinator.trust.evidence import Verdict
+from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.reasons import Reason
 
 NODES_MAX = 65_536
@@ -186,7 +186,7 @@ class Counts:
         self.update_components += event.components
         self.update_bytes += event.update_bytes
         self.updates[event.codec] += 1
-        self.dense_bytes += ring_bytes(len(event.counted), self._parameters)
+        self.dense_bytes += ring_bytes_of_all(len(event.counted), self._parameters)
         self.loss_training = event.loss
         tokens_a_sample = event.tokens // max(1, sum(entry.samples for entry in event.counted))
         for entry in event.counted:

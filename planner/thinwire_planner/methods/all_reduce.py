@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from thinwire_planner.methods.method import FLOAT32_BYTES, Forecast, FormulaVariant, Setting, Variant, register_method
+from thinwire_proto.all_reduce import ring_bytes
 
 FAMILY = "all-reduce"
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -43,17 +44,12 @@ def hidden_s(setting: Setting) -> float:
     return BACKWARD_PART * setting.mean_s / setting.passes * (1 - 1 / buckets)
 
 
-def exchanged_bytes(nodes: int) -> float:
-    """Bytes a parameter that a node sends and receives in an all-reduce."""
-    return 2 * 2 * FLOAT32_BYTES * (nodes - 1) / nodes
-
-
 def _forecast(setting: Setting) -> Forecast:
     computing, exchange = setting.slowest_s, exchange_s(setting)
     hidden = min(hidden_s(setting), exchange)
     return Forecast(
         computing + exchange - hidden,
-        exchanged_bytes(setting.nodes),
+        ring_bytes(setting.nodes),
         (("computing", computing), ("exchange", exchange), ("hidden", -hidden)),
     )
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from thinwire_planner.layout.clusters import Cluster, clusters_of
 from thinwire_planner.layout.pairs import pair_seconds
-from thinwire_planner.methods.all_reduce import exchanged_bytes
 from thinwire_planner.methods.gossip import CODECS, FAMILY, CodecBytes, arcs_of
 from thinwire_planner.methods.method import FLOAT32_BYTES, Forecast, Setting, Variant, register_method
 from thinwire_planner.timing.link import Floats
 from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network
+from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.errors import ConfigError
 
 HOSTS_MAX = 64
@@ -75,7 +75,7 @@ class ClusteredVariant:
         members = network.hosts / len(clusters)
         return Forecast(
             seconds,
-            exchanged_bytes(round(members)) + 2 * self.codec.bytes_a_parameter / members,
+            ring_bytes(round(members)) + 2 * self.codec.bytes_a_parameter / members,
             (("computing", float(slowest.mean())), ("inside", float(exact.mean())), ("message", _longest(transfers))),
         )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from thinwire_planner.methods.all_reduce import exchange_s, exchanged_bytes
+from thinwire_planner.methods.all_reduce import exchange_s
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, Variant, register_method
+from thinwire_proto.all_reduce import ring_bytes
 
 FAMILY = "local steps"
 DRAWS = 200
@@ -26,7 +27,7 @@ def _forecast(setting: Setting, *, steps: int) -> Forecast:
     computing, exchange = float(slowest.mean()) / steps, exchange_s(setting) / steps
     return Forecast(
         computing + exchange,
-        exchanged_bytes(setting.nodes) / steps,
+        ring_bytes(setting.nodes) / steps,
         (("computing", computing), ("exchange", exchange)),
     )
 

@@ -1,0 +1,140 @@
+"""The study of many nodes: `make science SCIENCE=--scaling`.
+
+Two kinds of scaling, each against AdamW on the same global batch, and each arm with its own sweep of rates at each
+number of nodes. Fixed batch: 16 samples of all nodes together. Own batch: four samples of each node. The results are
+in the folder of the main study, whose runs of the fixed batch with four nodes are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.convergence.arms import ADAMW, CANDIDATES, DEFAULT
+from bench.convergence.plan import Study, runs_at_least
+from bench.convergence.run import Size
+from bench.convergence.study import Progress, results_in, run_all
+from bench.convergence.summaries import ArmSummary, summaries_of
+
+PAGE = "scaling.md"
+SAMPLES_A_NODE = 4
+SWEEP_ROUNDS, ROUNDS = 128, 256
+"""Of the runs with own batches. Those with the fixed batch have as many tokens as the main study."""
+LOSS_TARGETS = {("own", 4): 0.005, ("own", 16): 0.005, ("own", 64): 0.005, ("fixed", 4): 0.005, ("fixed", 16): 0.02}
+"""At most so far above AdamW."""
+BYTES_TARGET = 150
+"""At least so many times fewer bytes than a ring all-reduce."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The runs with one number of nodes. kind: "fixed" or "own". study: its runs. baseline: the study whose AdamW has
+    the same global batch."""
+
+    kind: str
+    nodes: int
+    study: Study
+    baseline: Study
+
+
+def _own(nodes: int) -> Scaling:
+    size = Size(samples=SAMPLES_A_NODE * nodes)
+    tokens = size.samples * size.spec.context
+    study = Study((ADAMW, DEFAULT, *CANDIDATES), size, SWEEP_ROUNDS * tokens, ROUNDS * tokens, (1,), nodes=nodes)
+    return Scaling("own", nodes, study, study)
+
+
+def _fixed(nodes: int) -> Scaling:
+    with_four = Study((ADAMW, DEFAULT, *CANDIDATES), Size(), 1 << 20, 1 << 22, (1,))
+    study = with_four if nodes == with_four.nodes else replace(with_four, arms=with_four.arms[1:], nodes=nodes)
+    return Scaling("fixed", nodes, study, with_four)
+
+
+SCALINGS = (*(_own(nodes) for nodes in (16, 4, 1, 64)), *(_fixed(nodes) for nodes in (4, 16, 1)))
+"""In the order in which they run. 16 samples cannot be shared by 64 nodes."""
+
+
+def selected(arms: Sequence[str]) -> list[Scaling]:
+    """All studies, or only these arms of them."""
+    if not arms:
+        return list(SCALINGS)
+    return [
+        replace(one, study=replace(one.study, arms=tuple(arm for arm in one.study.arms if arm in arms)))
+        for one in SCALINGS
+    ]
+
+
+async def run_scalings(scalings: Sequence[Scaling], folder: Path, jobs: int, show: Callable[[Progress], None]) -> None:
+    """Run what is missing of each study, one study after the other."""
+    for one in scalings:
+        await run_all(one.study, folder, jobs, show)
+
+
+def write_page(folder: Path, into: Path) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    (into / PAGE).write_text(page(folder))
+
+
+def page(folder: Path) -> str:
+    """The page, in Markdown. folder: that of the results."""
+    left = sum(len(runs_at_least(one.study, results_in(folder, one.study))) for one in SCALINGS)
+    missing = f"\nAt least {left} runs are still to be made. The same command continues with them.\n" if left else ""
+    head = f"""# Many nodes
+
+`make science SCIENCE=--scaling` writes this page. Model, text and schedule are those of [convergence](README.md).
+
+* *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} rounds, rates swept in {SWEEP_ROUNDS}.
+* *Fixed batch*: 16 samples of all nodes together; 4,194,304 tokens, rates swept in 1,048,576.
+* Each arm has its own sweep of rates with each number of nodes. *AdamW* is that on the same global batch.
+* *B/parameter* is what one node sends and receives, a parameter and round. *Ring* says how many times more a ring
+  all-reduce of float32 among the same nodes takes: 16·(n − 1)/n.
+* k*S*-*K*: every node sends S components a tile, and the update keeps the strongest K.
+{missing}"""
+    return "\n".join([head, *(_section(kind, folder) for kind in ("own", "fixed"))])
+
+
+def _section(kind: str, folder: Path) -> str:
+    rows = [
+        f"## {kind.capitalize()} batch\n",
+        "| nodes | arm | rate | seeds | loss | above AdamW | B/parameter | ring |",
+    ]
+    rows.append("|---|---|---|---|---|---|---|---|")
+    shown = sorted((one for one in SCALINGS if one.kind == kind), key=lambda one: one.nodes)
+    for one in shown:
+        adamw = _adamw(one.baseline, folder)
+        for summary in summaries_of(one.study, results_in(folder, one.study)):
+            if summary.nodes == one.nodes:
+                rows.append(_row(one, summary, adamw))
+    return "\n".join([*rows, "", *_sweeps(shown, folder)])
+
+
+def _adamw(study: Study, folder: Path) -> ArmSummary | None:
+    found = summaries_of(replace(study, arms=(ADAMW,)), results_in(folder, replace(study, arms=(ADAMW,))))
+    return found[0] if found else None
+
+
+def _row(one: Scaling, summary: ArmSummary, adamw: ArmSummary | None) -> str:
+    above = ""
+    if adamw and summary.arm != ADAMW:
+        above = f"{summary.loss / adamw.loss - 1:+.2%}"
+        if (target := LOSS_TARGETS.get((one.kind, one.nodes))) is not None and summary.arm == DEFAULT:
+            above += f" (target: at most {target:+.1%})"
+    ring = f"{summary.times_fewer:.0f}" if one.nodes > 1 else ""
+    rate = f"{summary.results[0].run.rate:g}"
+    return (
+        f"| {one.nodes} | {summary.arm} | {rate} | {len(summary.results)} | {summary.loss:.4f} | {above} "
+        f"| {summary.bytes_a_parameter:.3g} | {ring} |"
+    )
+
+
+def _sweeps(shown: Sequence[Scaling], folder: Path) -> list[str]:
+    rows = ["| nodes | arm | rate: loss in the sweep |", "|---|---|---|"]
+    for one in shown:
+        results = results_in(folder, one.study)
+        for arm in one.study.arms:
+            losses = {r.run.rate: r.loss for r in results if r.run == one.study.sweep_run(arm, r.run.rate)}
+            if losses:
+                entries = ", ".join(f"{rate:g}: {losses[rate]:.4f}" for rate in sorted(losses))
+                rows.append(f"| {one.nodes} | {arm} | {entries} |")
+    return [*rows, ""]
