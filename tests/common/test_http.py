@@ -24,9 +24,9 @@ from thinwire_common import http
 from thinwire_common.http import REQUEST_BYTES_MAX, HttpServer, bind
 from thinwire_common.tls import ServerTls
 from thinwire_common.tls_listener import HANDSHAKES_MAX, TlsListener
-from thinwire_coordinator.access.certificates import new_authority, new_leaf
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 
 CONNECTIONS_MAX = 4

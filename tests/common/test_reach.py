@@ -16,12 +16,12 @@ import uvloop
 
 from support.connect_proxy import ConnectProxy, proxy_at
 from thinwire_common.reach.errors import Unreachable
-from thinwire_common.reach.happy_eyeballs import connect_first, interleave
+from thinwire_common.reach.happy_eyeballs import Address, connect_first, interleave
 from thinwire_common.reach.preflight import Way, find_way
 from thinwire_common.reach.proxy import proxy_for
-from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 
 KEY = SecretKey(bytes(range(32)))
@@ -289,3 +289,34 @@ def test_the_families_alternate() -> None:
     order = interleave([(V6, 1), (V6, 2), (V6, 3), (V4, 4), (V4, 5)])
     assert [address for _, address in order] == [1, 4, 2, 5, 3]
     assert interleave([(V4, 1)]) == [(V4, 1)]
+
+
+def test_a_refused_address_is_not_connected_to(run: Run) -> None:
+    asked = []
+
+    def refusal(address: Address) -> str:
+        asked.append(address[1][0])
+        return f"{address[1][0]} is not wanted"
+
+    async def main() -> None:
+        connected = asyncio.Event()
+        listening = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        try:
+            with pytest.raises(Unreachable, match=r"^127.0.0.1 is not wanted$"):
+                await find_way("127.0.0.1", port, None, public_tls=False, refusal=refusal)
+            assert not connected.is_set()
+        finally:
+            listening.close()
+
+    run(main())
+    assert asked == ["127.0.0.1"]
+
+
+def test_names_of_others_are_not_left_to_a_proxy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://192.0.2.1:1")
+
+    async def main() -> None:
+        await find_way("peer.example", 1, None, public_tls=False, refusal=lambda _: "")
+
+    assert "behind a proxy, which would resolve the name" in failure(run, main())

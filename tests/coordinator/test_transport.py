@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_coordinator.access.certificates import new_authority, new_leaf
 from thinwire_coordinator.access.reachability import Reach, advice, classify
 from thinwire_coordinator.access.transport import TlsSettings, Transport, plain_transport
 from thinwire_coordinator.invite_address import check_address
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 
 FILE = Path("file.pem")

@@ -19,13 +19,13 @@ from google.protobuf.message import DecodeError
 from fuzz.messages import damage_of
 from fuzz.mutations import NUMBERS, TEXTS, damage_bytes, damage_json
 from fuzz.target import Target
-from thinwire_coordinator.access.certificates import new_authority, new_leaf
 from thinwire_node.exchange.coordinator.handshake import check_coordinator
 from thinwire_node.exchange.port import Refused
 from thinwire_node.storage import enrolment
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.authority import EXTENSION, SERVER_NAME, Untrusted, check_certificate
+from thinwire_proto.identity.certificates import new_authority, new_leaf
 from thinwire_proto.identity.invite import CHECKSUM_BYTES, PREFIX, TOKEN_BYTES, Invite, parse_invite
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb

@@ -15,10 +15,10 @@ import pytest
 from support.connect_proxy import ConnectProxy, proxy_at
 from thinwire_common.reach.grpc_target import grpc_target
 from thinwire_common.reach.preflight import Way
-from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.port import LinkLost
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
 

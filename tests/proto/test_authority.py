@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf
-from thinwire_proto.identity.authority import EXTENSION, Untrusted, check_certificate, vouch
+from thinwire_proto.identity.authority import EXTENSION, PEER, Untrusted, check_certificate, vouch
+from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 
 NOW = datetime.datetime(2026, 11, 22, tzinfo=timezone.utc)
@@ -114,3 +114,14 @@ def test_no_change_of_a_byte_passes_as_another_certificate() -> None:
         except Untrusted:
             continue
         assert x509.load_der_x509_certificate(changed).tbs_certificate_bytes == signed
+
+
+def test_the_certificate_of_a_peer_leads_to_its_authority_and_is_no_coordinators() -> None:
+    peer = new_leaf(AUTHORITY, KEY, [], NOW, PEER.server_name)
+    assert check_certificate(der(peer), KEY.public.fingerprint, NOW, PEER) == AUTHORITY.chain
+    with pytest.raises(Untrusted, match="of 'thinwire-peer', not of thinwire-coordinator"):
+        check_certificate(der(peer), KEY.public.fingerprint, NOW)
+    with pytest.raises(Untrusted, match="of 'thinwire-coordinator', not of thinwire-peer"):
+        check_certificate(der(LEAF), KEY.public.fingerprint, NOW, PEER)
+    with pytest.raises(Untrusted, match="another node than the coordinator named answered"):
+        check_certificate(der(peer), SecretKey().public.fingerprint, NOW, PEER)

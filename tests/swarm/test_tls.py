@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from support.real import RealSwarm, real_swarm, run_text, until
-from thinwire_coordinator.access.certificates import Certificate, new_authority, new_leaf
 from thinwire_node.exchange.coordinator.handshake import prove
+from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.negotiation import PROTOCOL

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.access.certificates import Certificate
 from thinwire_coordinator.access.tls_files import Certificates
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import Certificate
 
 log = logging.getLogger("thinwire.coordinator")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from thinwire_common.files import rename_synced, replace_synced
-from thinwire_coordinator.access.certificates import (
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import (
     Certificate,
     check_not_expired,
     new_authority,
@@ -23,7 +24,6 @@ from thinwire_coordinator.access.certificates import (
     why_renew_authority,
     why_renew_leaf,
 )
-from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import SecretKey
 
 FOLDER = "tls"

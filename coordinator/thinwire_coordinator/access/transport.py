@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_coordinator.access.addresses import is_any
-from thinwire_coordinator.access.certificates import Certificate
 from thinwire_coordinator.access.forwarded import client_of
 from thinwire_coordinator.access.rotation import Rotation, utc_now
 from thinwire_coordinator.access.tls_files import FOLDER, Certificates, GivenCertificates, OwnCertificates
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity.certificates import Certificate
 from thinwire_proto.identity.keys import SecretKey
 
 Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"

@@ -92,22 +92,24 @@ class Beats:
         await self.decide()
         await self._store.keep()
 
-    async def beat(self, member: Member, signed: SignedReport, sketch: bytes) -> BeatAnswer:
-        """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused."""
+    async def beat(self, member: Member, signed: SignedReport, sketch: bytes, address: str = "") -> BeatAnswer:
+        """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused.
+
+        address: HOST:PORT at which its peers reach the node; empty if it does not listen."""
         node, before = member.node_id, self._answered.get(member.node_id)
         if before is not None and before.session == signed.session and signed.number <= before.number:
             if signed.hash != before.hash:
                 text = f"report {signed.number} of this session came already, with another content"
                 raise ReportRefused(Denied(DoorReason.MALFORMED, text))
         else:
-            self._take(member, signed, sketch)
+            self._take(member, signed, sketch, address)
             self._answered[node] = _Answered(signed.session, signed.number, signed.hash)
         await self.decide()
         answer = self._answer(self.directory.by_node[node], signed.report.topology)
         await self._store.keep()
         return answer
 
-    def _take(self, member: Member, signed: SignedReport, sketch: bytes) -> None:
+    def _take(self, member: Member, signed: SignedReport, sketch: bytes, address: str) -> None:
         node, report, leases = member.node_id, signed.report, self._swarm.registry.leases
         known = self.directory.by_node.get(node)
         says = report.samples > 0 or (known is not None and report.iteration > known.iteration)
@@ -120,7 +122,7 @@ class Beats:
         samples = 0 if is_repeated(signed, known) else report.samples
         leases.report(node, report.trained_through)
         leases.settle(node)
-        known = self.directory.hear(heard_of(signed), self._swarm.view.now)
+        known = self.directory.hear(heard_of(signed, address), self._swarm.view.now)
         if report.trained_through is not None:
             known.trained_through = report.trained_through
         self._store.keys[node] = member.public_key.data

@@ -8,16 +8,31 @@ from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_coordinator.round.leases import Leases
+from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.identity.keys import PublicKey
 
-ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}")
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9A-Za-z.-]+|):[0-9]{1,5}")
+ADDRESS_LENGTH_MAX = 263
+"""A host name of 255 letters, brackets and a port."""
 
 
-def heard_of(signed: SignedReport) -> Heard:
-    """The part of a report that the directory keeps."""
+def heard_of(signed: SignedReport, address: str = "") -> Heard:
+    """The part of a report that the directory keeps. address: where its peers reach the node."""
     report = signed.report
-    return Heard(signed.node, report.topology, report.iteration, frozenset(report.missed), report.listens_at)
+    return Heard(signed.node, report.topology, report.iteration, frozenset(report.missed), address)
+
+
+def address_of(listens_at: str, host: str) -> str:
+    """The address of a node, HOST:PORT. host: the IP address that its call comes from, for a node that names its port
+    alone. Raises PayloadError."""
+    if not listens_at:
+        return ""
+    if len(listens_at) > ADDRESS_LENGTH_MAX or not ADDRESS.fullmatch(listens_at):
+        raise PayloadError("the report names an address that is not HOST:PORT")
+    if not listens_at.startswith(":"):
+        return listens_at
+    return f"[{host}]{listens_at}" if ":" in host else f"{host}{listens_at}"
 
 
 def why_refuse(signed: SignedReport, key: PublicKey, directory: Directory, leases: Leases) -> Denied | None:
@@ -25,8 +40,6 @@ def why_refuse(signed: SignedReport, key: PublicKey, directory: Directory, lease
     report, known = signed.report, directory.by_node.get(signed.node)
     if problem := report.problem():
         return Denied(DoorReason.MALFORMED, f"the report is malformed: {problem}")
-    if report.listens_at and not ADDRESS.fullmatch(report.listens_at):
-        return Denied(DoorReason.MALFORMED, "the report names an address that is not HOST:PORT")
     if not key.verifies(signed.signature, signed.statement):
         return Denied(DoorReason.BAD_SIGNATURE, "the report is not signed by the key of the node (see sign_report)")
     if text := directory.why_refuse(heard_of(signed)):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from grpc.aio import ServicerContext as Context
 
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim, ReportRefused
+from thinwire_coordinator.gossip.judging import address_of
 from thinwire_coordinator.gossip.run import GossipRun
-from thinwire_coordinator.rpc.calls import CallRefused
+from thinwire_coordinator.rpc.calls import CallRefused, host_of
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto.errors import PayloadError
@@ -34,6 +35,7 @@ class GossipCalls(SwarmServicer):
 
     _swarm: Swarm
     _gossip: GossipRun | None
+    _peer: Callable[[Context[Any, Any]], str]
 
     async def _member(self, context: Context[Any, Any]) -> Member:
         raise NotImplementedError
@@ -42,7 +44,8 @@ class GossipCalls(SwarmServicer):
         member = await self._member(context)
         run = self._without_centre("Beat")
         try:
-            answer = await run.beats.beat(member, _signed(member, request), request.sketch)
+            address = address_of(request.listens_at, host_of(self._peer(context)))
+            answer = await run.beats.beat(member, _signed(member, request), request.sketch, address)
         except ReportRefused as refused:
             raise CallRefused(refused.denied) from None
         except PayloadError as error:

@@ -25,13 +25,13 @@ from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext as Context
 
 from thinwire_common.logs import tell
+from thinwire_common.serving.connection_shutdown import shut_down_connection
 from thinwire_common.within import Within
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import REFUSALS_WAITING_MAX
 from thinwire_coordinator.access.callers import Caller, network_of
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.rpc.calls import NO_SESSION, CallRefused, deny, peer_of, session_of
-from thinwire_coordinator.rpc.connection_shutdown import shut_down_connection
 from thinwire_coordinator.rpc.request_bounds import is_for_strangers, request_bytes_max
 from thinwire_coordinator.rpc.silent_calls import Silence, SilentCalls
 from thinwire_proto import limits

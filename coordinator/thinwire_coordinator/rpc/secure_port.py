@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from thinwire_coordinator.access.certificates import Certificate
+from thinwire_common.serving.credentials import following
 from thinwire_coordinator.access.tls_files import Certificates
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.rpc.calls import host_of
@@ -19,20 +19,8 @@ Handler = Any
 
 
 def credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Credentials that follow the current certificate. gRPC asks at each handshake, in a thread of its own."""
-    served = [certificates.current]
-
-    def changed() -> Any:
-        if (current := certificates.current) == served[0]:
-            return None  # keep the one in use
-        served[0] = current
-        return _configuration(current)
-
-    return grpc.dynamic_ssl_server_credentials(_configuration(served[0]), changed)
-
-
-def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(certificate.key, certificate.chain)])
+    """Credentials that follow the current certificate."""
+    return following(lambda: certificates.current)
 
 
 class PlainPeers(grpc.aio.ServerInterceptor):

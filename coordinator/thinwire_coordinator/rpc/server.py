@@ -9,6 +9,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.access.door import Door
@@ -17,7 +18,6 @@ from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.gossip.run import GossipRun
 from thinwire_coordinator.rpc.calls import peer_behind
 from thinwire_coordinator.rpc.guard import Guard
-from thinwire_coordinator.rpc.path_safe_server import path_safe_server
 from thinwire_coordinator.rpc.secure_port import PlainPeers, credentials
 from thinwire_coordinator.rpc.server_options import server_options
 from thinwire_coordinator.rpc.service import Service, add_service

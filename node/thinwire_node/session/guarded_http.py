@@ -17,12 +17,11 @@ from email.message import Message
 from ipaddress import ip_address
 from typing import IO, Any
 
-from thinwire_node.data_addresses import DataAddresses, IpAddress
+from thinwire_common.reach.own_address import own_address
+from thinwire_node.data_addresses import DataAddresses
 from thinwire_proto.errors import RemoteError
 
 REDIRECTS_MAX = 4
-ANY_PORT = 9
-"""A port for a datagram that is never sent."""
 
 
 class AddressRefused(RemoteError):
@@ -53,7 +52,7 @@ def checked_addresses(host: str, port: int, scheme: str, allowed: DataAddresses)
     found, reasons = [], []
     for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         address = ip_address(str(entry[4][0]).partition("%")[0])
-        reason = allowed.refusal(address, scheme, _own_address(entry))
+        reason = allowed.refusal(address, scheme, own_address(entry[0], entry[4]))
         if reason:
             reasons.append(reason)
         else:
@@ -61,17 +60,6 @@ def checked_addresses(host: str, port: int, scheme: str, allowed: DataAddresses)
     if not found:
         raise AddressRefused("; ".join(dict.fromkeys(reasons)) or f"{host} has no address")
     return found
-
-
-def _own_address(entry: tuple[Any, ...]) -> IpAddress | None:
-    """The address from which this machine would reach another. Sends nothing."""
-    family, _, _, _, target = entry
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target[0], ANY_PORT, *target[2:]))
-            return ip_address(str(probe.getsockname()[0]).partition("%")[0])
-    except OSError:
-        return None  # it cannot be reached at all
 
 
 def _connect(host: str, port: int, timeout: float | None, scheme: str, allowed: DataAddresses) -> socket.socket:

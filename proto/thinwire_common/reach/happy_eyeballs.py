@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -19,9 +19,11 @@ from thinwire_proto import limits
 ADDRESSES_MAX = 8
 """Addresses of one name that are tried."""
 Address = tuple[socket.AddressFamily, Any]
+Refusal = Callable[[Address], str]
+"""Returns why an address must not be connected to, or nothing."""
 
 
-async def connect_first(host: str, port: int) -> socket.socket:
+async def connect_first(host: str, port: int, refusal: Refusal | None = None) -> socket.socket:
     """A connected TCP socket, to the first address of the host that answers. Raises Unreachable."""
     loop = asyncio.get_running_loop()
     try:
@@ -30,7 +32,9 @@ async def connect_first(host: str, port: int) -> socket.socket:
         reason = error.strerror or error
         raise Unreachable(f"the name {host} cannot be found: {reason}; check it, and this machine's network") from None
     addresses = interleave([(family, address) for family, _, _, _, address in found])[:ADDRESSES_MAX]
-    waiting, errors = list(addresses), list[str]()
+    refused = {address: refusal(address) if refusal is not None else "" for address in addresses}
+    waiting = [address for address in addresses if not refused[address]]
+    errors = [reason for reason in refused.values() if reason]
     running: set[asyncio.Task[socket.socket]] = set()
     try:
         while waiting or running:
@@ -49,6 +53,8 @@ async def connect_first(host: str, port: int) -> socket.socket:
             task.add_done_callback(_close_late)
             task.cancel()
     reasons = "; ".join(dict.fromkeys(errors))
+    if refusal is not None:
+        raise Unreachable(reasons)  # the address is not one that this machine's owner could check
     raise Unreachable(f"{reasons}; check the address, and that a coordinator runs there and its port is open")
 
 

@@ -1,4 +1,4 @@
-"""One short TLS connection that finds the way to a coordinator, and what to check it by afterwards.
+"""One short TLS connection that finds the way to a server, and what to check it by afterwards.
 
 gRPC can neither show the certificate of a server nor say why a connection fails. So this module connects first, reads
 the certificate, and says in words what is wrong. What it returns is all that gRPC then needs: the address that
@@ -15,10 +15,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from thinwire_common.reach.errors import Unreachable
-from thinwire_common.reach.happy_eyeballs import connect_first
+from thinwire_common.reach.happy_eyeballs import Refusal, connect_first
 from thinwire_common.reach.proxy import Proxy, pass_through, proxy_for
 from thinwire_proto import limits
-from thinwire_proto.identity.authority import SERVER_NAME, Untrusted, check_certificate
+from thinwire_proto.identity.authority import COORDINATOR, Party, Untrusted, check_certificate
 
 ALPN = "h2"
 """gRPC speaks HTTP/2, and says so in the TLS handshake."""
@@ -37,36 +37,44 @@ class Way:
     roots: bytes | None = field(repr=False)
 
 
-async def find_way(host: str, port: int, fingerprint: bytes | None, *, public_tls: bool) -> Way:
-    """Connect to a coordinator and check who answers, within DIAL_S. Raises Unreachable or ConfigError.
+async def find_way(
+    host: str,
+    port: int,
+    fingerprint: bytes | None,
+    *,
+    public_tls: bool,
+    party: Party = COORDINATOR,
+    refusal: Refusal | None = None,
+) -> Way:
+    """Connect to a server and check who answers, within DIAL_S. Raises Unreachable or ConfigError.
 
-    fingerprint: of the coordinator's key; None: any coordinator will do, because it is on this machine. public_tls: the
+    fingerprint: of the server's key; None: any coordinator will do, because it is on this machine. public_tls: the
     certificate there is one that browsers accept, and is checked by the host's name; whoever calls must check the
-    coordinator's key in what follows."""
+    coordinator's key in what follows. party: the kind of server. refusal: why an address must not be connected to."""
     proxy = proxy_for(host)
-    name = host if public_tls else SERVER_NAME
+    name = host if public_tls else party.server_name
     context = ssl.create_default_context() if public_tls else _unchecked()
     context.set_alpn_protocols([ALPN])
     try:
-        peer, certificate = await asyncio.wait_for(_handshake(host, port, proxy, context, name), limits.DIAL_S)
+        peer, certificate = await asyncio.wait_for(_handshake(host, port, proxy, context, name, refusal), limits.DIAL_S)
     except (TimeoutError, asyncio.TimeoutError):
         raise Unreachable(
-            f"no answer within {limits.DIAL_S:.0f} s; a firewall or router may drop the connection, or the coordinator "
-            "is off"
+            f"no answer within {limits.DIAL_S:.0f} s; a firewall or router may drop the connection, or the "
+            f"{party.noun} is off"
         ) from None
     if public_tls:
         return Way(peer, proxy, name, _system_roots(context))
     try:
-        return Way(peer, proxy, name, check_certificate(certificate, fingerprint, datetime.now(timezone.utc)))
+        return Way(peer, proxy, name, check_certificate(certificate, fingerprint, datetime.now(timezone.utc), party))
     except Untrusted as error:
         raise Unreachable(str(error)) from None
 
 
 async def _handshake(
-    host: str, port: int, proxy: Proxy | None, context: ssl.SSLContext, name: str
+    host: str, port: int, proxy: Proxy | None, context: ssl.SSLContext, name: str, refusal: Refusal | None
 ) -> tuple[tuple[str, int], bytes]:
     """Returns the IP address and port, and the server's certificate (DER)."""
-    connection = await _connected(host, port, proxy)
+    connection = await _connected(host, port, proxy, refusal)
     try:
         peer: tuple[str, int] = connection.getpeername()[:2]
         if proxy is not None:
@@ -96,9 +104,11 @@ async def _handshake(
     return peer, certificate
 
 
-async def _connected(host: str, port: int, proxy: Proxy | None) -> socket.socket:
+async def _connected(host: str, port: int, proxy: Proxy | None, refusal: Refusal | None) -> socket.socket:
     if proxy is None:
-        return await connect_first(host, port)
+        return await connect_first(host, port, refusal)
+    if refusal is not None:
+        raise Unreachable("this machine is behind a proxy, which would resolve the name")
     try:
         return await connect_first(proxy.host, proxy.port)
     except Unreachable as error:

@@ -21,7 +21,6 @@ def report_of(request: pb.BeatRequest) -> Report:
         sketch_hash=sketch_hash(request.sketch),
         sketch_scale=request.sketch_scale,
         missed=tuple(request.missed),
-        listens_at=request.listens_at,
         step_norm=request.step_norm,
     )
 

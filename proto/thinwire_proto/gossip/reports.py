@@ -23,8 +23,6 @@ HASH_BYTES = 32
 SIGNATURE_BYTES = 64
 MISSED_MAX = 64
 """Member numbers that a report may name as missed."""
-ADDRESS_BYTES_MAX = 263
-"""A host name of 255 bytes, brackets and a port."""
 REPORTS_MAX = 8192
 """Reports of a row: those of `round.nodes_max` nodes, once each."""
 REPORT_BYTES_MAX = 1024
@@ -36,7 +34,8 @@ _NOT_A_BEAT = (ValueError, TypeError, struct.error, OverflowError, AttributeErro
 
 @dataclass(frozen=True)
 class Report:
-    """The report of a node in a beat; see `BeatRequest`. Its numbers are rounded to float32, as they travel.
+    """The report of a node in a beat; see `BeatRequest`. Its numbers are rounded to float32, as they travel. The
+    node's address is not in it, because reports become public.
 
     sketch_hash: SHA-256 of the sketch's bytes; empty without one.
     """
@@ -51,7 +50,6 @@ class Report:
     sketch_hash: bytes = b""
     sketch_scale: float = 0.0
     missed: tuple[int, ...] = ()
-    listens_at: str = ""
     step_norm: float = 0.0
 
     def __post_init__(self) -> None:
@@ -71,8 +69,8 @@ class Report:
             return f"its head must have {HASH_BYTES} bytes"
         if len(self.sketch_hash) not in (0, HASH_BYTES):
             return "its sketch's hash has the wrong length"
-        if len(self.missed) > MISSED_MAX or len(self.listens_at.encode()) > ADDRESS_BYTES_MAX:
-            return f"it names more than {MISSED_MAX} missed peers, or an address of more than {ADDRESS_BYTES_MAX} bytes"
+        if len(self.missed) > MISSED_MAX:
+            return f"it names more than {MISSED_MAX} missed peers"
         if not all(math.isfinite(value) and value >= 0 for value in (self.sketch_scale, self.step_norm)):
             return "its norms must be finite, and not negative"
         return ""

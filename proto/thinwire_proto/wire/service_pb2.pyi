@@ -1336,7 +1336,9 @@ class BeatRequest(_message.Message):
     """A count sketch of the parameters, as multiples of `sketch_scale`, one byte each; empty if none was asked for."""
     sketch_scale: _builtins.float
     listens_at: _builtins.str
-    """Where other nodes reach this one, HOST:PORT; empty if it does not listen."""
+    """Where other nodes reach this one, HOST:PORT; :PORT for the host that the coordinator sees; empty if it does not
+    listen. Neither signed nor in a row, which everybody may read.
+    """
     step_norm: _builtins.float
     """The norm of the newest step, to set the disagreement beside."""
     signature: _builtins.bytes

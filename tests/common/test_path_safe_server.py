@@ -14,8 +14,8 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from fuzz.wire.calls import headers_of, prefixed
 from fuzz.wire.connection import Connection
 from fuzz.wire.frames import block
+from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_common.traffic import Traffic
-from thinwire_coordinator.rpc.path_safe_server import path_safe_server
 from thinwire_coordinator.rpc.traffic import CountMessages
 
 CHECK = "/grpc.health.v1.Health/Check"

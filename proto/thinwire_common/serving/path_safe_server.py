@@ -20,7 +20,7 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
-from thinwire_coordinator.rpc.log_filter import filter_peer_errors
+from thinwire_common.serving.log_filter import filter_peer_errors
 
 UNREGISTERED: Final = "an unregistered method"
 

@@ -1,7 +1,6 @@
-"""Makes the TLS authority of a coordinator and the certificates that it issues, and decides when to renew them.
+"""Makes TLS authorities and the certificates that they issue, and decides when to renew them.
 
-Nothing here reads a clock, a disk or a socket: `tls_files` does. `thinwire_proto.identity.authority` says how a node
-checks a certificate.
+Nothing here reads a clock, a disk or a socket. `authority` says how the other end checks a certificate.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Certificate:
 
 
 def new_authority(now: datetime) -> Certificate:
-    """An authority (CA) for the certificates of one coordinator. now: in UTC, with a time zone."""
+    """An authority (CA) for the certificates of one machine. now: in UTC, with a time zone."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("thinwire authority")
     builder = _builder(key, now, AUTHORITY_LASTS).subject_name(name).issuer_name(name)
@@ -64,15 +63,17 @@ def new_authority(now: datetime) -> Certificate:
     return _signed(builder, key, key)
 
 
-def new_leaf(authority: Certificate, identity: SecretKey, hosts: Sequence[str], now: datetime) -> Certificate:
-    """A server certificate. hosts: names and IP addresses at which browsers reach the page, beside SERVER_NAME."""
+def new_leaf(
+    authority: Certificate, identity: SecretKey, hosts: Sequence[str], now: datetime, name: str = SERVER_NAME
+) -> Certificate:
+    """A server certificate. hosts: names and IP addresses at which browsers reach the page, beside `name`."""
     issuer = authority.parsed
     issuer_key = load_pem_private_key(authority.key, None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    names = x509.SubjectAlternativeName([_alternative(host) for host in (SERVER_NAME, *hosts)])
+    names = x509.SubjectAlternativeName([_alternative(host) for host in (name, *hosts)])
     authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    builder = _builder(key, now, LEAF_LASTS).subject_name(_name(SERVER_NAME)).issuer_name(issuer.subject)
+    builder = _builder(key, now, LEAF_LASTS).subject_name(_name(name)).issuer_name(issuer.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

@@ -1,0 +1,1 @@
+"""The parts of a gRPC server that coordinators and nodes share."""
