@@ -1,7 +1,7 @@
-"""The pauses between a node's attempts to reach its coordinator.
+"""The pauses between a node's attempts to reach its coordinator, or a peer.
 
-Each pause is twice as long as the one before, up to BACKOFF_MAX_S. Progress resets it to BACKOFF_FIRST_S. Pure: the
-caller passes times in and does the waiting.
+Each pause is twice as long as the one before, up to a longest one. Progress resets it to the first. Pure: the caller
+passes times in and does the waiting.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ BACKOFF_JITTER = 0.2
 
 
 class Backoff:
-    """The next pause. patience_s: the longest time without a coordinator; None: no limit."""
+    """The next pause. patience_s: the longest time without a coordinator; None: no limit. first_s, max_s: the first and
+    the longest pause."""
 
-    def __init__(self, patience_s: float | None, randomness: random.Random) -> None:
+    def __init__(
+        self,
+        patience_s: float | None,
+        randomness: random.Random,
+        first_s: float = BACKOFF_FIRST_S,
+        max_s: float = BACKOFF_MAX_S,
+    ) -> None:
         self._patience_s = patience_s
         self._random = randomness
-        self.pause_s = BACKOFF_FIRST_S
+        self._first_s = first_s
+        self._max_s = max_s
+        self.pause_s = first_s
         """The next pause before jitter, in seconds."""
 
     def is_exhausted(self, alone_s: float) -> bool:
@@ -33,8 +42,8 @@ class Backoff:
 
     def lengthen(self) -> None:
         """Double the pause: the last attempt failed."""
-        self.pause_s = min(2 * self.pause_s, BACKOFF_MAX_S)
+        self.pause_s = min(2 * self.pause_s, self._max_s)
 
     def reset(self) -> None:
         """Start again with the first pause: the last session made progress."""
-        self.pause_s = BACKOFF_FIRST_S
+        self.pause_s = self._first_s

@@ -12,8 +12,10 @@ from typing import Protocol
 import torch
 
 from thinwire_common.logs import tell
+from thinwire_common.reach.hosts import split_address
 from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.kinds import AnyExchange, Surroundings, open_exchange
+from thinwire_node.exchange.peers.direct_lines import open_direct_lines
 from thinwire_node.exchange.peers.lines import PeerLines
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks, SystemClock
@@ -139,6 +141,8 @@ class RealMachine:
         bytes_max = body_bytes_max(layout, exchange.codec)
         task = task_of(contract.model)
         compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
+        coordinator, _ = split_address(self._address)
+        direct = await open_direct_lines(options, coordinator, state.key, contract.hash, contract.round.nodes_max)
         return open_training(
             contract,
             first,
@@ -147,7 +151,7 @@ class RealMachine:
             compute,
             GossipJournal(state, contract.hash),
             threads,
-            lambda listener: PeerLines(state.key, contract.hash, bytes_max, listener),
+            lambda listener: PeerLines(state.key, contract.hash, bytes_max, listener, direct, record.traffic),
             record,
             options,
             self.clocks,

@@ -207,6 +207,12 @@ NODE = {
     "node.peer_refused": EventType(
         "What came on the line of a peer cannot be taken; it is begun again.", ("member", "reason")
     ),
+    "node.peer_direct": EventType("There is a direct line to a peer.", ("member",)),
+    "node.peer_not_direct": EventType(
+        "There is no direct line to a peer, whose messages use the relay meanwhile.", ("member", "reason")
+    ),
+    "node.peer_line_failed": EventType("A direct line failed by a fault of this program.", ("reason",)),
+    "node.listening": EventType("The node listens for its peers.", ("port",)),
     "node.deposited": EventType(
         "The node has handed in its parameters at the end of the run.", ("iteration", "refused")
     ),

@@ -67,10 +67,18 @@ class Payload:
         return sum(self.bytes.values())
 
 
+PEER_LINES = ("direct", "relay")
+"""The two kinds of lines between the nodes of a swarm without a centre."""
+
+
 class Traffic:
-    """All messages of this process since it started, and its connections once there is a port."""
+    """All messages of this process since it started, and its connections once there is a port.
+
+    peers_sent, peers_received: bytes of parcels of other nodes, by kind of line."""
 
     def __init__(self) -> None:
+        self.peers_sent = dict.fromkeys(PEER_LINES, 0)
+        self.peers_received = dict.fromkeys(PEER_LINES, 0)
         self.sent = Payload()
         self.received = Payload()
         self.connections: Connections | None = None

@@ -108,8 +108,12 @@ BROWSER_SILENT_S = CALL_S
 """A browser that has acknowledged nothing for so long is gone."""
 RELAY_WAIT_S = ROUND_TRIP_MAX_S
 """The relay waits so long at most for room for a parcel. Then the line is lost, and its sender is told."""
-PEER_RETRY_S = HEARTBEAT_S
-"""A node begins a line that was lost again after this time, unless the peer does so before."""
+PEER_RETRY_FIRST_S = ROUND_TRIP_MAX_S / 4
+PEER_RETRY_MAX_S = 30 * ROUND_TRIP_MAX_S
+"""First and longest pause before a node begins a lost line to a peer again, directly or through the relay, unless the
+peer does so before."""
+PEER_DIRECT_S = ROUND_TRIP_MAX_S
+"""A line that may become a direct one waits so long for it at most. Then it uses the relay meanwhile."""
 GOSSIP_PATIENCE_S = 150 * ROUND_TRIP_MAX_S
 """A step of `Gossip` waits so long at most for a rank that is silent, unless the script says otherwise. A rank whose
 process ended is noticed at once. This is for a machine that hangs, and longer than a pause to save a checkpoint."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from thinwire_coordinator.gossip.judging import ADDRESS_LENGTH_MAX, address_of
+from thinwire_coordinator.gossip.participants import Participant
 from thinwire_proto.errors import PayloadError
 
 
@@ -26,3 +27,9 @@ def test_a_port_alone_is_at_the_host_that_the_coordinator_sees(listens_at: str, 
 def test_what_is_no_address_is_refused(listens_at: str) -> None:
     with pytest.raises(PayloadError, match="not HOST:PORT"):
         address_of(listens_at, "192.0.2.1")
+
+
+def test_an_address_is_not_kept_in_the_ledger() -> None:
+    known = Participant("a" * 32, 0, address="192.0.2.77:7000")
+    assert "192.0.2.77" not in repr(known.plain())
+    assert Participant.from_plain(known.plain(), 0.0).address == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from thinwire_node.exchange.gossip_port import PeerPlace
 from thinwire_node.session.gossip.lines import Listener, Relay
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
@@ -27,6 +28,8 @@ class HubLines:
 
     def __init__(self, hub: Hub, key: PublicKey, listener: Listener) -> None:
         self.peers: dict[int, PublicKey] = {}
+        self.direct: tuple[int, ...] = ()
+        self.listens_at = ""
         self.listener = listener
         self._hub = hub
         self._key = key
@@ -36,9 +39,9 @@ class HubLines:
     def present(self) -> tuple[int, ...]:
         return tuple(peer for peer in self.peers if self._other(peer) is not None)
 
-    def assign(self, peers: Mapping[int, PublicKey]) -> None:
+    def assign(self, peers: Mapping[int, PeerPlace]) -> None:
         new = peers.keys() - self.peers.keys()
-        self.peers = dict(peers)
+        self.peers = {peer: place.key for peer, place in peers.items()}
         for peer in new:
             if (other := self._other(peer)) is not None:
                 self.listener.present(peer)
@@ -59,7 +62,7 @@ class HubLines:
     async def run(self, relay: Relay) -> None:
         raise AssertionError("these lines need no relay")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._hub.lines.get(self._key) is self:
             del self._hub.lines[self._key]
 

@@ -39,6 +39,7 @@ class RawGossipNode:
         self.channel = self._swarm.channel()
         joined = join(SwarmStub(self.channel), self.key, self._swarm.token)
         self.contract = parse_contract(joined.contract)
+        self.secret = joined.session
         self.session = statements.session_of(joined.session)
         self.stub = in_session(self.channel, joined.session)
         self.number = 0

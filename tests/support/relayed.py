@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from thinwire_common.reach.happy_eyeballs import Refusal
+from thinwire_common.traffic import Traffic
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.rpc.calls import session_of
@@ -17,7 +20,12 @@ from thinwire_coordinator.rpc.guard import Guard
 from thinwire_coordinator.rpc.relay import Relay, relay_parcels
 from thinwire_coordinator.rpc.server_options import server_options
 from thinwire_coordinator.swarm.members import Member
+from thinwire_node.data_addresses import LOOPBACK
+from thinwire_node.exchange.gossip_port import PeerPlace
+from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
 from thinwire_node.exchange.peers.lines import PeerLines
+from thinwire_node.exchange.peers.opening import refusal_of
+from thinwire_node.exchange.peers.server import PeerServer
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey, SecretKey
@@ -27,6 +35,10 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmServicer, SwarmStub, add_S
 
 CONTRACT = b"c" * 32
 BODY_BYTES_MAX = 5 << 20
+
+
+def message(sequence: int, size: int = 100) -> Message:
+    return Message(1, sequence - 1, sequence, 0, "dense", 7, wants_snapshot=False, body=bytes([sequence]) * size)
 
 
 class RelayService(SwarmServicer):
@@ -64,42 +76,83 @@ async def relay_service(port: int = 0) -> AsyncIterator[tuple[str, RelayService]
         await server.stop(0)
 
 
-class Node:
-    """One end. Keeps what it sent until it is confirmed, as a member does. events: what happened, in order."""
+TIMES = LineTimes(first_s=0.05, max_s=0.2, direct_s=0.3)
+HERE = DirectLines(refusal=refusal_of(LOOPBACK))
+"""Connects to peers on this machine, and listens for none."""
 
-    def __init__(self, address: str) -> None:
-        self.key = SecretKey()
-        self.lines = PeerLines(self.key, CONTRACT, BODY_BYTES_MAX, self)
+
+@dataclass
+class Pair:
+    """Two nodes, and the relay between them."""
+
+    one: Node
+    two: Node
+    service: RelayService
+
+    async def start(self) -> None:
+        """Connect both to the relay."""
+        await self.one.start()
+        await self.two.start()
+
+
+class Node:
+    """One end. Keeps what it sent until it is confirmed, as a member does. absences: who was lost, and why.
+
+    address: of the relay. direct: see `listening`; None: it uses the relay alone."""
+
+    def __init__(
+        self, address: str, key: SecretKey | None = None, direct: DirectLines | None = None, times: LineTimes = TIMES
+    ) -> None:
+        self.key = key or SecretKey()
+        self.session = self.id
+        self.traffic = Traffic()
+        self.direct = direct or DirectLines()
+        self.lines = PeerLines(self.key, CONTRACT, BODY_BYTES_MAX, self, direct, self.traffic, times)
         self.messages: list[tuple[int, Message]] = []
         self.unconfirmed: dict[int, list[Message]] = {}
         self.refuses = False
         self.absences: list[tuple[int, str]] = []
         self.changed = asyncio.Event()
-        self._address = address
+        self.relay_address = address
         self._running: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
         return self.key.public.node_id
 
-    def knows(self, **others: Node) -> None:
-        self.lines.assign({int(number.removeprefix("n")): other.key.public for number, other in others.items()})
+    @property
+    def taken(self) -> list[Message]:
+        """The messages without repeats, which a member drops by their numbers."""
+        return list({message.sequence: message for _, message in self.messages}.values())
+
+    def knows(self, **others: Node | PeerPlace) -> None:
+        """others: by the letter n and the member number."""
+        self.lines.assign({int(number[1:]): _place(other) for number, other in others.items()})
 
     async def start(self) -> None:
+        """Connect to the relay."""
         self._running = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
-        assert self._running is not None
-        self._running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._running
+        """Leave the relay."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    async def leave(self) -> None:
+        """End all."""
+        await self.stop()
+        await self.lines.close()
 
     async def _run(self) -> None:
-        async with grpc.aio.insecure_channel(self._address) as channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # not the connection that was lost, with its pause
+        async with grpc.aio.insecure_channel(self.relay_address, options=options) as channel:
             stub: Any = SwarmStub(channel)
 
             async def relay(parcels: AsyncIterator[Any]) -> Any:
-                call = stub.Relay(parcels, metadata=((SESSION, self.id),))
+                call = stub.Relay(parcels, metadata=((SESSION, self.session),))
                 async for parcel in call:
                     yield parcel
 
@@ -141,3 +194,64 @@ class Node:
 
     def received_from(self, peer: int) -> int:
         return max((message.sequence for sender, message in self.messages if sender == peer), default=0)
+
+
+def _place(other: Node | PeerPlace) -> PeerPlace:
+    return other if isinstance(other, PeerPlace) else PeerPlace(other.key.public, other.direct.listens_at)
+
+
+async def listening(key: SecretKey, port: int = 0, refusal: Refusal | None = HERE.refusal) -> DirectLines:
+    """Listens on this machine for the peers of the node with this key."""
+    server = PeerServer(key, CONTRACT, 16, refusal_pause_s=0.0)
+    await server.start("127.0.0.1", port)
+    return DirectLines(server, f"127.0.0.1:{server.port}", refusal)
+
+
+def two_keys() -> tuple[SecretKey, SecretKey]:
+    """Two keys; the first one has the smaller node id, and so dials if both listen."""
+    one, two = sorted((SecretKey(), SecretKey()), key=lambda key: key.public.node_id)
+    return one, two
+
+
+@asynccontextmanager
+async def relayed_pair() -> AsyncIterator[Pair]:
+    """Two nodes that know each other, as members 1 and 2, and have not begun. They are stopped at the end."""
+    async with relay_service() as (address, service):
+        one, two = Node(address), Node(address)
+        one.knows(n2=two)
+        two.knows(n1=one)
+        try:
+            yield Pair(one, two, service)
+        finally:
+            await one.leave()
+            await two.leave()
+
+
+@asynccontextmanager
+async def direct_pair(
+    listens: str = "both", address_of_two: str = "", keys: tuple[SecretKey, SecretKey] | None = None
+) -> AsyncIterator[Pair]:
+    """The same, of nodes on which `listens` is said: both, one, two, or nobody. address_of_two: that node one is told,
+    in place of the right one."""
+    first, second = keys or two_keys()
+    one = await listening(first) if listens in ("both", "one") else HERE
+    two = await listening(second) if listens in ("both", "two") else HERE
+    async with pair_of((first, one), (second, two), address_of_two) as pair:
+        yield pair
+
+
+End = tuple[SecretKey, DirectLines]
+
+
+@asynccontextmanager
+async def pair_of(one: End, two: End, address_of_two: str = "", times: LineTimes = TIMES) -> AsyncIterator[Pair]:
+    """Two nodes with these keys and lines."""
+    async with relay_service() as (address, service):
+        pair = Pair(Node(address, *one, times), Node(address, *two, times), service)
+        pair.one.knows(n2=PeerPlace(pair.two.key.public, address_of_two or pair.two.direct.listens_at))
+        pair.two.knows(n1=pair.one)
+        try:
+            yield pair
+        finally:
+            await pair.one.leave()
+            await pair.two.leave()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real import RealSwarm, run_text, until
+from support.real import RealSwarm, real_swarm, run_text, until
 
 LISTENS = "0A"
 """The state of a listening TCP socket in /proc (include/net/tcp_states.h)."""
@@ -52,3 +52,17 @@ def test_a_node_listens_on_no_port_unless_metrics_are_asked_for(swarm: RealSwarm
     assert ports[0].startswith("tcp 0100007F:")  # 127.0.0.1
     (joined,) = quiet.events("node.joined")
     assert joined["name"] == joined["node_id"][:8]
+
+
+def test_a_node_listens_for_its_peers_where_it_is_told_to(tmp_path: Path) -> None:
+    run = run_text(1000).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"')
+    run += '[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\nsamples = 4\n'
+    with real_swarm(tmp_path) as swarm:
+        swarm.coordinator(run)
+        node, quiet = swarm.node("ada", "--peers", "127.0.0.1:0"), swarm.node("quiet")
+        until(lambda: node.events("node.listening"), "the node listens", node, quiet)
+        until(lambda: quiet.events("node.peer_direct"), "the other one connects", node, quiet)
+        (told,) = node.events("node.listening")
+        (port,) = listening(node.popen.pid)
+        assert port.endswith(f"0100007F:{told['port']:04X}")  # 127.0.0.1, as an IPv4 or IPv6 socket
+        assert listening(quiet.popen.pid) == []

@@ -51,8 +51,9 @@ class Participant:
     missed_by: list[int] = field(default_factory=list)
 
     def plain(self) -> list[Any]:
-        """The fields that outlive the process. Times do not: its clock begins anew."""
-        place = [self.node, self.member, self.is_present, self.iteration, self.address, self.public_key]
+        """The fields that outlive the process. Times do not: its clock begins anew. Nor does the address, which is in
+        the next report: these fields are in the ledger's file, which an organizer may hand on."""
+        place = [self.node, self.member, self.is_present, self.iteration, "", self.public_key]
         return [*place, self.trained_through, self.pace, self.enters_at]
 
     @classmethod

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 from thinwire_common.options import LogFormat, Options, host_and_port, log_format_option, option, ready_file_option
 from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
+from thinwire_node.peer_settings import read_peers
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
@@ -35,6 +36,11 @@ def _schemes(text: str) -> str:
 
 def _networks(text: str) -> str:
     read_networks(names(text))
+    return text
+
+
+def _peers(text: str) -> str:
+    read_peers(text)
     return text
 
 
@@ -86,6 +92,13 @@ class StartOptions(NodeStateOptions):
         None,
         metavar="NETWORK,…",
         shown="none",
+    )
+    peers: Annotated[str, AfterValidator(_peers)] | None = option(
+        "in a run without a centre, listen on this port for other nodes, who reach it at HOST, so that the coordinator "
+        "does not hand on the messages; or relay: have no direct line to any node",
+        None,
+        metavar="[HOST:]PORT",
+        shown="listen on no port, and connect to nodes that do",
     )
     memory_max: Annotated[str, AfterValidator(_size)] | None = option(
         "memory that a run may need, such as 8G; a run that needs more is refused",

@@ -19,6 +19,7 @@ from thinwire_node.data_addresses import DataAddresses, read_networks
 from thinwire_node.observe.monitor import Monitor
 from thinwire_node.observe.terminal import Terminal, can_show
 from thinwire_node.options import NodeOptions
+from thinwire_node.peer_settings import read_peers
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.settings import NodeSettings
 from thinwire_node.storage.enrolment import choose, read_destination
@@ -44,6 +45,7 @@ def start(options: StartOptions) -> None:
                 options.rounds,
                 options.cache_bytes,
                 DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
+                read_peers(options.peers),
             ),
             give_up_after_s=options.give_up_after,
             limits=ResourceLimits(_bytes(options.memory_max), _bytes(options.disk_max)),

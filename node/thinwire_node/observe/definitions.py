@@ -90,6 +90,16 @@ WIRE_BYTES = METRICS.counter(
     "Bytes of TCP segments with headers and retransmissions, counted by the kernel. Linux only.",
     "direction",
 )
+PEER_BYTES = METRICS.counter(
+    "peer_bytes_total",
+    "Bytes of messages between this node and its peers, in a run without a centre. direction: sent, received. line: "
+    "direct, relay (through the coordinator).",
+    "direction",
+    "line",
+)
+PEERS = METRICS.gauge(
+    "peers", "Peers of this node, in a run without a centre. line: direct, relay, none (not there).", "line"
+)
 UPLOAD_BYTES_PER_SECOND = METRICS.gauge("upload_bytes_per_second", "Upload rate of the last contributions.")
 
 # the machine

@@ -10,9 +10,9 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from thinwire_common.metrics import Definition
-from thinwire_common.traffic import KINDS
+from thinwire_common.traffic import KINDS, PEER_LINES
 from thinwire_node.observe import definitions
-from thinwire_node.observe.report import STATES, Report
+from thinwire_node.observe.report import STATES, Peers, Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.session.record import BOUNDS_S, Durations, Record
 
@@ -117,8 +117,24 @@ def _labelled(report: Report) -> dict[Definition, Samples]:
         definitions.PAYLOAD_BYTES: _by_kind(passed.sent, passed.received),
         definitions.MESSAGES: _by_kind(passed.sent_messages, passed.received_messages),
         definitions.WIRE_BYTES: {("sent",): passed.wire_sent, ("received",): passed.wire_received},
+        definitions.PEER_BYTES: _by_line(report.peers),
+        definitions.PEERS: _peers(report.peers),
         definitions.QUEUE_DEPTH: {("compute",): device.jobs, ("deliver",): device.to_deliver},
     }
+
+
+def _by_line(peers: Peers | None) -> Samples:
+    if peers is None:
+        return {}
+    counts = (("sent", peers.sent_bytes_by_line), ("received", peers.received_bytes_by_line))
+    return {(direction, line): count[line] for direction, count in counts for line in PEER_LINES}
+
+
+def _peers(peers: Peers | None) -> Samples:
+    if peers is None:
+        return {}
+    relayed = peers.present - peers.direct
+    return {("direct",): peers.direct, ("relay",): relayed, ("none",): peers.absent}
 
 
 def _by_kind(sent: dict[str, int], received: dict[str, int]) -> Samples:

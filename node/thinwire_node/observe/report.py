@@ -119,7 +119,8 @@ class Device:
 @dataclass(frozen=True)
 class Peers:
     """The peers of a node in a swarm without a centre. topology: the newest that it knows; 0: none yet. sent_bytes,
-    received_bytes: of messages to and from peers. waited_s: time that iterations waited for messages."""
+    received_bytes: of messages to and from peers; the same by kind of line, direct or relay. waited_s: time that
+    iterations waited for messages. direct: peers that are there by a direct line."""
 
     topology: int
     present: int
@@ -127,6 +128,9 @@ class Peers:
     sent_bytes: int
     received_bytes: int
     waited_s: float
+    direct: int = 0
+    sent_bytes_by_line: dict[str, int] = field(default_factory=dict)
+    received_bytes_by_line: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

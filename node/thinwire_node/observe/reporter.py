@@ -132,9 +132,18 @@ def _position(node: Node, session: SessionState | None) -> RunPosition:
 def _peers(record: Record, gossip: GossipState | None) -> Peers | None:
     if gossip is None:
         return None
-    sent, received = record.traffic.sent.bytes["parcel"], record.traffic.received.bytes["parcel"]
-    waited_s = record.phases["peers"].sum_s
-    return Peers(gossip.topology, gossip.present, gossip.peers - gossip.present, sent, received, waited_s)
+    traffic = record.traffic
+    return Peers(
+        topology=gossip.topology,
+        present=gossip.present,
+        absent=gossip.peers - gossip.present,
+        sent_bytes=traffic.sent.bytes["parcel"],
+        received_bytes=traffic.received.bytes["parcel"],
+        waited_s=record.phases["peers"].sum_s,
+        direct=gossip.direct,
+        sent_bytes_by_line=dict(traffic.peers_sent),
+        received_bytes_by_line=dict(traffic.peers_received),
+    )
 
 
 def _given(record: Record, tokens_s: float) -> Given:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
+from thinwire_node.exchange.gossip_port import PeerPlace
 from thinwire_proto.gossip.copies import Message
-from thinwire_proto.identity.keys import PublicKey
 
 Relay = Callable[[AsyncIterator[Any]], AsyncGenerator[Any, None]]
 """See `GossipExchange.relay`."""
@@ -38,7 +38,15 @@ class Lines(Protocol):
     def present(self) -> tuple[int, ...]:
         """Peers that are there."""
 
-    def assign(self, peers: Mapping[int, PublicKey]) -> None:
+    @property
+    def direct(self) -> tuple[int, ...]:
+        """Peers to which there is a direct line."""
+
+    @property
+    def listens_at(self) -> str:
+        """HOST:PORT, or :PORT, at which peers reach this node; empty if it does not listen."""
+
+    def assign(self, peers: Mapping[int, PeerPlace]) -> None:
         """Have lines to these peers, and to no others."""
 
     def send(self, peer: int, message: Message) -> None:
@@ -50,8 +58,8 @@ class Lines(Protocol):
     async def run(self, relay: Relay) -> None:
         """Have the lines through a relay until it ends. Raises what it raises."""
 
-    def close(self) -> None:
-        """End all lines."""
+    async def close(self) -> None:
+        """End all lines, and listen no more."""
 
 
 MakeLines = Callable[[Listener], Lines]

@@ -27,12 +27,14 @@ log = logging.getLogger("thinwire.node")
 @dataclass(frozen=True)
 class GossipState:
     """The state of a node that takes part, for observers. iteration: how many are finished. topology: the newest that
-    it knows. peers: with which it has an edge; present: to which it has a line. words: what it does."""
+    it knows. peers: with which it has an edge; present: to which it has a line; direct: to which that is a direct one.
+    words: what it does."""
 
     iteration: int
     topology: int
     peers: int
     present: int
+    direct: int
     words: str
 
 
@@ -137,5 +139,6 @@ class GossipSession:
         words = training.doing
         if answer is not None and answer.text and words.startswith("waiting"):
             words = f"waiting: {answer.text}"
-        view = training.work.view
-        return GossipState(training.work.finished, view.topology, len(view.peers), len(training.lines.present), words)
+        view, lines = training.work.view, training.lines
+        present, direct = len(lines.present), len(lines.direct)
+        return GossipState(training.work.finished, view.topology, len(view.peers), present, direct, words)

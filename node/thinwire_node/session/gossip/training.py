@@ -67,7 +67,6 @@ class GossipTraining:
         """The parameters that all nodes begin with."""
         self.finished_event = asyncio.Event()
         """Set when all iterations are finished, or enough of them for this process."""
-        self.listens_at = ""
         self._record = record
         self._clocks = clocks
         self._options = options
@@ -122,7 +121,7 @@ class GossipTraining:
             compute_ms=round(new.compute_s * 1000),
             trained_through=saved.trained_through,
             missed=tuple(sorted(new.missed | (self._lost & self.places.keys()))),
-            listens_at=self.listens_at,
+            listens_at=self.lines.listens_at,
             step_norm=saved.step_norm,
         )
 
@@ -154,7 +153,7 @@ class GossipTraining:
         self.places = {peer: place for peer, place in self.places.items() if peer in self.work.view.peers}
         self._lost &= self.places.keys()
         if self._reached:
-            self.lines.assign({peer: place.key for peer, place in self.places.items()})
+            self.lines.assign(self.places)
 
     # events of the lines
 
@@ -355,7 +354,7 @@ class GossipTraining:
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(asyncio.CancelledError):
             await self.work.drain()
-        self.lines.close()
+        await self.lines.close()
         saved = self.work.saved
         text = f"left after iteration {saved.iteration}, head {saved.head.hex()[:16]}"
         tell(log, logging.INFO, "node.left_swarm", text, iteration=saved.iteration, head=saved.head.hex())

@@ -1,0 +1,202 @@
+"""Direct lines between nodes, on real ports with TLS, beside a real relay."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from support.cutting_proxy import cutting_proxy
+from support.relayed import (
+    HERE,
+    TIMES,
+    Node,
+    Pair,
+    direct_pair,
+    listening,
+    message,
+    pair_of,
+    two_keys,
+)
+from thinwire_node.exchange.gossip_port import PeerPlace
+from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
+from thinwire_node.exchange.peers.opening import refusal_of
+from thinwire_proto.wire.parts import PART_BYTES_MAX
+
+LARGE = 3 * PART_BYTES_MAX + 17
+
+
+async def exchange(pair: Pair, first: int = 1) -> None:
+    """Each sends the other two messages, which arrive."""
+    one, two = pair.one, pair.two
+    before = one.taken, two.taken
+    sent = [message(first), message(first + 1, LARGE)]
+    for each in sent:
+        one.send(2, each)
+        two.send(1, each)
+    await one.until(lambda: len(one.taken) >= len(before[0]) + 2)
+    await two.until(lambda: len(two.taken) >= len(before[1]) + 2)
+    assert one.taken == [*before[0], *sent]
+    assert two.taken == [*before[1], *sent]
+    for node, peer in ((one, 2), (two, 1)):
+        node.lines.confirm(peer)
+    await one.until(lambda: not one.unconfirmed[2])
+    await two.until(lambda: not two.unconfirmed[1])
+
+
+async def until_direct(pair: Pair) -> None:
+    await pair.one.until(lambda: pair.one.lines.direct == (2,))
+    await pair.two.until(lambda: pair.two.lines.direct == (1,))
+
+
+async def until_relayed(pair: Pair) -> None:
+    await pair.one.until(lambda: pair.one.lines.present == (2,) and not pair.one.lines.direct)
+    await pair.two.until(lambda: pair.two.lines.present == (1,) and not pair.two.lines.direct)
+
+
+def relayed_bytes(pair: Pair) -> int:
+    return pair.one.traffic.peers_sent["relay"] + pair.two.traffic.peers_sent["relay"]
+
+
+@pytest.mark.parametrize("listens", ["both", "one", "two"])
+async def test_messages_go_directly_if_an_end_listens(listens: str) -> None:
+    async with direct_pair(listens) as pair:
+        await pair.start()
+        await until_direct(pair)
+        await exchange(pair)
+        assert relayed_bytes(pair) == 0
+        for traffic in (pair.one.traffic, pair.two.traffic):
+            assert traffic.peers_sent["direct"] > LARGE
+            assert traffic.peers_received["direct"] > LARGE
+            assert traffic.sent.bytes["parcel"] == traffic.peers_sent["direct"]
+
+
+async def test_a_node_that_wants_no_direct_line_uses_the_relay() -> None:
+    key, other = two_keys()
+    async with pair_of((key, DirectLines()), (other, await listening(other))) as pair:
+        await pair.start()
+        await until_relayed(pair)
+        await exchange(pair)
+        assert pair.one.traffic.peers_sent["direct"] == 0
+
+
+async def test_a_peer_under_the_address_of_another_gets_no_message(caplog: pytest.LogCaptureFixture) -> None:
+    _, stranger = two_keys()
+    other = await listening(stranger)
+    assert other.server is not None
+    with caplog.at_level("INFO", "thinwire.node"):
+        async with direct_pair("two", address_of_two=other.listens_at) as pair:
+            await pair.start()
+            await until_relayed(pair)
+            await exchange(pair)
+            assert pair.one.traffic.peers_sent["direct"] == 0
+    await other.server.stop()
+    assert "another node than the coordinator named answered" in caplog.text
+
+
+async def test_an_address_in_the_own_network_is_not_connected_to(caplog: pytest.LogCaptureFixture) -> None:
+    key, other = two_keys()
+    public_alone = DirectLines(refusal=refusal_of(()))
+    with caplog.at_level("INFO", "thinwire.node"):
+        async with pair_of((key, public_alone), (other, await listening(other))) as pair:
+            await pair.start()
+            await until_relayed(pair)
+            await exchange(pair)
+    assert "127.0.0.1 is no address of the public internet (--data-networks)" in caplog.text
+
+
+async def test_a_message_that_is_cut_off_in_the_middle_arrives_once_whole() -> None:
+    async with direct_pair("two") as pair, cutting_proxy(pair.two.direct.listens_at) as proxy:
+        pair.one.knows(n2=PeerPlace(pair.two.key.public, proxy.address))
+        await pair.start()
+        await until_direct(pair)
+        proxy.cut_after = PART_BYTES_MAX  # of the connection that is there
+        pair.one.send(2, message(1, LARGE))
+        await pair.two.until(lambda: len(pair.two.messages) >= 1)
+        assert proxy.cuts == 1
+        assert pair.two.taken == [message(1, LARGE)]
+        assert pair.one.absences == pair.two.absences == []  # the relay took over
+        await until_direct(pair)  # and it goes back
+        before = relayed_bytes(pair)
+        await exchange(pair, 2)
+        assert relayed_bytes(pair) == before
+
+
+async def test_a_dead_address_leads_to_the_relay_and_a_live_one_back() -> None:
+    keys = two_keys()
+    first = await listening(keys[1])
+    assert first.server is not None
+    port = first.server.port
+    await first.server.stop()  # nobody listens at its address now
+    async with direct_pair("nobody", first.listens_at, keys) as pair:
+        await pair.start()
+        await until_relayed(pair)
+        await exchange(pair)
+        await pair.two.leave()
+        pair.two = Node(pair.two.relay_address, keys[1], await listening(keys[1], port))
+        pair.two.knows(n1=pair.one)
+        await pair.two.start()
+        await until_direct(pair)
+        before = relayed_bytes(pair)
+        await exchange(pair, 3)
+        assert relayed_bytes(pair) == before
+
+
+async def test_a_silent_address_holds_a_line_up_for_a_bounded_time() -> None:
+    """A firewall that drops packets looks so: nothing is refused, and nothing answers."""
+    accepted: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with direct_pair("two", address_of_two=address) as pair:
+        await pair.start()
+        await until_relayed(pair)
+        assert accepted
+        await exchange(pair)
+    silent.close()
+    for writer in accepted:
+        writer.transport.abort()
+
+
+async def test_direct_lines_hold_without_the_relay() -> None:
+    async with direct_pair() as pair:
+        await pair.start()
+        await until_direct(pair)
+        await pair.one.stop()
+        await pair.two.stop()
+        await exchange(pair)
+        assert pair.one.absences == pair.two.absences == []
+        await pair.two.lines.close()  # and without both, the peer is away
+        await pair.one.until(lambda: bool(pair.one.absences))
+        assert pair.one.lines.present == ()
+
+
+async def test_a_node_that_leaves_listens_no_more() -> None:
+    async with direct_pair() as pair:
+        await pair.start()
+        await until_direct(pair)
+        host, _, port = pair.two.direct.listens_at.rpartition(":")
+        await pair.two.leave()
+        await pair.one.until(lambda: (2, "it is not connected") in pair.one.absences)
+        assert pair.one.lines.direct == ()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
+
+
+async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
+    times = LineTimes(TIMES.first_s, TIMES.max_s, TIMES.direct_s, accept_s=0.2)
+    key, other = two_keys()
+    deaf = await listening(key, refusal=None)
+    async with (
+        pair_of((key, deaf), (other, HERE), times=times) as pair,
+        cutting_proxy(deaf.listens_at) as proxy,
+    ):
+        one, two = pair.one, pair.two
+        two.knows(n1=PeerPlace(key.public, proxy.address))
+        await pair.start()
+        await until_direct(pair)
+        proxy.stall()
+        for number in range(1, 9):
+            one.send(2, message(number, LARGE))
+        await one.until(lambda: not one.lines.direct)
+        assert one.lines.present == (2,)  # through the relay
+        await two.until(lambda: len(two.taken) == 8)
