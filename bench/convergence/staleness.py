@@ -19,7 +19,11 @@ from pathlib import Path
 
 import torch
 
+from bench.convergence.arms import ARMS as CONVERGENCE_ARMS
+from bench.convergence.arms import DEFAULT
 from thinwire_coordinator.evaluation import HeldOut
+from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.residual import dropped_part
 from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.trainer import Trainer
 from thinwire_proto.contract import Contract, CorpusSpec, ScheduleSpec
@@ -28,6 +32,7 @@ from thinwire_proto.data.stdlib import make_corpus
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.models import BYTE_PRESETS, build_decoder, initial_state, manifest
@@ -40,10 +45,11 @@ OUT = Path("runs") / "staleness.json"
 @dataclass(frozen=True)
 class StalenessArm:
     """stale: share of a contribution's samples that is computed before the node has the update. ahead: how far the node
-    looks ahead meanwhile, in steps of the update; 0 for not at all."""
+    looks ahead meanwhile, in steps of the update; 0 for not at all. steps: updates that the node lacks then."""
 
     stale: float
     ahead: float
+    steps: int = 1
 
 
 ARMS = {
@@ -56,6 +62,8 @@ ARMS = {
     "full-ahead-1": StalenessArm(1.0, 1.0),
     "full-ahead-1.5": StalenessArm(1.0, 1.5),
     "full-ahead-2": StalenessArm(1.0, 2.0),
+    "two": StalenessArm(1.0, 0.0, 2),
+    "two-ahead-1": StalenessArm(1.0, 1.0, 2),
 }
 BASELINE = "fresh"
 
@@ -66,6 +74,8 @@ class StalenessSetup:
     samples: int  # of a node in a round
     rounds: int
     seed: int  # of the first state and of the order of samples
+    arm: str = DEFAULT  # of the study of convergence, for its settings of `demo`
+    rate: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -85,13 +95,16 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4, help="samples of 256 bytes for a node and round; default 4")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--settings", choices=CONVERGENCE_ARMS, default=DEFAULT, help="an arm of make science")
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     corpus = make_corpus()
     found = []
     for seed in arguments.seeds:
-        swarm = StalenessSetup(arguments.nodes, arguments.samples, arguments.rounds, seed)
+        size = (arguments.nodes, arguments.samples, arguments.rounds)
+        swarm = StalenessSetup(*size, seed, arguments.settings, arguments.rate)
         contract = make_contract(corpus, swarm)
         for name in arguments.arms:
             began = time.monotonic()
@@ -117,7 +130,8 @@ def make_contract(corpus: Corpus, swarm: StalenessSetup) -> Contract:
     model = BYTE_PRESETS["byte-1m"]
     return Contract(
         model=model,
-        schedule=ScheduleSpec(steps=swarm.rounds),
+        demo=CONVERGENCE_ARMS[swarm.arm].demo,
+        schedule=ScheduleSpec(learning_rate=swarm.rate, warmup_steps=min(50, swarm.rounds // 5), steps=swarm.rounds),
         data=CorpusSpec(
             seed=swarm.seed, corpus_hash=corpus.hash, corpus_bytes=corpus.size, train_bytes=len(corpus.train)
         ),
@@ -129,37 +143,59 @@ def held_out_loss(contract: Contract, corpus: Corpus, swarm: StalenessSetup, arm
     """Train a swarm to its end, and return the loss in nats a byte on held-out text."""
     replica = Replica(contract, initial_state(contract.model, swarm.seed), 0, b"")
     task, data = task_of(contract.model), CorpusText(corpus, contract)
-    trainers = [Trainer(contract, data, replica, TorchCompute(task, CPU)) for _ in range(swarm.nodes)]
+    base = replica.clone()
+    trainers = [Trainer(contract, data, base, TorchCompute(task, CPU)) for _ in range(swarm.nodes)]
+    state = StaleSwarm(replica, base, trainers, [], [])
     for round_number in range(swarm.rounds):
-        train_round(contract, swarm, arm, trainers, replica, round_number)
+        train_round(contract, swarm, arm, state, round_number)
     return HeldOut(contract, data, NO_BLOBS).measure(replica, data.held_out_sets()[0])
 
 
+@dataclass
+class StaleSwarm:
+    """A swarm between two rounds.
+
+    replica: the newest parameters. base: those that the nodes have. updates: those that the base lacks, the oldest
+    first. sent: what each node sent in the rounds of these updates."""
+
+    replica: Replica
+    base: Replica
+    trainers: list[Trainer]
+    updates: list[Update]
+    sent: list[list[Sent]]
+
+
 def train_round(
-    contract: Contract,
-    swarm: StalenessSetup,
-    arm: StalenessArm,
-    trainers: list[Trainer],
-    replica: Replica,
-    round_number: int,
+    contract: Contract, swarm: StalenessSetup, arm: StalenessArm, state: StaleSwarm, round_number: int
 ) -> None:
     """One round of the whole swarm: compute the remaining samples, extract, compute ahead, then apply the update."""
     early = round(arm.stale * swarm.samples)
+    demo, layout, replica = contract.demo, state.replica.layout, state.replica
     extracted = []
-    for node, trainer in enumerate(trainers):
+    for node, trainer in enumerate(state.trainers):
         positions = lease(swarm, round_number, node)[trainer.samples :]
         if positions:
             trainer.micro_batch(positions)
-        extracted.append(trainer.extract(contract.demo.k)[0])
-    if early:  # for the next round, while the contribution and the update are in transit
-        for node, (trainer, sent) in enumerate(zip(trainers, extracted, strict=True)):
+        extracted.append(trainer.extract(demo.k_of_round(swarm.nodes))[0])
+    state.sent.append(extracted)
+    if early:  # for the next round, while contributions and updates are in transit
+        for node, trainer in enumerate(state.trainers):
             if arm.ahead:
-                trainer.look_ahead(sent, arm.ahead)
+                trainer.look_ahead([sent[node] for sent in state.sent], arm.ahead)
             trainer.micro_batch(lease(swarm, round_number + 1, node)[:early])
-    merged = merge(((sent.votes(), 1) for sent in extracted), replica.layout.components)
+    selection = topk_selection(demo, layout, replica.step)
+    merged = merge(((sent.votes(), 1) for sent in extracted), layout.components, selection)
+    for trainer, sent in zip(state.trainers, extracted, strict=True):
+        if part := dropped_part(sent, merged, layout, demo.update_topk):
+            trainer.rule.put_back(part)
     step, schedule = replica.step, contract.schedule
-    replica.apply(Update(step, learning_rate(schedule, step), decay(schedule, step), merged), b"")
-    for trainer in trainers:
+    update = Update(step, learning_rate(schedule, step), decay(schedule, step), merged)
+    replica.apply(update, b"")
+    state.updates.append(update)
+    while len(state.updates) >= arm.steps:
+        state.base.apply(state.updates.pop(0), b"")
+        state.sent.pop(0)
+    for trainer in state.trainers:
         trainer.refresh()
 
 

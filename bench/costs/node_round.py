@@ -44,7 +44,7 @@ def main() -> None:
     _report(f"forward and backward, {SAMPLES} samples", lambda: trainer.micro_batch(range(SAMPLES)))
     _report("accumulate a gradient", lambda: momentum.accumulate(gradients, RATE))
     _report("extract", lambda: momentum.extract(k))
-    _report("look-ahead", lambda: trainer.look_ahead(sent))
+    _report("look-ahead", lambda: trainer.look_ahead([sent]))
     _report(f"apply an update of {NODES} nodes", lambda: replica.apply(Update(replica.step, RATE, 1.0, merged), b""))
     _report("fingerprint", lambda: replica.fingerprint(1))
 

@@ -276,7 +276,7 @@ def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(sections: dict[st
     trainer.micro_batch(range(4))
     sent, _, _ = trainer.extract(32)
     before = {name: tensor.clone() for name, tensor in trainer.replica.tensors.items()}
-    trainer.look_ahead(sent)
+    trainer.look_ahead([sent])
     ahead = model_of(trainer)
     replica = moved(trainer, sent.votes())
     for name, tensor in replica.tensors.items():

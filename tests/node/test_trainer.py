@@ -146,13 +146,14 @@ def stands_on(trainer: Trainer, replica: Replica) -> bool:
     return all(torch.equal(model[name], tensor) for name, tensor in replica.tensors.items())
 
 
-def looks_ahead(trainer: Trainer, sent: Sent, share: float = 1.0) -> bool:
-    """Whether the model's parameters equal the replica after an update of these votes alone, to 1/20 of the step.
+def looks_ahead(trainer: Trainer, *sent: Sent, share: float = 1.0) -> bool:
+    """Whether the model's parameters equal the replica after updates of these votes alone, to 1/20 of the step.
 
     Ignores the few parameters without votes, where the sign of an update depends on the position."""
     expected = trainer.replica.clone()
     close = learning_rate(expected.contract.schedule, expected.step) / 20
-    expected.apply(update_of(expected, sent.votes(), share=share), b"")
+    for one in sent:
+        expected.apply(update_of(expected, one.votes(), share=share), b"")
     model = trainer._compute.parameters
     far = [(model[name] - tensor).abs() > close for name, tensor in expected.tensors.items()]
     return int(sum(one.sum() for one in far)) < 0.01 * sum(one.numel() for one in far)
@@ -176,17 +177,27 @@ def looking(request: pytest.FixtureRequest) -> tuple[Trainer, Sent]:
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_looking_ahead_equals_an_update_of_the_nodes_own_votes(looking: tuple[Trainer, Sent], share: float) -> None:
     trainer, sent = looking
-    assert not looks_ahead(trainer, sent, share)
-    trainer.look_ahead(sent, share)
-    assert looks_ahead(trainer, sent, share)
-    assert not looks_ahead(trainer, sent, 1.5 - share)
+    assert not looks_ahead(trainer, sent, share=share)
+    trainer.look_ahead([sent], share)
+    assert looks_ahead(trainer, sent, share=share)
+    assert not looks_ahead(trainer, sent, share=1.5 - share)
+
+
+def test_looking_ahead_of_two_contributions_equals_two_updates(looking: tuple[Trainer, Sent]) -> None:
+    trainer, first = looking
+    trainer.micro_batch(range(4, 8))
+    second, _, _ = trainer.extract(8)
+    trainer.look_ahead([first, second])
+    assert looks_ahead(trainer, first, second)
+    assert not looks_ahead(trainer, first)
+    assert not looks_ahead(trainer, second)
 
 
 def test_looking_ahead_does_not_change_the_replica(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     before, step, head = trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head
     for start in (4, 8):
-        trainer.look_ahead(sent)
+        trainer.look_ahead([sent])
         trainer.micro_batch(range(start, start + 4))
     trainer.extract(8)
     assert (trainer.replica.state_hash(), trainer.replica.step, trainer.replica.head) == (before, step, head)
@@ -198,7 +209,7 @@ def test_a_refresh_ends_looking_ahead_exactly(looking: tuple[Trainer, Sent]) -> 
     theirs = random_votes(swarms.layout, 8, seed=1)
     for update in (update_of(swarms, sent.votes(), theirs), update_of(swarms, theirs)):  # counted, and not counted
         trainer.replica = swarms.clone()
-        trainer.look_ahead(sent)
+        trainer.look_ahead([sent])
         trainer.replica.apply(update, b"")
         trainer.refresh()
         expected = swarms.clone()
@@ -211,10 +222,10 @@ def test_a_refresh_with_a_contribution_in_flight_looks_ahead_from_the_new_parame
     looking: tuple[Trainer, Sent],
 ) -> None:
     trainer, sent = looking
-    trainer.look_ahead(sent)
+    trainer.look_ahead([sent])
     trainer.replica.apply(update_of(trainer.replica, random_votes(trainer.replica.layout, 8, seed=1)), b"")
     assert not looks_ahead(trainer, sent)
-    trainer.refresh(sent)
+    trainer.refresh([sent])
     assert looks_ahead(trainer, sent)
 
 
@@ -227,7 +238,7 @@ def test_looking_ahead_allocates_one_set_of_tensors_and_a_refresh_shares_the_rep
     pointers = []
     for _ in range(2):
         assert trainer._compute.parameters[name].data_ptr() == trainer.replica.tensors[name].data_ptr()
-        trainer.look_ahead(sent)
+        trainer.look_ahead([sent])
         pointers.append(trainer._compute.parameters[name].data_ptr())
         trainer.refresh()
     assert pointers[0] == pointers[1] != trainer._compute.parameters[name].data_ptr()
@@ -235,18 +246,18 @@ def test_looking_ahead_allocates_one_set_of_tensors_and_a_refresh_shares_the_rep
 
 def test_adopting_a_replica_ends_looking_ahead(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
-    trainer.look_ahead(sent)
+    trainer.look_ahead([sent])
     other = random_replica(trainer.replica.contract, seed=1)
     trainer.adopt(other)
     assert stands_on(trainer, other)
-    trainer.look_ahead(sent)
+    trainer.look_ahead([sent])
     assert looks_ahead(trainer, sent)
 
 
 def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(looking: tuple[Trainer, Sent]) -> None:
     trainer, sent = looking
     bases = [trainer.base_step]
-    trainer.look_ahead(sent)
+    trainer.look_ahead([sent])
     bases.append(trainer.base_step)
     trainer.micro_batch(range(4, 6))  # looking ahead from step 20 counts as step 20
     trainer.replica.apply(update_of(trainer.replica, sent.votes()), b"")

@@ -129,10 +129,10 @@ class SyntheticTrainer:
     def adopt(self, replica: Replica) -> None:
         self.replica = replica
 
-    def refresh(self, out: Sent | None = None) -> None:
+    def refresh(self, out: Sequence[Sent] = ()) -> None:
         pass
 
-    def look_ahead(self, out: Sent) -> None:
+    def look_ahead(self, out: Sequence[Sent]) -> None:
         pass
 
     def interrupt(self) -> None:

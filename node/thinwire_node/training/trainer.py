@@ -60,37 +60,46 @@ class Trainer:
         self.replica = replica
         self.refresh()
 
-    def refresh(self, out: Sent | None = None) -> None:
+    def refresh(self, out: Sequence[Sent] = ()) -> None:
         """Pass the changed replica to the compute.
 
-        Stops looking ahead, whether or not the update held this node's last contribution. With `out`, a contribution
-        that is still in flight, looks ahead from the new parameters."""
-        if out is None:
-            self._stand_on(self.replica.tensors)
-        else:
+        Stops looking ahead, whether or not the update held this node's last contribution. With `out`, contributions
+        that are still in flight, looks ahead from the new parameters."""
+        if out:
             self.look_ahead(out)
+        else:
+            self._stand_on(self.replica.tensors)
 
     @torch.no_grad()
-    def look_ahead(self, out: Sent, share: float = 1.0) -> None:
-        """Until the next `refresh`, train on the parameters that an update with `out` alone would produce.
+    def look_ahead(self, out: Sequence[Sent], share: float = 1.0) -> None:
+        """Until the next `refresh`, train on the parameters that updates with `out` alone would produce.
 
-        out: the node's own contribution that is in flight. No other node sees these parameters, so the arithmetic need
-        not be exact. share: scales the step but not the decay. The replica is not changed."""
+        out: the node's own contributions that are in flight, one or more, the oldest first. No other node sees these
+        parameters, so the arithmetic need not be exact. share: scales the steps but not the decay. The replica is not
+        changed."""
         replica = self.replica
         if self._ahead is None:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
-        schedule, step = self._contract.schedule, replica.step
+        base = replica.tensors
+        for later, sent in enumerate(out):
+            self._step_ahead(base, sent, replica.step + later, share)
+            base = self._ahead
+        self._stand_on(self._ahead)
+
+    def _step_ahead(self, base: Mapping[str, Tensor], sent: Sent, step: int, share: float) -> None:
+        """Put the base after an update with `sent` alone into the tensors of the look-ahead, which may be the base."""
+        assert self._ahead is not None
+        schedule = self._contract.schedule
         shrink = decay(schedule, step)
-        for batch, change in self.rule.step_of(out, learning_rate(schedule, step)):
+        for batch, change in self.rule.step_of(sent, learning_rate(schedule, step)):
             if share != 1:
                 change.mul_(share)
-            tiles = change.to(replica.device)
+            tiles = change.to(self.replica.device)
             for part in batch.parts:
                 name = part.tensor.name
-                theta, ahead = part.pieces(part.band(replica.tensors[name]), tiles), part.band(self._ahead[name])
+                theta, ahead = part.pieces(part.band(base[name]), tiles), part.band(self._ahead[name])
                 for (of_theta, of_tiles), (of_ahead, _) in zip(theta, part.pieces(ahead, tiles), strict=True):
                     torch.add(of_tiles, of_theta, alpha=shrink, out=of_ahead)
-        self._stand_on(self._ahead)
 
     def _stand_on(self, tensors: Mapping[str, Tensor]) -> None:
         self._base = tensors

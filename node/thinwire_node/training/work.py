@@ -44,8 +44,8 @@ class Computes(Protocol):
     compute_s: float
 
     def adopt(self, replica: Replica) -> None: ...
-    def refresh(self, out: Sent | None = None) -> None: ...
-    def look_ahead(self, out: Sent) -> None: ...
+    def refresh(self, out: Sequence[Sent] = ()) -> None: ...
+    def look_ahead(self, out: Sequence[Sent]) -> None: ...
     def micro_batch(self, positions: Sequence[int]) -> None: ...
     def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float: ...
     def extract(self, k: int) -> tuple[Sent, int, float]: ...
@@ -84,7 +84,7 @@ class Work:
         self.pending: Pending | None = None
         """The contribution without an outcome."""
         self.lease = Lease()
-        self._on_the_way: Pending | None = None  # the newest contribution, until an update holds it or it is put back
+        self._on_the_way: list[Pending] = []  # contributions that no update has held yet, and that are not put back
         self._awaited = Awaited(contract.demo.update_topk, kept.awaited if kept else ())
         self._state = state
         self._threads = threads
@@ -102,7 +102,8 @@ class Work:
         self._saver = Saver(state, threads, now, contract.round.length_s)
         if kept is not None:
             trainer.rule.load(kept.momentum)
-            self.pending = self._on_the_way = kept.pending
+            self.pending = kept.pending
+            self._on_the_way = [kept.pending] if kept.pending else []
             self.lease.trained_through = self._trained_through_at_extraction = kept.trained_through
 
     def run(self, job: NodeJob, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
@@ -149,10 +150,8 @@ class Work:
         replica.apply(sealed.update, row.hash)
         for part in self._awaited.applied(row.step, row.contributions, sealed.update.merged, replica.layout):
             self.trainer.rule.put_back(part)
-        ahead = self._on_the_way
-        if ahead is not None and ahead.hash in row.contributions:
-            ahead = self._on_the_way = None
-        self.trainer.refresh(ahead.sent if ahead and self._looks_ahead else None)
+        self._on_the_way = [one for one in self._on_the_way if one.hash not in row.contributions]
+        self._stand_on_newest()
         self._state.save_head(Head(replica.step, replica.head))
         self.apply_s = self._now() - began
 
@@ -168,6 +167,13 @@ class Work:
     @property
     def _looks_ahead(self) -> bool:
         return self.contract.round.base_age_max > 0
+
+    def _stand_on_newest(self) -> None:
+        """Train on the replica, or ahead of it if contributions are on the way: those that its updates cannot hold, and
+        the one without an outcome."""
+        step, pending = self.trainer.replica.step, self.pending
+        self._on_the_way = [one for one in self._on_the_way if one.step >= step or one is pending]
+        self.trainer.refresh([one.sent for one in self._on_the_way] if self._looks_ahead else ())
 
     async def reached(self, step: int) -> None:
         """Wait until the replica is at `step` or beyond."""
@@ -230,12 +236,13 @@ class Work:
         sent, samples, loss = trainer.extract(round_.k)
         payload = encode_votes(sent.votes(), replica.layout)
         name = contribution_hash(self.contract.hash, round_.term, round_.number, self._state.node_id, payload)
-        self.pending = self._on_the_way = Pending(name, sent, round_.step)
+        self.pending = Pending(name, sent, round_.step)
+        self._on_the_way.append(self.pending)
         self._awaited.add(self.pending)
         self._trained_through_at_extraction = trained_through
         fingerprint = self._fingerprint(replica, round_.nonces[behind])
         if self._looks_ahead:
-            trainer.look_ahead(sent)
+            self._stand_on_newest()
         copies = self._copies() if self._saver.is_due else None
         claim = Claim(
             term=round_.term,
@@ -271,9 +278,9 @@ class Work:
     def _settle(self, counted: bool) -> None:
         if self.pending is not None and not counted:
             self.trainer.rule.put_back(self.pending.sent)
-            if self._on_the_way is self.pending:
-                self._on_the_way = None
-                self.trainer.refresh()
+            if any(one is self.pending for one in self._on_the_way):
+                self._on_the_way = [one for one in self._on_the_way if one is not self.pending]
+                self._stand_on_newest()
         self.pending = None
 
     async def forget(self) -> None:
@@ -285,7 +292,8 @@ class Work:
         self.trainer.clear()
         self.trainer.rule.forget()
         self.trainer.refresh()
-        self.pending = self._on_the_way = None
+        self.pending = None
+        self._on_the_way = []
         self._awaited.clear()
         self.lease = Lease()
         self._saver.forget_sent()
