@@ -47,7 +47,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 bench: $(VENV)/.bench  ## bytes, speeds, rounds, memory, training beside baselines; about 5 minutes (BENCH=--full: more; --124m: a model of 124M)
 	@$(BIN)/python -m bench.speed $(BENCH)
 
-bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN)
+bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN; --thin-uplink: 64 kbit/s)
 	$(BIN)/python -m bench.wide_area $(WAN)
 
 science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)

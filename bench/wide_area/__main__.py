@@ -14,6 +14,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from bench.wide_area import thin_uplink
 from bench.wide_area.baseline import measure_control, measure_ddp
 from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
 from bench.wide_area.hosts import LinkSpec, hosts_behind
@@ -31,6 +32,9 @@ CONTROL_SHARE = 0.5
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--thin-uplink"]:
+        thin_uplink.main(sys.argv[2:])
+        return
     arguments = _arguments()
     console = Console(highlight=False, markup=False, soft_wrap=True)
     machine = check_emulation()
@@ -129,6 +133,7 @@ def _cells(arguments: argparse.Namespace) -> list[Cell]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("make bench-wan", description=__doc__)
+    parser.add_argument("--thin-uplink", action="store_true", help="only a node that sends 64 kbit/s; give it first")
     parser.add_argument("--quick", action="store_true", help="one cell: 10 Mbit/s, 100 ms, no loss")
     parser.add_argument("--rates", type=_positive, nargs="+", default=[10, 100, 1000], metavar="MBIT")
     parser.add_argument("--round-trips", type=_positive, nargs="+", default=[20, 100], metavar="MS")

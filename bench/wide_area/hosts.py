@@ -89,8 +89,12 @@ class Hosts:
 
 
 @contextmanager
-def hosts_behind(link: LinkSpec, nodes: int, netem: bool, seed: int, folder: Path) -> Iterator[Hosts]:
-    """Create the hosts and their lines, and remove them at the end in any case."""
+def hosts_behind(
+    link: LinkSpec, nodes: int, netem: bool, seed: int, folder: Path, last_up: LineQuality | None = None
+) -> Iterator[Hosts]:
+    """Create the hosts and their lines, and remove them at the end in any case.
+
+    last_up: the line up of the last node, if it differs; only with lines over TUN devices."""
     names = ["coordinator", *(f"node-{number}" for number in range(1, nodes + 1))]
     prefix = f"thinwire-{os.getpid()}-"
     hub = f"{prefix}hub"
@@ -100,8 +104,11 @@ def hosts_behind(link: LinkSpec, nodes: int, netem: bool, seed: int, folder: Pat
         with Programs(folder) as programs:
             for namespace in (hub, *(host.namespace for host in hosts)):
                 _make_namespace(namespace)
-            make = _bridge if netem else _tun_devices
-            line_pid = make(hub, hosts, qualities, seed, programs)
+            if netem and last_up is None:
+                line_pid = _bridge(hub, hosts, qualities, programs)
+            else:
+                up = qualities if last_up is None else [*qualities[:-1], last_up]
+                line_pid = _tun_devices(hub, hosts, up, qualities, seed, programs)
             for host in hosts:
                 _configure_address(host)
             yield Hosts(hosts[0], hosts[1:], line_pid)
@@ -111,10 +118,13 @@ def hosts_behind(link: LinkSpec, nodes: int, netem: bool, seed: int, folder: Pat
                 subprocess.run([IP, "netns", "del", namespace], check=False, capture_output=True)
 
 
-def _tun_devices(hub: str, hosts: list[Host], qualities: list[LineQuality], seed: int, programs: Programs) -> int:
+def _tun_devices(
+    hub: str, hosts: list[Host], up: list[LineQuality], down: list[LineQuality], seed: int, programs: Programs
+) -> int:
     """Create TUN devices in the process that serves them, and move each to its host."""
     command = [*module("bench.wide_area.tun"), "--seed", str(seed)]
-    command += ["--qualities", json.dumps([asdict(quality) for quality in qualities])]
+    for name, qualities in (("--up", up), ("--down", down)):
+        command += [name, json.dumps([asdict(quality) for quality in qualities])]
     command += ["--devices", *(host.name for host in hosts)]
     line = programs.start("line", [IP, "netns", "exec", hub, *command])
     programs.wait_for(line, "ready")
@@ -123,7 +133,7 @@ def _tun_devices(hub: str, hosts: list[Host], qualities: list[LineQuality], seed
     return line.popen.pid
 
 
-def _bridge(hub: str, hosts: list[Host], qualities: list[LineQuality], seed: int, programs: Programs) -> int:
+def _bridge(hub: str, hosts: list[Host], qualities: list[LineQuality], programs: Programs) -> int:
     """Create veth pairs from each host to a bridge, with netem at both ends. The loss does not follow our seed."""
     run(IP, "-n", hub, "link", "add", "bridge", "type", "bridge")
     run(IP, "-n", hub, "link", "set", "dev", "bridge", "up")

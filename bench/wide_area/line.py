@@ -42,6 +42,9 @@ class LineQuality:
     """Share of packets lost in transit, after they have occupied the line."""
     queue_bytes: int
     """Drop-tail: a packet that does not fit is dropped."""
+    jitter_ms: float = 0.0
+    """A packet takes up to so much longer, evenly distributed. Packets stay in order, so one that is late delays those
+    behind it."""
 
 
 @dataclass
@@ -66,7 +69,8 @@ class AccessLine:
         self._delay_s = quality.delay_ms / 1000
         self._random = random.Random(seed)
         self._out_s = 0.0  # when the last accepted packet leaves the sender
-        self._in_transit: deque[tuple[float, bytes]] = deque()  # by time, because all have the same delay
+        self._arrival_s = 0.0  # of the last packet in transit
+        self._in_transit: deque[tuple[float, bytes]] = deque()  # by time
 
     def offer(self, packet: bytes, now_s: float) -> bool:
         """Accept a packet; False if the queue has no space for it."""
@@ -83,7 +87,11 @@ class AccessLine:
             return True
         self.tally.carried += 1
         self.tally.carried_bytes += len(packet)
-        self._in_transit.append((self._out_s + self._delay_s, packet))
+        arrival_s = self._out_s + self._delay_s
+        if self.quality.jitter_ms:
+            arrival_s += self._random.random() * self.quality.jitter_ms / 1000
+        self._arrival_s = max(self._arrival_s, arrival_s)
+        self._in_transit.append((self._arrival_s, packet))
         return True
 
     def due(self, now_s: float) -> list[tuple[float, bytes]]:
@@ -102,9 +110,9 @@ class AccessLine:
 class StarTopology:
     """A line up and a line down for each host. The address of host i ends in i + 1."""
 
-    def __init__(self, qualities: list[LineQuality], seed: int) -> None:
-        self.up = [AccessLine(quality, seed + 2 * number) for number, quality in enumerate(qualities)]
-        self.down = [AccessLine(quality, seed + 2 * number + 1) for number, quality in enumerate(qualities)]
+    def __init__(self, up: list[LineQuality], down: list[LineQuality], seed: int) -> None:
+        self.up = [AccessLine(quality, seed + 2 * number) for number, quality in enumerate(up)]
+        self.down = [AccessLine(quality, seed + 2 * number + 1) for number, quality in enumerate(down)]
 
     def offer(self, source: int, packet: bytes, now_s: float) -> None:
         """Accept a packet from a host. Drops packets that are not IPv4, or not for a host of the star."""

@@ -43,8 +43,8 @@ class Reading:
 def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -> SystemFigures:
     """Train with a swarm, and return its figures for the last `seconds`. Raises SwarmError."""
     with Programs(folder) as programs:
-        watch = _start(hosts, dilation, programs, folder)
-        sealed = _sealed(watch, programs)
+        watch = start_swarm(hosts, run_toml(dilation), programs, folder)
+        sealed = sealed_samples(watch, programs)
         for sample in sealed:
             if sample.step >= WARMUP_STEPS and sample.active == len(hosts.nodes):
                 break
@@ -58,9 +58,9 @@ def measure_swarm(hosts: Hosts, seconds: float, dilation: float, folder: Path) -
     return _difference(before, after)
 
 
-def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> Process:
-    """Start coordinator, nodes, and the process that polls the status; returns the latter."""
-    (folder / "RUN.toml").write_text(run_toml(dilation))
+def start_swarm(hosts: Hosts, run: str, programs: Programs, folder: Path) -> Process:
+    """Start coordinator, nodes, and the process that polls the status; returns the latter. run: the run file."""
+    (folder / "RUN.toml").write_text(run)
     address = f"{hosts.coordinator.address}:{PORT}"
     command = [str(BIN / "thinwire-coordinator"), "serve", "--run", str(folder / "RUN.toml"), "--listen", address]
     command += ["--state-dir", str(folder / "coordinator"), "--wait-for", str(len(hosts.nodes))]
@@ -76,7 +76,7 @@ def _start(hosts: Hosts, dilation: float, programs: Programs, folder: Path) -> P
     return programs.start("watch", hosts.coordinator.inside(*watch))
 
 
-def _sealed(watch: Process, programs: Programs) -> Iterator[Sample]:
+def sealed_samples(watch: Process, programs: Programs) -> Iterator[Sample]:
     """Yield the first sample after each update. Raises SwarmError if updates stop."""
     step, patience_s, since_s = 0, START_S, time.monotonic()
     with watch.log.open() as lines:

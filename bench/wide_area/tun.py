@@ -97,13 +97,15 @@ class Carrier:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.wide_area.tun", description=__doc__)
-    parser.add_argument("--qualities", required=True, help="quality of each host's line, as a JSON list")
+    parser.add_argument("--up", required=True, help="quality of each host's line up, as a JSON list")
+    parser.add_argument("--down", required=True, help="of its line down")
     parser.add_argument("--devices", nargs="+", required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
     os.nice(NICENESS)
-    star = StarTopology([LineQuality(**quality) for quality in json.loads(arguments.qualities)], arguments.seed)
+    up, down = ([LineQuality(**one) for one in json.loads(text)] for text in (arguments.up, arguments.down))
+    star = StarTopology(up, down, arguments.seed)
     carrier = Carrier(star, [open_tun(device) for device in arguments.devices])
     print("ready", flush=True)
     try:

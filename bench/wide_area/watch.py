@@ -34,6 +34,8 @@ class Sample:
     rounds_void: int
     different: int
     """Fingerprints that differed from the coordinator's."""
+    counted_by: dict[str, int]
+    """`counted` of each node, by its name."""
 
 
 def sample_of(status: StatusReply, at_s: float) -> Sample:
@@ -48,6 +50,7 @@ def sample_of(status: StatusReply, at_s: float) -> Sample:
         active=sum(node.active for node in nodes),
         rounds_void=status.rounds_void,
         different=status.fingerprints_different,
+        counted_by={node.name: node.counted for node in nodes},
     )
 
 

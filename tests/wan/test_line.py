@@ -39,6 +39,28 @@ def test_a_line_without_a_rate_only_delays() -> None:
     assert {arrival_s for arrival_s, _ in line.due(2.0)} == {1.05}
 
 
+def test_jitter_delays_packets_and_keeps_their_order() -> None:
+    line = AccessLine(LineQuality(rate_mbit=8, delay_ms=50, loss=0, queue_bytes=1 << 20, jitter_ms=20), seed=1)
+    sizes = range(40, 540)
+    for size in sizes:
+        line.offer(bytes(size), 0.0)
+    found = line.due(99.0)
+    assert [len(packet) for _, packet in found] == list(sizes)
+    sent_s = [sum(sizes[: number + 1]) / 1_000_000 for number in range(len(sizes))]
+    extra_s = [arrival_s - out_s - 0.05 for (arrival_s, _), out_s in zip(found, sent_s, strict=True)]
+    assert min(extra_s) > -1e-9
+    assert 0.015 < max(extra_s) < 0.02 + 1e-9
+
+
+def test_a_star_may_have_another_line_up_than_down() -> None:
+    slow, fast = LineQuality(0.8, 0, 0, 10_000), LineQuality(None, 0, 0, 0)
+    star = StarTopology([slow, fast], [fast, fast], seed=1)
+    star.offer(0, addressed(1), 0.0)
+    star.offer(1, addressed(0), 0.0)
+    assert [(arrival_s, host) for arrival_s, host, _ in star.due(0.001)] == [(0.0, 0)]
+    assert [(arrival_s, host) for arrival_s, host, _ in star.due(0.02)] == [(0.01, 1)]
+
+
 def test_full_queue_drops_packets_until_it_drains() -> None:
     line = AccessLine(LineQuality(rate_mbit=8, delay_ms=0, loss=0, queue_bytes=3000), seed=1)
     assert [line.offer(PACKET, 0.0) for _ in range(5)] == [True, True, True, False, False]
@@ -90,7 +112,7 @@ def test_lost_packets_occupy_the_line() -> None:
 
 def test_path_through_the_star_is_one_line_up_and_one_down() -> None:
     quality = LineQuality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
-    star = StarTopology([quality, quality, quality], seed=1)
+    star = StarTopology([quality] * 3, [quality] * 3, seed=1)
     star.offer(0, addressed(2), 0.0)
     assert star.next_s == pytest.approx(0.026)
     assert star.due(0.03) == []
@@ -103,7 +125,7 @@ def test_path_through_the_star_is_one_line_up_and_one_down() -> None:
 
 def test_two_senders_share_the_line_of_the_receiver() -> None:
     quality = LineQuality(rate_mbit=8, delay_ms=25, loss=0, queue_bytes=100_000)
-    star = StarTopology([quality, quality, quality], seed=1)
+    star = StarTopology([quality] * 3, [quality] * 3, seed=1)
     for number in range(10):
         star.offer(number % 2, addressed(2), 0.0)
     arrived = star.due(9.0)  # all at once, and very late
@@ -112,7 +134,7 @@ def test_two_senders_share_the_line_of_the_receiver() -> None:
 
 
 def test_packets_without_a_destination_are_dropped() -> None:
-    star = StarTopology([LineQuality(None, 0, 0, 0)] * 2, seed=1)
+    star = StarTopology([LineQuality(None, 0, 0, 0)] * 2, [LineQuality(None, 0, 0, 0)] * 2, seed=1)
     for packet in (b"", b"\x60" + bytes(60), addressed(2), b"\x45" + bytes(30)):
         star.offer(0, packet, 0.0)
     assert star.next_s is None
