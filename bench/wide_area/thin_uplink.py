@@ -111,8 +111,8 @@ def main(given: Sequence[str]) -> None:
         met = "met" if figures.share >= COUNTED_WANTED else "missed"
         console.print(
             f"{percent:g}% lost: counted in {figures.counted} of {figures.rounds} rounds, {figures.share:.0%} "
-            f"(target: at least {COUNTED_WANTED:.0%}, {met}); {figures.sent_bytes / figures.rounds:,.0f} B sent a round; "
-            f"{time.monotonic() - began:.0f} s"
+            f"(target: at least {COUNTED_WANTED:.0%}, {met}); "
+            f"{figures.sent_bytes / figures.rounds:,.0f} B sent a round; {time.monotonic() - began:.0f} s"
         )
     sys.exit(1 if failed else 0)
 
