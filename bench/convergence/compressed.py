@@ -93,14 +93,19 @@ class VotingMethod:
 
 
 class RandomChoice(Compressor):
-    """A compressor that selects components at random, by a seed, instead of by magnitude."""
+    """A compressor that selects components at random instead of by magnitude.
+
+    The draw depends on the seed and on the magnitudes of the batch, so the order of the batches does not matter.
+    """
 
     def __init__(self, spec: DemoSpec, device: torch.device | str, seed: int) -> None:
         super().__init__(spec, device)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
 
-    def choose(self, magnitudes: Tensor, k: int) -> Tensor:
-        drawn = torch.rand(magnitudes.shape, generator=self._generator)
+    def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
+        of_batch = int(magnitudes.contiguous().view(torch.int32).sum(dtype=torch.int64))
+        generator = torch.Generator().manual_seed((of_batch + self._seed) & 0x7FFFFFFFFFFFFFFF)
+        drawn = torch.rand(magnitudes.shape, generator=generator)
         index = drawn.topk(min(k, magnitudes.shape[1]), dim=1, sorted=False).indices.to(magnitudes.device)
         selected = torch.zeros_like(magnitudes, dtype=torch.bool).scatter_(1, index, True)
         return (selected & (magnitudes > 0)).view(-1).nonzero().view(-1)

@@ -155,8 +155,9 @@ def test_steps_are_the_inverse_of_the_components(transform: str) -> None:
     flat = flat_buffer(sent)
     expected = [inverse(part, transform).flatten(1) for part in (LAYOUT.matrices(flat), LAYOUT.vectors(flat))]
     steps = [(part / (1.25 * part.abs().mean(1, keepdim=True))).clamp(-1, 1).flatten() for part in expected]
-    found = torch.cat([step.flatten().clone() for _, step in momentum.steps(sent, 0.5)])
-    assert torch.allclose(found, -0.5 * torch.cat(steps), atol=1e-5)
+    found: dict[bool, torch.Tensor] = {}
+    momentum.decode_changes(lambda batch, step: found.update({batch.is_matrix: step.flatten().clone()}), sent, 0.5)
+    assert torch.allclose(torch.cat([found[True], found[False]]), -0.5 * torch.cat(steps), atol=1e-5)
 
 
 def test_zeros_are_never_sent() -> None:

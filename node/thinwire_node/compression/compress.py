@@ -43,35 +43,37 @@ class Extracted:
 
 
 class Compressor:
-    """Compresses one momentum on one device. It allocates its buffers once: two float32 batches and one bool batch.
+    """Compresses one momentum on one device.
 
     Tensors of tiles are contiguous float32, [n, 64, 64] of matrices or [n, 64] of vectors, with at most
-    `batch_components` numbers.
+    `batch_components` numbers. Each thread passes its own slot (see `batch_pool`), whose buffers
+    are two float32 batches and one bool batch, allocated once.
     """
 
     def __init__(self, spec: DemoSpec, device: torch.device | str) -> None:
         self._spec = spec
         self._device = torch.device(device)
         self.batch_tiles = tile_batch(self._device)
-        self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
+        self._buffers: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     @property
     def batch_components(self) -> int:
         return self.batch_tiles * MATRIX_COMPONENTS
 
-    def buffers(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Two scratch tensors of this shape. Their contents last until the next call of `accumulate` or `extract`."""
-        first, second, _ = self._allocated()
+    def buffers(self, shape: torch.Size, slot: int = 0) -> tuple[Tensor, Tensor]:
+        """Two scratch tensors of this shape. Their contents last until the slot's next call of `accumulate` or
+        `extract`."""
+        first, second, _ = self._allocated(slot)
         size = prod(shape)
         return first[:size].view(shape), second[:size].view(shape)
 
-    def _allocated(self) -> tuple[Tensor, Tensor, Tensor]:
-        if self._buffers is None:
+    def _allocated(self, slot: int) -> tuple[Tensor, Tensor, Tensor]:
+        if slot not in self._buffers:
             first, second = (torch.empty(self.batch_components, device=self._device) for _ in range(2))
-            self._buffers = first, second, torch.empty_like(first, dtype=torch.bool)
-        return self._buffers
+            self._buffers[slot] = first, second, torch.empty_like(first, dtype=torch.bool)
+        return self._buffers[slot]
 
-    def accumulate(self, coefficients: Tensor, gradient: Tensor, rate: float) -> None:
+    def accumulate(self, coefficients: Tensor, gradient: Tensor, rate: float, slot: int = 0) -> None:
         """C ← β·C + rate·T(gradient), in place.
 
         gradient: tiles in the shape of the coefficients; may be the first of `buffers`.
@@ -80,15 +82,15 @@ class Compressor:
         if coefficients.dim() == 2:
             coefficients.addmm_(gradient, b.T, beta=beta, alpha=rate)
             return
-        _, half = self.buffers(coefficients.shape)
+        _, half = self.buffers(coefficients.shape, slot)
         torch.mm(gradient.view(-1, len(b)), b.T, out=half.view(-1, len(b)))
         coefficients.baddbmm_(b.expand(len(half), -1, -1), half, beta=beta, alpha=rate)
 
-    def extract(self, coefficients: Tensor, k: int) -> Extracted:
+    def extract(self, coefficients: Tensor, k: int, slot: int = 0) -> Extracted:
         """Extract the k largest coefficients of each tile, and subtract them in place."""
         flat = coefficients.view(-1)
-        magnitudes, _ = self.buffers(coefficients.shape)
-        index = self.choose(torch.abs(coefficients, out=magnitudes).flatten(1), k)
+        magnitudes, _ = self.buffers(coefficients.shape, slot)
+        index = self.choose(torch.abs(coefficients, out=magnitudes).flatten(1), k, slot)
         values = flat[index]
         values, codes = self._vote_values(values, index // magnitudes[0].numel(), len(coefficients))
         if self._spec.magnitude == "tile":  # a magnitude too small for any code has value 0
@@ -97,10 +99,10 @@ class Compressor:
         flat.index_add_(0, index, values, alpha=-self._spec.alpha)
         return Extracted(index, values, codes)
 
-    def choose(self, magnitudes: Tensor, k: int) -> Tensor:
+    def choose(self, magnitudes: Tensor, k: int, slot: int = 0) -> Tensor:
         """Select the largest magnitudes: at most k in each row of [n, c], never zeros. Returns int64, flat,
         ascending."""
-        return largest(magnitudes, k, self._allocated()[2])
+        return largest(magnitudes, k, self._allocated(slot)[2])
 
     def _vote_values(self, values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
         """The value of each vote, and the codes of the tiles.
@@ -114,26 +116,26 @@ class Compressor:
         codes, mean = coded(mean)
         return torch.copysign(mean[tile], values), codes[(count > 0) & (mean > 0)]
 
-    def expand(self, components: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+    def expand(self, components: Tensor, values: Tensor, shape: torch.Size, slot: int = 0) -> Tensor:
         """T⁻¹ of a few components, as tiles of `shape` in the first of `buffers`.
 
         components: int64 [m], flat within these tiles.
         """
         b = float_basis(self._spec.transform, self._device)
-        tiles, half = self.buffers(shape)
+        tiles, half = self.buffers(shape, slot)
         (half if tiles.dim() == 2 else tiles).zero_().view(-1)[components] = values
         if tiles.dim() == 2:
             return torch.mm(half, b, out=tiles)
         torch.mm(tiles.view(-1, len(b)), b, out=half.view(-1, len(b)))
         return torch.bmm(b.T.expand(len(half), -1, -1), half, out=tiles)
 
-    def step(self, components: Tensor, values: Tensor, shape: torch.Size, rate: float) -> Tensor:
+    def step(self, components: Tensor, values: Tensor, shape: torch.Size, rate: float, slot: int = 0) -> Tensor:
         """The change of the parameters by an update with these votes alone, precise enough to look ahead.
 
         rate: the learning rate, or with magnitudes the outer rate. The other arguments are those of `expand`; uses
         `buffers`.
         """
-        expanded, other = self.expand(components, values, shape), self.buffers(shape)[1]
+        expanded, other = self.expand(components, values, shape, slot), self.buffers(shape, slot)[1]
         if self._spec.magnitude == "tile":
             return expanded.mul_(-rate)
         if self._spec.magnitude == "sign":

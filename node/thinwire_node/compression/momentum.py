@@ -12,9 +12,9 @@ sign times the value of the tile's code. The arithmetic need not be exact, becau
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,8 +23,9 @@ from torch import Tensor
 from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import make_fused
 from thinwire_node.compression.precondition import SecondMoment
+from thinwire_proto.batch_pool import one_torch_thread, process_batches
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.exact.tiles import Batch, TensorTiles, TileLayout
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TensorTiles, TileLayout
 from thinwire_proto.exact.votes import Votes
 
 if TYPE_CHECKING:
@@ -48,6 +49,19 @@ class Sent:
     def votes(self) -> Votes:
         codes = None if self.codes is None else self.codes.cpu().numpy()
         return Votes(self.components.cpu().numpy(), (self.values > 0).cpu().numpy(), codes)
+
+
+@dataclass(frozen=True)
+class BatchOfTiles:
+    """A batch of the buffer: its coefficients as a view, [n, 64, 64] or [n, 64], and the number of the first one."""
+
+    batch: Batch
+    values: Tensor
+    first: int
+
+
+Added = tuple[Mapping[str, Tensor], float, int]
+"""The arguments of `Momentum.accumulate`."""
 
 
 class Momentum:
@@ -76,13 +90,16 @@ class Momentum:
         gradients: sums over `samples`, by tensor name, contiguous, in the tensors' shapes.
         """
         self._begin()
-        for batch, coefficients, _ in self._batches(self.buffer):
-            self._accumulate(batch, coefficients, gradients, learning_rate, samples)
+
+        def accumulate(tiles: BatchOfTiles, slot: int) -> None:
+            self._accumulate(tiles, (gradients, learning_rate, samples), slot)
+
+        process_batches(accumulate, self._batches(), self.buffer.device)
 
     @torch.no_grad()
     def extract(self, k: int) -> Sent:
         """Extract the k largest components of each tile from the momentum."""
-        return self._collect(self._extract_parts(k, None), k)
+        return self._extract(k, None)
 
     @torch.no_grad()
     def accumulate_and_extract(
@@ -90,24 +107,32 @@ class Momentum:
     ) -> Sent:
         """`accumulate` followed by `extract`, reading each batch of tiles from memory only once."""
         self._begin()
-        return self._collect(self._extract_parts(k, (gradients, learning_rate, samples)), k)
+        return self._extract(k, (gradients, learning_rate, samples))
 
-    def _extract_parts(
-        self, k: int, accumulated: tuple[Mapping[str, Tensor], float, int] | None
-    ) -> Iterator[tuple[Extracted, int]]:
-        """Yield what each part of the buffer sends, and its first component, in order.
-
-        accumulated: arguments of `accumulate`, to run it on each part first.
-        """
+    def _extract(self, k: int, added: Added | None) -> Sent:
+        """Extract from each batch of tiles, and collect the parts in one list. added: see `accumulate`; it is added to
+        each batch first."""
+        batches, chosen = self._batches(), _Chosen(self._layout.selected_max(k), self.buffer.device)
         if self.fused is not None:
-            inputs = None if accumulated is None else self._inputs(*accumulated)
-            yield self.fused.extract(self._layout.matrices(self.buffer), k, inputs), 0
-        for batch, tiles, first in self._batches(self.buffer):
-            if self.fused is not None and batch.is_matrix:
-                continue
-            if accumulated is not None:
-                self._accumulate(batch, tiles, *accumulated)
-            yield self.compressor.extract(tiles, k), first
+            inputs = None if added is None else self._inputs(*added)
+            matrices = self._layout.matrices(self.buffer)
+            chosen.put(self.fused.extract(matrices, k, inputs), 0, 0)
+            batches = [tiles for tiles in batches if not tiles.batch.is_matrix]
+
+        def extract(tiles: BatchOfTiles, slot: int) -> None:
+            if added is not None:
+                self._accumulate(tiles, added, slot)
+            chosen.put(self.compressor.extract(tiles.values, k, slot), tiles.first, self._selected_before(tiles, k))
+
+        process_batches(extract, batches, self.buffer.device)
+        return chosen.sent(self._extractions, has_codes=self._spec.magnitude == "tile")
+
+    def _selected_before(self, tiles: BatchOfTiles, k: int) -> int:
+        """Upper bound on the components that are selected before these tiles."""
+        start: int = tiles.batch.tiles.start
+        if tiles.batch.is_matrix:
+            return start * min(k, MATRIX_COMPONENTS)
+        return self._layout.matrix_tiles * min(k, MATRIX_COMPONENTS) + start * min(k, VECTOR_COMPONENTS)
 
     def _inputs(self, gradients: Mapping[str, Tensor], rate: float, samples: int) -> GradientInput:
         from thinwire_node.compression.triton.compress import GradientInput  # noqa: PLC0415 - Triton is optional
@@ -124,10 +149,9 @@ class Momentum:
             self._second.begin()
         self._extractions += 1
 
-    def _accumulate(
-        self, batch: Batch, coefficients: Tensor, gradients: Mapping[str, Tensor], rate: float, samples: int
-    ) -> None:
-        tiles, scratch = self.compressor.buffers(coefficients.shape)
+    def _accumulate(self, to: BatchOfTiles, added: Added, slot: int) -> None:
+        batch, (gradients, rate, samples) = to.batch, added
+        tiles, scratch = self.compressor.buffers(to.values.shape, slot)
         if any(part.is_padded for part in batch.parts):
             tiles.zero_()
         for part in batch.parts:
@@ -142,22 +166,7 @@ class Momentum:
             ):
                 torch.div(band_piece, root_piece, out=tiles_piece)
         scale = 1 / samples if self._second is None else self._second.scale / samples
-        self.compressor.accumulate(coefficients, tiles, rate * scale)
-
-    def _collect(self, parts: Iterator[tuple[Extracted, int]], k: int) -> Sent:
-        """Collect the parts of `_extract_parts` in one list. Each part is copied before the next one is computed."""
-        selected_max, device = self._layout.selected_max(k), self.buffer.device
-        components = torch.empty(selected_max, dtype=torch.int64, device=device)
-        values = torch.empty(selected_max, device=device)
-        codes, end = [], 0
-        for part, first in parts:
-            start, end = end, end + len(part.components)
-            torch.add(part.components, first, out=components[start:end])
-            values[start:end] = part.values
-            codes.append(part.codes)
-        if end < selected_max:  # tiles with zeros have fewer than k
-            components, values = components[:end].clone(), values[:end].clone()
-        return Sent(components, values, self._extractions, torch.cat(codes) if self._spec.magnitude == "tile" else None)
+        self.compressor.accumulate(to.values, tiles, rate * scale, slot)
 
     @torch.no_grad()
     def put_back(self, sent: Sent) -> None:
@@ -165,21 +174,26 @@ class Momentum:
         is lost."""
         share = self._spec.alpha * self._spec.beta ** (self._extractions - sent.extraction)
         components, values = self._on_device(sent)
-        self.buffer.index_add_(0, components, values, alpha=share)
+        with one_torch_thread():
+            self.buffer.index_add_(0, components, values, alpha=share)
 
-    def steps(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
-        """Yield the change of the parameters by an update with these votes alone, one batch of tiles at a time.
+    def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
+        """Pass the change of the parameters by an update with these votes alone to `use`, one batch of tiles at a time.
 
-        Each change is float32 [n, 64, 64] or [n, 64]; its memory is reused for the next batch. rate: see
-        `Compressor.step`.
+        Each change is float32 [n, 64, 64] or [n, 64]; its memory is reused afterwards. On a CPU, several threads call
+        `use` for different batches, in any order. rate: see `Compressor.step`.
         """
         components, values = self._on_device(sent)
-        batches = [(batch, tiles.shape, first) for batch, tiles, first in self._batches(self.buffer)]
-        ends = torch.tensor([first + prod(shape) for _, shape, first in batches], device=components.device)
-        start = 0
-        for (batch, shape, first), end in zip(batches, torch.searchsorted(components, ends).tolist(), strict=True):
-            yield batch, self.compressor.step(components[start:end] - first, values[start:end], shape, rate)
-            start = end
+        batches = self._batches()
+        firsts = torch.tensor([tiles.first for tiles in batches], device=components.device)
+        starts = torch.searchsorted(components, firsts).tolist()
+
+        def decode(item: tuple[BatchOfTiles, int, int], slot: int) -> None:
+            tiles, start, end = item
+            own = components[start:end] - tiles.first
+            use(tiles.batch, self.compressor.step(own, values[start:end], tiles.values.shape, rate, slot))
+
+        process_batches(decode, zip(batches, starts, [*starts[1:], len(components)], strict=True), self.buffer.device)
 
     def _on_device(self, sent: Sent) -> tuple[Tensor, Tensor]:
         return sent.components.to(self.buffer.device), sent.values.to(self.buffer.device)
@@ -207,10 +221,37 @@ class Momentum:
         for tensor in self._tensors().values():
             tensor.zero_()
 
-    def _batches(self, flat: Tensor) -> Iterator[tuple[Batch, Tensor, int]]:
-        """Yield views of a flat buffer as tiles, in order: (batch, [n, 64, 64] or [n, 64], first component)."""
-        first = 0
+    def _batches(self) -> list[BatchOfTiles]:
+        """The whole buffer, in order."""
+        found, first = [], 0
         for batch in self._layout.batches(self.compressor.batch_tiles):
-            tiles = (self._layout.matrices if batch.is_matrix else self._layout.vectors)(flat)[batch.tiles]
-            yield batch, tiles, first
-            first += prod(tiles.shape)
+            values = (self._layout.matrices if batch.is_matrix else self._layout.vectors)(self.buffer)[batch.tiles]
+            found.append(BatchOfTiles(batch, values, first))
+            first += values.numel()
+        return found
+
+
+class _Chosen:
+    """What the batches of one extraction send. Each batch is copied to its own place as soon as it is computed."""
+
+    def __init__(self, selected_max: int, device: torch.device) -> None:
+        self._components = torch.empty(selected_max, dtype=torch.int64, device=device)
+        self._values = torch.empty(selected_max, device=device)
+        self._filled: dict[int, tuple[int, Tensor]] = {}
+
+    def put(self, part: Extracted, first: int, start: int) -> None:
+        """first: component of the whole buffer that the part's component 0 is. start: the part's place."""
+        end = start + len(part.components)
+        torch.add(part.components, first, out=self._components[start:end])
+        self._values[start:end] = part.values
+        self._filled[start] = end, part.codes
+
+    def sent(self, extraction: int, *, has_codes: bool) -> Sent:
+        filled = sorted(self._filled.items(), key=itemgetter(0))
+        components, values = self._components, self._values
+        if sum(end - start for start, (end, _) in filled) < len(components):  # tiles with zeros have fewer than k
+            components, values = (
+                torch.cat([whole[start:end] for start, (end, _) in filled]) for whole in (components, values)
+            )
+        codes = torch.cat([codes for _, (_, codes) in filled]) if has_codes else None
+        return Sent(components, values, extraction, codes)

@@ -22,6 +22,7 @@ from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
+from thinwire_proto.exact.tiles import Batch
 from thinwire_proto.task import DataSource
 
 
@@ -82,24 +83,28 @@ class Trainer:
             self._ahead = {name: torch.empty_like(tensor) for name, tensor in replica.tensors.items()}
         base = replica.tensors
         for later, sent in enumerate(out):
-            self._step_ahead(base, sent, replica.step + later, share)
+            self._step_ahead(base, self._ahead, sent, replica.step + later, share)
             base = self._ahead
         self._stand_on(self._ahead)
 
-    def _step_ahead(self, base: Mapping[str, Tensor], sent: Sent, step: int, share: float) -> None:
-        """Put the base after an update with `sent` alone into the tensors of the look-ahead, which may be the base."""
-        assert self._ahead is not None
+    def _step_ahead(
+        self, base: Mapping[str, Tensor], into: Mapping[str, Tensor], sent: Sent, step: int, share: float
+    ) -> None:
+        """Put the base after an update with `sent` alone into tensors, which may be the base."""
         schedule = self._contract.schedule
         shrink = decay(schedule, step)
-        for batch, change in self.rule.step_of(sent, learning_rate(schedule, step)):
+
+        def add(batch: Batch, change: Tensor) -> None:
             if share != 1:
                 change.mul_(share)
             tiles = change.to(self.replica.device)
             for part in batch.parts:
                 name = part.tensor.name
-                theta, ahead = part.pieces(part.band(base[name]), tiles), part.band(self._ahead[name])
+                theta, ahead = part.pieces(part.band(base[name]), tiles), part.band(into[name])
                 for (of_theta, of_tiles), (of_ahead, _) in zip(theta, part.pieces(ahead, tiles), strict=True):
                     torch.add(of_tiles, of_theta, alpha=shrink, out=of_ahead)
+
+        self.rule.decode_changes(add, sent, learning_rate(schedule, step))
 
     def _stand_on(self, tensors: Mapping[str, Tensor]) -> None:
         self._base = tensors

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from thinwire_proto.batch_pool import process_batches
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
-from thinwire_proto.exact.decode import clipped, directions, displacements, scale_votes, tile_batch
-from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TileLayout
+from thinwire_proto.exact.decode import (
+    clipped,
+    directions,
+    displacements,
+    pinned_precision,
+    scale_votes,
+    tile_batch,
+)
+from thinwire_proto.exact.tiles import (
+    MATRIX_COMPONENTS,
+    MATRIX_SHIFT,
+    VECTOR_COMPONENTS,
+    VECTOR_SHIFT,
+    Batch,
+    TileLayout,
+)
 from thinwire_proto.exact.votes import Merged, Signs
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
@@ -44,7 +59,8 @@ def apply_votes(
         _apply_signs(tensors, merged, layout, learning_rate, decay)
         return
     device = tensors[layout.tensors[0].name].device
-    for batch, change in changes(merged, layout, demo, learning_rate=learning_rate, step=step, device=device):
+
+    def subtract(batch: Batch, change: Tensor) -> None:
         for part in batch.parts:
             theta = part.band(tensors[part.tensor.name])
             _decay(theta, decay)
@@ -52,33 +68,57 @@ def apply_votes(
                 theta_piece.sub_(change_piece)
             flush_subnormals(theta)
 
+    decode_changes(subtract, merged, layout, demo, learning_rate=learning_rate, step=step, device=device)
 
-def changes(
-    merged: Merged, layout: TileLayout, demo: DemoSpec, *, learning_rate: float, step: int, device: torch.device
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield what merged votes subtract from the parameters, one batch of tiles at a time.
 
-    Each change is float32 [n, 64, 64] or [n, 64]. Its memory is reused for the next batch.
+def decode_changes(
+    use: Callable[[Batch, Tensor], None],
+    merged: Merged,
+    layout: TileLayout,
+    demo: DemoSpec,
+    *,
+    learning_rate: float,
+    step: int,
+    device: torch.device,
+) -> None:
+    """Pass what merged votes subtract from the parameters to `use`, one batch of tiles at a time.
+
+    Each change is float32 [n, 64, 64] or [n, 64]. Its memory is reused afterwards. On a CPU, several threads call `use`
+    for different batches, in any order.
     """
-    tile = torch.from_numpy(layout.tile_of(merged.components)).to(device)
-    votes, rates = _tile_rates(merged, tile, layout.tiles, learning_rate)
     batches = layout.batches(tile_batch(device))
-    positions = torch.from_numpy(merged.components).to(device)
+    positions, values = (torch.from_numpy(of_all).to(device) for of_all in (merged.components, merged.values))
+    scales = _scale_of_tiles(merged, layout, device)
     starts = np.searchsorted(merged.components, [_first_component(layout, batch) for batch in batches]).tolist()
-    buffers = torch.empty(2, max(_shape(batch).numel() for batch in batches), device=device)
-    for batch, start, end in zip(batches, starts, [*starts[1:], len(positions)], strict=True):
+    size_max = max(_shape(batch).numel() for batch in batches)
+    buffers: dict[int, Tensor] = {}
+
+    def decode(item: tuple[Batch, int, int], slot: int) -> None:
+        batch, start, end = item
+        if slot not in buffers:
+            buffers[slot] = torch.empty(2, size_max, device=device)
         shape = _shape(batch)
-        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in buffers)
-        scaled.zero_().view(-1)[positions[start:end] - _first_component(layout, batch)] = votes[start:end]
-        rate = rates[: layout.matrix_tiles] if batch.is_matrix else rates[layout.matrix_tiles :]
-        rate = rate[batch.tiles].view(-1, *[1] * (len(shape) - 1))
-        if merged.scales is not None:
-            yield batch, displacements(scaled, demo.transform, rate, other)
-        elif demo.magnitude == "clipped":
-            yield batch, clipped(scaled, demo.transform, learning_rate, other)
-        else:
-            change = directions(scaled, demo.transform, step, other)
-            yield batch, torch.copysign(rate, change, out=change)
+        scaled, other = (buffer[: shape.numel()].view(shape) for buffer in buffers[slot])
+        position = positions[start:end] - _first_component(layout, batch)
+        each = [1] * (len(shape) - 1)
+        if scales is not None:
+            scaled.zero_().view(-1)[position] = values[start:end].float()
+            of_kind = scales[: layout.matrix_tiles] if batch.is_matrix else scales[layout.matrix_tiles :]
+            use(batch, displacements(scaled, demo.transform, of_kind[batch.tiles].view(-1, *each), other))
+            return
+        tile = position >> (MATRIX_SHIFT if batch.is_matrix else VECTOR_SHIFT)
+        votes, stepped = scale_votes(values[start:end], tile, len(scaled))
+        scaled.zero_().view(-1)[position] = votes.float()
+        if demo.magnitude == "clipped":
+            use(batch, clipped(scaled, demo.transform, learning_rate, other))
+            return
+        change = directions(scaled, demo.transform, step, other)
+        # a tile without votes has step size zero, which changes no bit
+        rate = torch.where(stepped, torch.tensor(learning_rate, device=device), 0.0).view(-1, *each)
+        use(batch, torch.copysign(rate, change, out=change))
+
+    with pinned_precision():
+        process_batches(decode, zip(batches, starts, [*starts[1:], len(positions)], strict=True), device)
 
 
 def _apply_signs(
@@ -111,19 +151,15 @@ def _first_component(layout: TileLayout, batch: Batch) -> int:
     return first * MATRIX_COMPONENTS if batch.is_matrix else layout.matrix_components + first * VECTOR_COMPONENTS
 
 
-def _tile_rates(merged: Merged, tile: Tensor, tiles: int, learning_rate: float) -> tuple[Tensor, Tensor]:
-    """Scale the votes, and give each tile its step size.
-
-    tile: int64 [n], ascending, the tile of each vote. Returns V', float32 [n], and float32 [tiles]: η, or the tile's
-    scale. A tile without votes has step size zero, which changes no bit.
-    """
-    values = torch.from_numpy(merged.values).to(tile.device)
+def _scale_of_tiles(merged: Merged, layout: TileLayout, device: torch.device) -> Tensor | None:
+    """The scale of each tile, float32 [tiles]; 0 in a tile without votes. None without magnitudes."""
     if merged.scales is None:
-        votes, stepped = scale_votes(values, tile, tiles)
-        return votes.float(), torch.where(stepped, torch.tensor(learning_rate, device=tile.device), 0.0)
-    rates = torch.zeros(tiles, device=tile.device)
-    rates[torch.unique_consecutive(tile)] = torch.from_numpy(merged.scales).to(tile.device)
-    return values.float(), rates
+        return None
+    with_votes = np.zeros(layout.tiles, np.bool_)
+    with_votes[layout.tile_of(merged.components)] = True
+    scales = np.zeros(layout.tiles, np.float32)
+    scales[with_votes] = merged.scales
+    return torch.from_numpy(scales).to(device)
 
 
 def _decay(theta: Tensor, decay: float) -> None:

@@ -38,8 +38,8 @@ CLIP = 1.25
 """In units of the tile's mean |X|: about one standard deviation if X were normal."""
 TILE_BATCH = 1024
 """Matrix tiles processed at a time. Bounds the extra memory (16 MiB a buffer); does not change the result."""
-TILE_BATCH_CPU = 256
-"""The same on a CPU, where buffers of 4 MiB stay in the caches."""
+TILE_BATCH_CPU = 128
+"""The same on a CPU, where buffers of 2 MiB stay in the caches."""
 
 _pin_lock = threading.Lock()
 _pin_depth = 0

@@ -11,20 +11,27 @@ where mix64 is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from thinwire_proto.batch_pool import process_batches
 from thinwire_proto.contract import TENSOR_ELEMENTS_MAX
 from thinwire_proto.exact.mix64 import GOLDEN, MASK, MULTIPLIERS, SHIFTS, mix64, mix64_in_place
 
 CHUNK = 1 << 15
 """Parameters processed at a time. It bounds the extra memory and does not affect the result."""
-CACHED_CHUNK = 1 << 14
-"""The same for a CPU, small enough for its cache. `_Cached` requires a power of two."""
+CACHED_CHUNK = 1 << 17
+"""The same for a CPU: small enough for its cache, and so large that threads hardly ever wait for the interpreter's lock
+between two operations. `_Cached` requires a power of two."""
+BATCH = 1 << 20
+"""Parameters that a thread takes at a time, on a CPU; a multiple of `CACHED_CHUNK`."""
+Batch = tuple[npt.NDArray[np.int32], int, int]
+"""Bits of some elements of a tensor, the key of the tensor, and the position of the first of them."""
 
 
 def _signed(x: int) -> int:
@@ -55,14 +62,31 @@ def fingerprint_of_runs(runs: Iterable[tuple[int, int, Tensor]], nonce: int) -> 
     runs: (the tensor's number in the manifest, position of the run's first element in the tensor, float32 elements).
     """
     total = 0
-    cached = _Cached()
+    batches: list[Batch] = []
     for number, first, tensor in runs:
         if tensor.dtype != torch.float32 or first + tensor.numel() >= TENSOR_ELEMENTS_MAX:
             raise ValueError("a fingerprint needs float32 tensors with fewer than 2³¹ elements")
         key = mix64(nonce + (number + 1) * GOLDEN)
         bits = tensor.detach().contiguous().view(-1).view(torch.int32)
-        total += cached.sum(bits.numpy(), key, first) if bits.device.type == "cpu" else _sum(bits, key, first)
-    return total & MASK
+        if bits.device.type == "cpu":
+            batches += _batches_of(bits.numpy(), key, first)
+        else:
+            total += _sum(bits, key, first)
+    by_slot: dict[int, _Cached] = {}
+
+    def add_up(batch: Batch, slot: int) -> int:
+        if slot not in by_slot:
+            by_slot[slot] = _Cached(max(len(bits) for bits, _, _ in batches))
+        return by_slot[slot].sum(*batch)
+
+    return (total + sum(process_batches(add_up, batches))) & MASK
+
+
+def _batches_of(bits: npt.NDArray[np.int32], key: int, first: int) -> Iterator[Batch]:
+    """Split a run into batches whose edges are edges of chunks too."""
+    edges = [0, *range(BATCH - first % BATCH, len(bits), BATCH), len(bits)]
+    for start, end in pairwise(edges):
+        yield bits[start:end], key, first + start
 
 
 def _sum(bits: Tensor, key: int, first: int = 0) -> int:
@@ -85,20 +109,22 @@ class _Cached:
     never change. The chunk's start shares no bits with them, so it is XORed into the key instead.
     """
 
-    def __init__(self) -> None:
-        pairs = np.zeros((CACHED_CHUNK, 2), "<u4")
-        pairs[:, 1] = np.arange(CACHED_CHUNK)
+    def __init__(self, longest: int | None = None) -> None:
+        """longest: run that will be summed, if that is known; the chunk need not be longer."""
+        self._chunk = CACHED_CHUNK if longest is None else min(CACHED_CHUNK, 1 << longest.bit_length())
+        pairs = np.zeros((self._chunk, 2), "<u4")
+        pairs[:, 1] = np.arange(self._chunk)
         self._low = pairs[:, 0]
         self._whole = pairs.view("<u8")[:, 0]
-        self._x = np.empty(CACHED_CHUNK, np.uint64)
-        self._scratch = np.empty(CACHED_CHUNK, np.uint64)
+        self._x = np.empty(self._chunk, np.uint64)
+        self._scratch = np.empty(self._chunk, np.uint64)
 
     def sum(self, bits: npt.NDArray[np.int32], key: int, first: int = 0) -> int:
         """See `_sum`."""
         total = done = 0
         while done < len(bits):
-            inside = (first + done) % CACHED_CHUNK
-            part = bits[done : done + CACHED_CHUNK - inside].view(np.uint32)
+            inside = (first + done) % self._chunk
+            part = bits[done : done + self._chunk - inside].view(np.uint32)
             count, end = len(part), inside + len(part)
             self._low[inside:end] = part
             x = self._x[:count]

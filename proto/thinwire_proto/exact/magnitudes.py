@@ -27,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from thinwire_proto.batch_pool import one_torch_thread
 from thinwire_proto.contract import TILE_EDGE, WEIGHT_SUM_MAX, RunSpec, VoteSpec
 from thinwire_proto.exact.decode import SHIFT, VOTE_MAX
 from thinwire_proto.exact.tiles import TileLayout
@@ -118,7 +119,8 @@ class SizedMerger(ABC):
         if votes.codes is None or len(votes.codes) != len(counts):
             raise ValueError(f"there must be one code for each of the {len(counts)} tiles that have votes")
         self._weight += weight
-        self._add(votes, weight, tiles, counts)
+        with one_torch_thread():
+            self._add(votes, weight, tiles, counts)
 
     def merged(self) -> Merged:
         """The nonzero V', int16 within ±127, and the scale of each tile that has votes."""

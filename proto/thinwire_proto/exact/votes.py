@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from thinwire_proto.batch_pool import one_torch_thread
 from thinwire_proto.contract import WEIGHT_SUM_MAX
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
 
@@ -101,7 +102,8 @@ class Merger:
         if weight < 1 or self._weight + weight > WEIGHT_SUM_MAX:
             raise ValueError(f"weights must be 1 or more and add up to at most {WEIGHT_SUM_MAX}")
         self._weight += weight
-        self._add(votes, weight)
+        with one_torch_thread():
+            self._add(votes, weight)
 
     def _add(self, votes: Votes, weight: int) -> None:
         signs = tensor_of(votes.positive).to(torch.int16).mul_(2).sub_(1)

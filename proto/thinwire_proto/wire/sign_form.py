@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.exact.apply import changes
-from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.apply import decode_changes
+from thinwire_proto.exact.tiles import Batch, TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, Signs, counts_of
 from thinwire_proto.wire.codec import ENVELOPE_BYTES_MAX, encode_update
@@ -42,10 +43,13 @@ def signs_of(merged: Merged, layout: TileLayout, transform: str, step: int) -> S
     """The step directions of merged votes, for the step from θ_step to θ_{step+1}."""
     demo = DemoSpec.model_validate({"transform": transform, "magnitude": "sign"})
     positive = {tensor.name: torch.zeros(tensor.shape, dtype=torch.bool) for tensor in layout.tensors}
-    for batch, change in changes(merged, layout, demo, learning_rate=1.0, step=step, device=torch.device("cpu")):
+
+    def note_signs(batch: Batch, change: Tensor) -> None:
         for part in batch.parts:
             for tensor_piece, tiles_piece in part.pieces(part.band(positive[part.tensor.name]), change):
                 tensor_piece.copy_(tiles_piece > 0)
+
+    decode_changes(note_signs, merged, layout, demo, learning_rate=1.0, step=step, device=torch.device("cpu"))
     stepped = _stepped(merged, layout)
     chosen = [
         positive[tensor.name].view(-1).numpy()[layout.in_tiles(tensor, stepped).reshape(-1)]

@@ -5,7 +5,7 @@ All rules share `Momentum`: the buffer and the extraction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -43,8 +43,8 @@ class Rule(Protocol):
     def put_back(self, sent: Sent) -> None:
         """Put back a contribution that was not counted: see `Momentum.put_back`."""
 
-    def step_of(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
-        """The change of the parameters by an update that holds `sent` alone: see `Momentum.steps`."""
+    def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
+        """Decode the change of the parameters by an update that holds `sent` alone: see `Momentum.decode_changes`."""
 
     def clear(self) -> None:
         """Discard what was learned since the last extraction, except in the moments: they are means over many
@@ -61,7 +61,7 @@ class Rule(Protocol):
 
 
 class Compressed:
-    """The parts that all rules share: the momentum, `put_back` and `step_of`."""
+    """The parts that all rules share: the momentum, `put_back` and `decode_changes`."""
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         self.momentum = Momentum(layout, contract.demo, device)
@@ -70,9 +70,9 @@ class Compressed:
     def put_back(self, sent: Sent) -> None:
         self.momentum.put_back(sent)
 
-    def step_of(self, sent: Sent, rate: float) -> Iterator[tuple[Batch, Tensor]]:
+    def decode_changes(self, use: Callable[[Batch, Tensor], None], sent: Sent, rate: float) -> None:
         carries_magnitude = self._contract.demo.magnitude == "tile"
-        return self.momentum.steps(sent, self._contract.rule.outer_rate if carries_magnitude else rate)
+        self.momentum.decode_changes(use, sent, self._contract.rule.outer_rate if carries_magnitude else rate)
 
 
 RULES: Kinds[Callable[[Contract, TileLayout, torch.device | str], Rule]] = Kinds("rule", __package__)

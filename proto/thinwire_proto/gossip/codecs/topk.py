@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec
-from thinwire_proto.exact.apply import changes
+from thinwire_proto.exact.apply import decode_changes
 from thinwire_proto.exact.decode import VOTE_MAX
 from thinwire_proto.exact.magnitudes import tiles_with
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
@@ -58,6 +58,5 @@ class TopkCodec(Codec):
         values = np.where(votes.positive, VOTE_MAX, -VOTE_MAX).astype(np.int16)
         merged = Merged(votes.components, values, VALUES[votes.codes] * factors)
         step = Step(self.layout, device)
-        for batch, change in changes(merged, self.layout, DEMO, learning_rate=0.0, step=0, device=device):
-            step.put(batch, change)
+        decode_changes(step.put, merged, self.layout, DEMO, learning_rate=0.0, step=0, device=device)
         return step.flat
