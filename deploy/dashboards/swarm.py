@@ -159,6 +159,41 @@ NODES = PanelRow(
         ),
     ),
 )
+WITHOUT_CENTRE = PanelRow(
+    "Without a centre",
+    (
+        Panel(
+            "Iterations",
+            'Iterations that nodes have finished. Only with exchange.kind = "gossip". If they drift apart, '
+            "some nodes cannot keep up.",
+            "lines",
+            "number",
+            (Query("thinwire_coordinator_iterations", "{{of}}"),),
+            width=8,
+        ),
+        Panel(
+            "Disagreement",
+            "Root mean square distance of the nodes' parameters from their mean, in steps of the optimizer. Estimated "
+            "from sketches, with an error of 4.4%. If it grows, nodes train apart: send more bytes.",
+            "lines",
+            "number",
+            (Query("thinwire_coordinator_disagreement_in_steps", "steps"),),
+            width=8,
+            log=True,
+        ),
+        Panel(
+            "Topology",
+            "Number of the newest topology, and its members. Each node that comes or goes makes a new one.",
+            "lines",
+            "number",
+            (
+                Query("thinwire_coordinator_topology", "number"),
+                Query("thinwire_coordinator_topology_members", "members"),
+            ),
+            width=8,
+        ),
+    ),
+)
 MACHINE = PanelRow(
     "The coordinator",
     (
@@ -210,5 +245,5 @@ SWARM = Dashboard(
     "swarm",
     "thinwire: swarm",
     "Training progress, participating nodes, equality of replicas, and health of the coordinator.",
-    (NOW, LEARNING, NODES, MACHINE),
+    (NOW, LEARNING, NODES, WITHOUT_CENTRE, MACHINE),
 )

@@ -146,6 +146,11 @@ COORDINATOR = {
         "In a run without a centre, a topology begins at the iteration `start`.",
         ("topology", "start", "members", "reason"),
     ),
+    "coordinator.disagreement": EventType(
+        "In a run without a centre, the distance of the nodes from their mean was measured. in_steps: over the size of "
+        "a step.",
+        ("iteration", "nodes", "distance", "in_steps"),
+    ),
     "coordinator.collecting": EventType(
         "In a run without a centre, all iterations are done, and nodes send their parameters.", ("nodes",)
     ),

@@ -109,6 +109,6 @@ def test_the_longest_answer_fits() -> None:
     """All fields at their bounds."""
     lease = [pb.SampleRange(start=(1 << 64) - 1, count=(1 << 32) - 1)] * LEASE_RUNS_MAX
     reply = pb.BeatReply(
-        state=pb.BeatReply.STATE_TRAINING, text="x" * 300, next_ms=86_400_000, lease=lease, sketch_seed=(1 << 64) - 1
+        state=pb.BeatReply.STATE_TRAINING, text="x" * 300, next_ms=86_400_000, lease=lease, measure_at=(1 << 64) - 1
     )
     assert reply.ByteSize() <= REPLY_BYTES_MAX

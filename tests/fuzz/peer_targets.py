@@ -9,7 +9,7 @@ from fuzz.messages import damage_of
 from fuzz.payload_mutations import damage_payload
 from fuzz.target import Target
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.consensus import BUCKETS
+from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
 from thinwire_proto.gossip.peer_wire import (
     body_bytes_max,
@@ -63,7 +63,7 @@ def _header_target() -> Target:
 
 
 def _reports_target() -> Target:
-    report = Report(1, 40, HASH, 8, 2.5, 900, 17, sketch_hash(bytes(BUCKETS)), 0.1, (3, 5), 0.01)
+    report = Report(1, 40, HASH, 8, 2.5, 900, 17, sketch_hash(bytes(SKETCH_BYTES)), 32, (3, 5), 0.01)
     signed = SignedReport(NODE, HASH, 1, report, HASH * 2)
     valid = [[signed], [], [signed, SignedReport(NODE[::-1], HASH, 2, Report(2, 0, HASH), HASH * 2)]]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgpack
+import numpy as np
 import pytest
 
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.gossip.consensus import BUCKETS, SKETCH_BYTES
 from thinwire_proto.gossip.report_wire import report_of, sign_report
 from thinwire_proto.gossip.reports import Report, SignedReport, decode_reports, encode_reports
 from thinwire_proto.identity.keys import SecretKey
@@ -24,7 +26,7 @@ def signed(number: int = 1, **fields: object) -> SignedReport:
 
 
 def test_a_body_gives_back_the_reports_and_their_signatures_hold() -> None:
-    sent = [signed(), signed(2, sketch=b"\1" * 1024, missed=[3, 4], trained_through=0)]
+    sent = [signed(), signed(2, sketch=b"\1" * SKETCH_BYTES, sketch_iteration=7, missed=[3, 4], trained_through=0)]
     found = decode_reports(encode_reports(sent))
     assert found == sent
     assert all(KEY.public.verifies(report.signature, report.statement) for report in found)
@@ -34,7 +36,7 @@ def test_a_body_gives_back_the_reports_and_their_signatures_hold() -> None:
 def test_the_signature_covers_each_field_the_session_and_the_number() -> None:
     right = signed()
     others: dict[str, object] = dict.fromkeys(("topology", "iteration", "samples", "compute_ms", "step_norm"), 1)
-    others |= {"head": b"g" * 32, "loss": 1.0, "trained_through": 0, "sketch_hash": b"x" * 32, "sketch_scale": 1.0}
+    others |= {"head": b"g" * 32, "loss": 1.0, "trained_through": 0, "sketch_hash": b"x" * 32, "sketch_iteration": 1}
     others |= {"missed": (1,)}
     others["topology"] = 2
     for name, value in others.items():
@@ -50,8 +52,21 @@ def test_an_older_trained_mark_of_zero_is_not_no_mark() -> None:
 
 
 def test_a_sketch_of_another_size_is_refused() -> None:
-    with pytest.raises(PayloadError, match="1024 bytes"):
-        signed(sketch=b"\1" * 1025)
+    with pytest.raises(PayloadError, match="4096 bytes"):
+        signed(sketch=b"\1" * (SKETCH_BYTES + 1))
+
+
+def test_a_sketch_with_a_number_that_is_not_finite_is_refused() -> None:
+    wrong = np.zeros(BUCKETS, "<f4")
+    wrong[500] = np.inf
+    with pytest.raises(PayloadError, match="not finite"):
+        signed(sketch=wrong.tobytes(), sketch_iteration=7)
+
+
+@pytest.mark.parametrize(("sketch", "iteration"), [(bytes(SKETCH_BYTES), 0), (bytes(SKETCH_BYTES), 8), (b"", 7)])
+def test_a_sketch_is_of_an_iteration_that_the_node_has_come_to(sketch: bytes, iteration: int) -> None:
+    assert "sketch" in signed(sketch=sketch, sketch_iteration=iteration).report.problem()
+    assert not signed(sketch=bytes(SKETCH_BYTES), sketch_iteration=7).report.problem()
 
 
 @pytest.mark.parametrize(

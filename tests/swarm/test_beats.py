@@ -198,7 +198,7 @@ def test_bad_reports_are_refused_with_their_reason_and_change_nothing(swarm: Rea
         assert refused(partial(node.beat, **fields))[0] == "malformed"
     assert refused(lambda: node.beat(missed=range(65)))[0] == "malformed"
     large = node.request()
-    large.sketch = bytes(1025)
+    large.sketch, large.sketch_iteration = bytes(4097), 1
     assert refused(lambda: node.send(large))[0] == "malformed"
     stranger = node.request()
     stranger.signature = SecretKey().sign(b"")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors import safe_open
 
@@ -38,6 +40,12 @@ def parameters_of(folder: Path) -> torch.Tensor:
         return x.clone()
 
 
+def distance_of(parameters: Iterable[torch.Tensor]) -> float:
+    """The root mean square distance of nodes from their mean."""
+    nodes = torch.stack([x.double() for x in parameters])
+    return float(((nodes - nodes.mean(0)) ** 2).sum(1).mean().sqrt())
+
+
 def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
         (here,) = free_addresses(1)
@@ -64,4 +72,13 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert torch.equal(flat, mean)
         done = swarm.command("export", "--out", str(tmp_path / "model"))
         assert done.returncode == 0, done.stderr
-        assert "the final mean of 3 nodes" in swarm.verify()
+        verified = swarm.verify()
+        assert "the final mean of 3 nodes" in verified
+        assert "1 measurements of the disagreement: the sketches that the nodes signed give" in verified
+        (measured,) = coordinator.events("coordinator.disagreement")
+        assert (measured["iteration"], measured["nodes"]) == (STEPS, 3)
+        assert measured["distance"] == pytest.approx(
+            distance_of(parameters_of(tmp_path / name) for name in nodes), rel=0.1
+        )
+        assert value(told, "thinwire_coordinator_disagreement") == pytest.approx(measured["distance"])
+        assert value(told, "thinwire_coordinator_disagreement_in_steps") == pytest.approx(measured["in_steps"])

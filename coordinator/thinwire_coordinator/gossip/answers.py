@@ -29,7 +29,8 @@ class PeerPlace:
 
 @dataclass(frozen=True)
 class BeatAnswer:
-    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment."""
+    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment.
+    measure_at: the iteration whose sketch is asked for; 0: none."""
 
     stage: str
     text: str
@@ -37,7 +38,7 @@ class BeatAnswer:
     lease: tuple[SampleRange, ...] = ()
     assignment: Assignment | None = None
     peers: Sequence[PeerPlace] = ()
-    sketch_seed: int = 0
+    measure_at: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from thinwire_coordinator.gossip.rows import RowSealer, SealedReport
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, REPORTS_OF_A_NODE, GossipSettings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
+from thinwire_coordinator.ledger.gossip_consensus import Measurement
 from thinwire_coordinator.swarm.events import ContributionOffered, NodeCame, NodeWent
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
@@ -132,9 +133,8 @@ class Beats:
         if says:
             self._in_row[node] = self._in_row.get(node, 0) + 1
             self._pending.append(SealedReport(signed, member.public_key, samples))
+            self._sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
             self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
-        if sketch:
-            self._sketches.put(node, sketch, report.sketch_scale, report.step_norm)
 
     def _has_room(self, node: str) -> bool:
         return self._in_row.get(node, 0) < REPORTS_OF_A_NODE and len(self._pending) < REPORTS_MAX
@@ -149,6 +149,7 @@ class Beats:
                 kind = directory.settings.topology
                 formed = await self._swarm.workers.submit(Job.FORM_TOPOLOGY, form, kind, decision, older)
                 directory.begin(formed, self._swarm.view.now)
+                self._ask()
                 self._tell(decision)
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
@@ -181,15 +182,15 @@ class Beats:
         if directory.phase is Phase.COLLECTING:
             text = "waiting for the parameters of others" if known.node in self.deposited else "send the parameters"
             return BeatAnswer("deposit", text, soon_s)
-        leases, seed = self._swarm.registry.leases, self._sketches.seed
+        leases, measure_at = self._swarm.registry.leases, self._sketches.measure_at
         wanted = self._settings.lease_samples(known.pace, known.iteration)
         leases.grant(known.node, wanted, self._sealer.step)
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
         if topology == directory.number:
-            return BeatAnswer("training", "", beat_s, lease, sketch_seed=seed)
+            return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at)
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in sorted(assignment.since)]
-        return BeatAnswer("training", "", beat_s, lease, assignment, peers, seed)
+        return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at)
 
     def _place(self, member: int) -> PeerPlace:
         known = self.directory.of_member(member)
@@ -207,17 +208,46 @@ class Beats:
                 leases.take_back(known.node)
         await self.decide()
         await self.seal_reports()
-        self.show(measure=True)
+        self._ask()
+        self.show()
 
     async def seal_reports(self) -> None:
         """Seal what has come since the last row."""
         leases = self._swarm.registry.leases
         pending, self._pending, self._in_row = self._pending, [], {}
         if pending:
-            await self._sealer.seal(pending, leases.packed)
+            measured = self._sketches.measured(self.directory.running)
+            await self._sealer.seal(pending, leases.packed, measured)
+            self._show_measured(measured)
             total = sum(entry.samples for entry in pending)
             if total:
                 self.figures.loss = sum(entry.signed.report.loss * entry.samples for entry in pending) / total
+
+    def _ask(self) -> None:
+        """Ask for the sketches of an iteration, if none are asked for."""
+        directory = self.directory
+        if directory.phase is Phase.TRAINING and all(one.iteration < self._settings.steps for one in directory.running):
+            self._sketches.ask(directory.ahead)
+
+    def _show_measured(self, measured: Measurement | None) -> None:
+        if measured is None:
+            return
+        figures = self.figures
+        figures.measured_at = measured.iteration
+        figures.disagreement, figures.error, figures.in_steps = measured.distance, measured.error, measured.in_steps
+        steps = f", {measured.in_steps:.3g} steps" if measured.in_steps is not None else ""
+        nodes, iteration = len(measured.sketches), measured.iteration
+        text = f"{nodes} nodes are {measured.distance:.4g} apart{steps} at iteration {iteration}"
+        tell(
+            log,
+            logging.INFO,
+            "coordinator.disagreement",
+            text,
+            iteration=iteration,
+            nodes=nodes,
+            distance=measured.distance,
+            in_steps=measured.in_steps,
+        )
 
     def _went(self, node: str, *, lost: bool) -> None:
         self._sketches.drop(node)
@@ -226,8 +256,8 @@ class Beats:
             member.beats = False
             self._swarm.events.tell(NodeWent(node, lost=lost))
 
-    def show(self, *, measure: bool = False) -> None:
-        """Bring the figures up to date. measure: the disagreement too."""
+    def show(self) -> None:
+        """Bring the figures up to date."""
         directory, figures = self.directory, self.figures
         running = directory.running
         members = running or [known for known in directory.by_node.values() if directory.runs(known)]  # all may be away
@@ -240,6 +270,3 @@ class Beats:
         figures.present = len(running)
         figures.iterations = min(done), int(statistics.median_low(done)), max(done)
         figures.deposits = len(self.deposited)
-        if measure:
-            found = self._sketches.measure([known.node for known in running])
-            figures.disagreement, figures.error, figures.in_steps = found

@@ -208,8 +208,7 @@ class Directory:
         pace = max((one.pace or 0.0 for one in running), default=0.0)
         if not pace and now - self._formed_at < UNMEASURED_BEATS * self.settings.beat_s:
             return Wait(f"{reason}; the pace of the others is not measured yet")
-        lead = LEAD_LEAST + math.ceil(LEAD_BEATS * self.settings.beat_s * pace)
-        start = max(max(one.iteration for one in running) + lead, self.topology.plan.start + 1)
+        start = max(self.ahead, self.topology.plan.start + 1)
         if start >= self.settings.steps:
             return Wait(f"{reason}; a new topology would begin after the last iteration")
         return self._plan(start, wanted - self._members | wanted & waiting, reason, wanted)
@@ -238,6 +237,16 @@ class Directory:
     def running(self) -> list[Participant]:
         """The present members of the newest topology."""
         return [one for one in self.present if one.member in self._members]
+
+    @property
+    def ahead(self) -> int:
+        """An iteration that no member reaches before all of them have reported; 0 without members."""
+        running = [one for one in self.running if one.enters_at is None]
+        if not running:
+            return 0
+        pace = max(one.pace or 0.0 for one in running)
+        lead = LEAD_LEAST + math.ceil(LEAD_BEATS * self.settings.beat_s * pace)
+        return max(one.iteration for one in running) + lead
 
     @property
     def number(self) -> int:

@@ -9,8 +9,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS, Measurement
 from thinwire_coordinator.ledger.gossip_rows import BEAT, FINAL_FILE, KIND, MEAN
 from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.round.contributions import NodeSignature
@@ -49,20 +51,25 @@ class RowSealer:
         self._head = newest.hash if newest else replica.head
         self.is_complete = newest is not None and newest.extras.get(KIND) == MEAN
 
-    async def seal(self, reports: list[SealedReport], leases: Callable[[], bytes]) -> None:
-        """Seal the reports of a beat. Returns when they are on disk. Raises OSError or LedgerError."""
-        await self._swarm.workers.submit(Job.WRITE_BEAT, self._write, reports, leases())
+    async def seal(
+        self, reports: list[SealedReport], leases: Callable[[], bytes], measured: Measurement | None = None
+    ) -> None:
+        """Seal the reports of a beat, and a measurement of sketches that they or earlier ones name.
 
-    def _write(self, reports: list[SealedReport], leases: bytes) -> None:
+        Returns when they are on disk. Raises OSError or LedgerError."""
+        await self._swarm.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured)
+
+    def _write(self, reports: list[SealedReport], leases: bytes, measured: Measurement | None) -> None:
         body = encode_reports([entry.signed for entry in reports])
         counted = tuple(Counted(entry.signed.node, entry.signed.hash, 1, entry.samples) for entry in reports)
         signed = [NodeSignature(entry.public_key, entry.signed.signature) for entry in reports]
-        row = self._row(BEAT, self._replica, body, counted)
+        extras = {CONSENSUS: self._kept(measured)} if measured is not None else {}
+        row = self._row(BEAT, self._replica, body, counted, extras)
         self._append(row, signed, leases)
 
     def write_mean(self, mean: Replica, body: bytes, counted: tuple[Counted, ...], signed: list[NodeSignature]) -> None:
         """Seal the mean: its file, then the row, then the file gets its name. A restart after the row gives it too."""
-        row = self._row(MEAN, mean, body, counted)
+        row = self._row(MEAN, mean, body, counted, {})
         mean.step, mean.head = row.step + 1, row.hash
         path = self._swarm.state.snapshot_path(mean.step)
         waiting = path.with_name(FINAL_FILE)
@@ -75,7 +82,13 @@ class RowSealer:
         """Let the coordinator's replica be the mean. To be called on the worker of the replica."""
         self._replica.parameters, self._replica.step, self._replica.head = mean.parameters, mean.step, mean.head
 
-    def _row(self, kind: str, replica: Replica, body: bytes, counted: tuple[Counted, ...]) -> Row:
+    def _kept(self, measured: Measurement) -> dict[str, Any]:
+        body = measured.body
+        return measured.plain(self._swarm.state.bodies.put(body), len(body))
+
+    def _row(
+        self, kind: str, replica: Replica, body: bytes, counted: tuple[Counted, ...], extras: dict[str, Any]
+    ) -> Row:
         state, nonce = self._swarm.state, self._random.getrandbits(NONCE_BITS)
         return Row(
             step=self.step,
@@ -88,7 +101,7 @@ class RowSealer:
             counted=counted,
             previous=self._head,
             version=version_for(state.contract),
-            extras={KIND: kind},
+            extras={KIND: kind, **extras},
         )
 
     def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None) -> None:

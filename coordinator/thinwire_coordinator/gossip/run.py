@@ -49,6 +49,6 @@ def make_gossip_run(
         return None
     randomness = randomness or random.SystemRandom()
     sealer = RowSealer(swarm, replica, randomness)
-    beats = Beats(swarm, settings, sealer, Sketches(randomness.getrandbits(63)))
+    beats = Beats(swarm, settings, sealer, Sketches(settings.steps))
     swarm.view.gossip = beats.figures
     return GossipRun(swarm, beats, Deposits(swarm, settings, beats, sealer), settings.beat_s)

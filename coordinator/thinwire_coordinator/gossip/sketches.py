@@ -1,46 +1,49 @@
-"""The newest sketch of each node, and the disagreement that they show."""
+"""The sketches of one iteration, and the disagreement that they show. Pure.
+
+The coordinator asks for the sketches of an iteration that no node has reached. It compares them once all members are
+past it, so all of them are of the same iteration, and none is waited for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
+from thinwire_coordinator.gossip.participants import Participant
+from thinwire_coordinator.ledger.gossip_consensus import NODES_MAX, Measurement, NodeSketch, measure
+from thinwire_proto.gossip.consensus import MEASURE_EVERY
 
-from thinwire_proto.gossip.consensus import disagreement
-
-NODES_MAX = 1024
-"""Nodes whose sketches are compared; with more, these are a sample."""
-
-
-@dataclass(frozen=True)
-class _Kept:
-    sketch: bytes
-    scale: float
-    step_norm: float
+NODES_LEAST = 2
 
 
 class Sketches:
-    """seed: of all sketches of this process, so that they can be compared; not 0."""
+    """steps: iterations of the run."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed or 1
-        self._kept: dict[str, _Kept] = {}
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self.measure_at = 0
+        """The iteration that is asked for; 0 for none."""
+        self._kept: dict[str, NodeSketch] = {}
 
-    def put(self, node: str, sketch: bytes, scale: float, step_norm: float) -> None:
-        self._kept.pop(node, None)
-        if len(self._kept) >= NODES_MAX:
-            del self._kept[next(iter(self._kept))]
-        self._kept[node] = _Kept(sketch, scale, step_norm)
+    def ask(self, ahead: int) -> None:
+        """Ask for an iteration, if none is asked for. ahead: nobody is past it before all have heard of it."""
+        furthest = min(-(-ahead // MEASURE_EVERY) * MEASURE_EVERY, self._steps)
+        self.measure_at = self.measure_at or furthest
+
+    def put(self, node: str, iteration: int, sketch: bytes, step_norm: float) -> None:
+        """Keep a node's sketch, if it was asked for."""
+        if iteration and iteration == self.measure_at and (node in self._kept or len(self._kept) < NODES_MAX):
+            self._kept[node] = NodeSketch(node, sketch, step_norm)
 
     def drop(self, node: str) -> None:
         self._kept.pop(node, None)
 
-    def measure(self, nodes: Sequence[str]) -> tuple[float | None, float, float | None]:
-        """Distance from the mean, its relative error, and the distance over the mean step; None while unknown."""
-        kept = [self._kept[node] for node in nodes if node in self._kept]
-        if len(kept) < 2:
-            return None, 0.0, None
-        found = disagreement([np.frombuffer(one.sketch, np.int8).astype(np.float64) * one.scale for one in kept])
-        step = sum(one.step_norm for one in kept) / len(kept)
-        return found.distance, found.error, found.in_steps(step) if step > 0 else None
+    def measured(self, running: Sequence[Participant]) -> Measurement | None:
+        """The measurement that is due, once; None if members have not come there yet, or sent no sketches.
+
+        A member that has yet to begin is not waited for, and neither is one that did not hear in time."""
+        waited = [one for one in running if one.enters_at is None]
+        if not self.measure_at or not waited or any(one.iteration < self.measure_at for one in waited):
+            return None
+        iteration, self.measure_at = self.measure_at, 0
+        kept, self._kept = [self._kept[node] for node in sorted(self._kept)], {}
+        return measure(iteration, kept) if len(kept) >= NODES_LEAST else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS, SketchCheck, sketches_named_by
 from thinwire_coordinator.ledger.gossip_rows import KIND, MEAN, check_follows, decode_deposits, state_at_head
 from thinwire_coordinator.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.ledger.state_directory import RunState
@@ -24,6 +25,8 @@ class BeatCheck:
         self._iterations: dict[str, int] = {}
         self._before: Row | None = None
         self.beats = self.reports = 0
+        self.sketches = SketchCheck()
+        self._bodies = state.bodies.names()
 
     def check(self, row: Row) -> None:
         """Raises Damaged, or LedgerError with the step."""
@@ -38,6 +41,8 @@ class BeatCheck:
         self._signatures.check(row, lambda entry: statements[entry])
         if not ends and self._first.fingerprint(row.nonce) != row.fingerprint:
             raise Damaged(f"step {row.step}: the fingerprint is not that of the first state", row.step)
+        if CONSENSUS in row.extras:
+            self._check_consensus(row)
         self._before = row
         self.beats += not ends
 
@@ -50,9 +55,20 @@ class BeatCheck:
             if entry.samples > signed.report.samples:
                 raise PayloadError(f"node {entry.node}: more samples are counted than it has reported")
             self._go_on(signed)
+            self.sketches.report(signed.node, signed.report)
             statements[entry] = signed.statement
         self.reports += len(reports)
         return statements
+
+    def _check_consensus(self, row: Row) -> None:
+        plain = row.extras[CONSENSUS]
+        try:
+            body = None
+            if sketches_named_by(row) in self._bodies:
+                body = self._state.bodies.get(plain["sketches"], plain["bytes"])
+            self.sketches.check(plain, body)
+        except (PayloadError, LedgerError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise LedgerError(f"step {row.step}: its disagreement: {error}", row.step) from None
 
     def _go_on(self, signed: SignedReport) -> None:
         before, now = self._iterations.get(signed.node, 0), signed.report.iteration
@@ -87,6 +103,10 @@ def verify_beats(state: RunState, first: Replica, say: Callable[[str], None], si
         f"{check.beats} beats with {check.reports:,} reports: each row's hash, the chain, each body's hash and the "
         "fingerprint of the first state are correct, and no node's iteration goes back"
     )
+    if count := check.sketches.repeated:
+        say(f"{count} measurements of the disagreement: the sketches that the nodes signed give the sealed figures")
+    if count := check.sketches.without_body:
+        say(f"{count} measurements of the disagreement cannot be repeated: their sketches are not kept here")
     for line in signatures.report():
         say(line)
     head = state_at_head(state)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from thinwire_common.files import sync_folder
 from thinwire_common.logs import tell
+from thinwire_coordinator.ledger.gossip_consensus import sketches_named_by
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.errors import LedgerError, ReplicaError
 
@@ -139,6 +140,7 @@ def _take_inventory(state: RunState, oldest: int) -> BodyInventory:
         elif row.step < oldest:
             found.outlived.append(name)
         found.unnamed.discard(name)
+        found.unnamed.discard(sketches_named_by(row))
     return found
 
 

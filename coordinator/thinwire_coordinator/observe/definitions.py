@@ -52,6 +52,10 @@ DISAGREEMENT = METRICS.gauge(
     "Root mean square distance of the nodes' parameters from their mean, estimated from a sketch of each. Only in a "
     "run without a centre, once two nodes have sent one.",
 )
+DISAGREEMENT_IN_STEPS = METRICS.gauge(
+    "disagreement_in_steps",
+    "The same distance over the root mean square of the nodes' steps in that iteration. Training needs it to be small.",
+)
 ROUNDS_SEALED = METRICS.counter(
     "rounds_sealed_total",
     "Rounds that ended with a sealed update. reason: everybody (every awaited node contributed), time (the "

@@ -78,6 +78,8 @@ def _of_gossip(figures: GossipFigures) -> Iterable[Metric]:
     yield _one(definitions.TOPOLOGY_MEMBERS, figures.members)
     if figures.disagreement is not None:
         yield _one(definitions.DISAGREEMENT, figures.disagreement)
+    if figures.in_steps is not None:
+        yield _one(definitions.DISAGREEMENT_IN_STEPS, figures.in_steps)
 
 
 def _one(of: Definition, value: float) -> Metric:

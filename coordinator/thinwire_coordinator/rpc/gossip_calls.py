@@ -99,7 +99,7 @@ def _beat_reply(answer: BeatAnswer) -> pb.BeatReply:
         text=answer.text,
         next_ms=round(answer.next_s * 1000),
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in answer.lease],
-        sketch_seed=answer.sketch_seed,
+        measure_at=answer.measure_at,
     )
     given = answer.assignment
     if given is not None:

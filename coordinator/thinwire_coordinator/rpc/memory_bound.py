@@ -14,6 +14,7 @@ from pathlib import Path
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.gossip.deposits import deposit_bytes
+from thinwire_coordinator.ledger.gossip_consensus import NODES_MAX as SKETCHED_MAX
 from thinwire_coordinator.rpc.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
 from thinwire_coordinator.swarm.checking import UNMERGED_MAX
@@ -26,6 +27,7 @@ from thinwire_coordinator.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, O
 from thinwire_coordinator.trust.trust import NODES_MAX
 from thinwire_proto.contract import Contract, VoteSpec
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
@@ -102,6 +104,7 @@ class MemoryBound:
     trust: int
     audits: int
     deposits: int
+    sketches: int
     connections: int
     tables: int
 
@@ -151,6 +154,7 @@ def memory_bound(
         trust=_trust_bytes(nodes, selected),
         audits=audit_bytes(layout, selected) + FROZEN_BYTES_A_PARAMETER * frozen + activations if audits else 0,
         deposits=deposit_bytes(layout.parameters) if contract.exchange.kind == "gossip" else 0,
+        sketches=sketches_bytes(nodes) if contract.exchange.kind == "gossip" else 0,
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
         tables=TABLES_BYTES,
     )
@@ -173,6 +177,11 @@ def relay_bytes(nodes: int) -> int:
     """Parcels that wait, words about lost lines, and for each node a parcel that comes and one that leaves."""
     moving = (COPIES - 1 + COPIES) * (PART_BYTES_MAX + HEADER_BYTES_MAX)
     return RELAY_BYTES_MAX + nodes * (LINES_MAX * LOST_LINE_BYTES + moving)
+
+
+def sketches_bytes(nodes: int) -> int:
+    """The sketches of a measurement, the body that a row names, and three arrays of float64 while they are compared."""
+    return min(nodes, SKETCHED_MAX) * SKETCH_BYTES * (COPIES + 3 * 2)
 
 
 def comparing_bytes(nodes: int, noted: int, entries: int) -> int:

@@ -5,6 +5,7 @@ gRPC has one limit for all calls of a port, `REQUEST_BYTES_MAX`; the guard appli
 
 from __future__ import annotations
 
+from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 from thinwire_proto.wire.service_pb2 import DESCRIPTOR, JoinRequest
 
@@ -25,6 +26,7 @@ FOR_STRANGERS = frozenset({"Hello", "Join", "Status"})
 """Calls of the swarm that need no session. Other services of the port, such as health, need none either."""
 LARGE = {
     "Join": REQUEST_BYTES_MAX,
+    "Beat": SMALL_BYTES_MAX + SKETCH_BYTES,
     "Contribute": PART_BYTES_MAX + HEADER_BYTES_MAX,
     "Deposit": PART_BYTES_MAX + HEADER_BYTES_MAX,
     "Relay": PART_BYTES_MAX + HEADER_BYTES_MAX,

@@ -8,10 +8,11 @@ from typing import Literal
 
 @dataclass
 class GossipFigures:
-    """stage: waiting, training, deposit or complete. missing: nodes that the first topology waits for. topology: its
-    number. members: of it; present: those that report. iterations: least, median and most of the present members.
-    disagreement: root mean square distance of the members from their mean; error: relative, of the estimate; in_steps:
-    the distance over the size of a step. deposits: parameters in the final mean. None while unknown."""
+    """stage: waiting, training, deposit or complete. missing: nodes that the first topology waits for. topology:
+    its number. members: of it; present: those that report. iterations: least, median and most of the present
+    members. disagreement: root mean square distance of the members from their mean; error: relative, of the
+    estimate; in_steps: the distance over the size of a step; measured_at: the iteration of that measurement, 0
+    before the first. deposits: parameters in the final mean. None while unknown."""
 
     stage: Literal["waiting", "training", "deposit", "complete"] = "waiting"
     missing: int = 0
@@ -22,5 +23,6 @@ class GossipFigures:
     disagreement: float | None = None
     error: float = 0.0
     in_steps: float | None = None
+    measured_at: int = 0
     deposits: int = 0
     loss: float | None = None

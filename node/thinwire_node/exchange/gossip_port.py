@@ -31,7 +31,8 @@ class BeatReport:
     topology: the newest that the node has; 0: none. iteration: how many are finished. head: of the chain of what the
     node has mixed. samples, loss, compute_ms: since the last report; nats per token. trained_through: the last position
     of the lease in the parameters. missed: members that the node has waited for in vain since the last report.
-    listens_at: HOST:PORT, or empty. step_norm: of the newest step."""
+    listens_at: HOST:PORT, or empty. step_norm: of the newest step. sketch: of the parameters with which
+    sketch_iteration begins, packed; empty without one, and then 0."""
 
     topology: int
     iteration: int
@@ -44,7 +45,7 @@ class BeatReport:
     listens_at: str = ""
     step_norm: float = 0.0
     sketch: bytes = b""
-    sketch_scale: float = 0.0
+    sketch_iteration: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class BeatAnswer:
 
     text: what a waiting node waits for. next_s: until the next report. lease: positions to train on, in order, without
     those that were reported. assignment: a new one, with the places of its peers; None if the node has the newest.
-    sketch_seed: of the sketches of this beat; 0: none is wanted."""
+    measure_at: the iteration whose sketch is wanted; 0: none."""
 
     phase: Phase
     text: str
@@ -69,7 +70,7 @@ class BeatAnswer:
     lease: tuple[range, ...] = ()
     assignment: Assignment | None = None
     places: Mapping[int, PeerPlace] = field(default_factory=dict)
-    sketch_seed: int = 0
+    measure_at: int = 0
 
 
 class GossipExchange(Entrance, Protocol):

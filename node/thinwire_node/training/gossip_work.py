@@ -22,6 +22,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.consensus import pack_sketch
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Mix
 from thinwire_proto.gossip.member import Member
@@ -60,15 +61,25 @@ class MemberView:
 
 
 @dataclass(frozen=True)
+class Sketched:
+    """The packed sketch of the parameters with which an iteration begins, and the norm of the step before it."""
+
+    iteration: int
+    sketch: bytes
+    step_norm: float
+
+
+@dataclass(frozen=True)
 class Finished:
     """An iteration that is mixed, stepped and in the journal. sending: the messages of the next one, which may leave.
-    unreadable: peers whose messages could not be read, and why."""
+    unreadable: peers whose messages could not be read, and why. sketched: if the next iteration is `measure_at`."""
 
     saved: Saved
     sending: Sending
     gradient: Gradient
     missing: tuple[int, ...]
     unreadable: dict[int, str]
+    sketched: Sketched | None = None
 
 
 class GossipWork:
@@ -100,6 +111,8 @@ class GossipWork:
         self._threads = threads
         self.finished = kept.finished if kept else 0
         """Iterations that are finished."""
+        self.measure_at = 0
+        """The iteration of which `Finished` shall have a sketch; 0 for none."""
         self._samples = kept.samples if kept else 0
         self.saved = self._note(self.lease.trained_through)
         self.view = self._view()
@@ -201,7 +214,10 @@ class GossipWork:
         sending = [] if is_last else member.begin()
         self.finished = self.iterations if is_last else member.iteration
         self._save(trained_through, gradient.loss if gradient.samples else None, norm)
-        return Finished(self.saved, sending, gradient, mix.missing, member.unreadable())
+        sketched = None
+        if self.finished == self.measure_at:
+            sketched = Sketched(self.finished, pack_sketch(member.x, self.finished), norm)
+        return Finished(self.saved, sending, gradient, mix.missing, member.unreadable(), sketched)
 
     def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
         adamw = self._adamw

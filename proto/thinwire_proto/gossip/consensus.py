@@ -36,6 +36,10 @@ CALM = 4
 """Measurements in a row that must be far below the target before fewer bytes are sent."""
 FAR_BELOW = 0.5
 
+SKETCH_NUMBER = np.dtype("<f4")
+SKETCH_BYTES = BUCKETS * SKETCH_NUMBER.itemsize
+"""A sketch on its way to a coordinator."""
+
 Sketch = npt.NDArray[np.float64]
 
 
@@ -51,6 +55,16 @@ def sketch_of(x: Tensor, seed: int) -> Sketch:
         signs = 1.0 - 2.0 * (mixed & np.uint64(1)).astype(np.float64)
         sketch += np.bincount((mixed >> np.uint64(54)).astype(np.int64), part * signs, BUCKETS)
     return sketch
+
+
+def pack_sketch(x: Tensor, iteration: int) -> bytes:
+    """The sketch of the parameters with which an iteration begins, as it travels. The iteration is the seed, so the
+    sketches of one iteration can be compared, and the errors of several measurements are independent."""
+    return sketch_of(x, iteration).astype(SKETCH_NUMBER).tobytes()
+
+
+def unpack_sketch(data: bytes) -> Sketch:
+    return np.frombuffer(data, SKETCH_NUMBER).astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def report_of(request: pb.BeatRequest) -> Report:
         compute_ms=request.compute_ms,
         trained_through=request.trained_through if request.HasField("trained_through") else None,
         sketch_hash=sketch_hash(request.sketch),
-        sketch_scale=request.sketch_scale,
+        sketch_iteration=request.sketch_iteration,
         missed=tuple(request.missed),
         step_norm=request.step_norm,
     )

@@ -13,9 +13,10 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from thinwire_proto.errors import PayloadError
-from thinwire_proto.gossip.consensus import BUCKETS
+from thinwire_proto.gossip.consensus import SKETCH_BYTES, SKETCH_NUMBER
 from thinwire_proto.identity import statements
 
 BODY_VERSION = 1
@@ -37,7 +38,8 @@ class Report:
     """The report of a node in a beat; see `BeatRequest`. Its numbers are rounded to float32, as they travel. The
     node's address is not in it, because reports become public.
 
-    sketch_hash: SHA-256 of the sketch's bytes; empty without one.
+    sketch_hash: SHA-256 of the sketch's bytes; empty without one. sketch_iteration: which begins with the parameters of
+    the sketch; 0 without one.
     """
 
     topology: int
@@ -48,12 +50,12 @@ class Report:
     compute_ms: int = 0
     trained_through: int | None = None
     sketch_hash: bytes = b""
-    sketch_scale: float = 0.0
+    sketch_iteration: int = 0
     missed: tuple[int, ...] = ()
     step_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("loss", "sketch_scale", "step_norm"):
+        for name in ("loss", "step_norm"):
             object.__setattr__(self, name, _float32(getattr(self, name)))
 
     def canonical(self) -> bytes:
@@ -71,8 +73,10 @@ class Report:
             return "its sketch's hash has the wrong length"
         if len(self.missed) > MISSED_MAX:
             return f"it names more than {MISSED_MAX} missed peers"
-        if not all(math.isfinite(value) and value >= 0 for value in (self.sketch_scale, self.step_norm)):
-            return "its norms must be finite, and not negative"
+        if bool(self.sketch_hash) != (self.sketch_iteration > 0) or not 0 <= self.sketch_iteration <= self.iteration:
+            return "its sketch is of no iteration that the node has come to"
+        if not (math.isfinite(self.step_norm) and self.step_norm >= 0):
+            return "its step's norm must be finite, and not negative"
         return ""
 
 
@@ -101,11 +105,14 @@ class SignedReport:
 
 
 def sketch_hash(sketch: bytes) -> bytes:
-    """The hash of a sketch's bytes; empty for no sketch. Raises PayloadError unless it has a byte for each bucket."""
+    """The hash of a sketch's bytes; empty for no sketch. Raises PayloadError unless they are a finite number for each
+    bucket."""
     if not sketch:
         return b""
-    if len(sketch) != BUCKETS:
-        raise PayloadError(f"a sketch has {BUCKETS} bytes; this has {len(sketch)}")
+    if len(sketch) != SKETCH_BYTES:
+        raise PayloadError(f"a sketch has {SKETCH_BYTES} bytes; this has {len(sketch)}")
+    if not np.isfinite(np.frombuffer(sketch, SKETCH_NUMBER)).all():
+        raise PayloadError("a sketch has numbers that are not finite")
     return hashlib.sha256(sketch).digest()
 
 

@@ -1313,7 +1313,7 @@ class BeatRequest(_message.Message):
     COMPUTE_MS_FIELD_NUMBER: _builtins.int
     TRAINED_THROUGH_FIELD_NUMBER: _builtins.int
     SKETCH_FIELD_NUMBER: _builtins.int
-    SKETCH_SCALE_FIELD_NUMBER: _builtins.int
+    SKETCH_ITERATION_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
     LISTENS_AT_FIELD_NUMBER: _builtins.int
     STEP_NORM_FIELD_NUMBER: _builtins.int
@@ -1333,14 +1333,16 @@ class BeatRequest(_message.Message):
     trained_through: _builtins.int
     """The last position of the lease that is trained."""
     sketch: _builtins.bytes
-    """A count sketch of the parameters, as multiples of `sketch_scale`, one byte each; empty if none was asked for."""
-    sketch_scale: _builtins.float
+    """A count sketch of the parameters with which the iteration `sketch_iteration` begins: 1,024 numbers, float32,
+    little-endian. Empty, and 0, unless the coordinator asked for that iteration, and the node has just come there.
+    """
+    sketch_iteration: _builtins.int
     listens_at: _builtins.str
     """Where other nodes reach this one, HOST:PORT; :PORT for the host that the coordinator sees; empty if it does not
     listen. Neither signed nor in a row, which everybody may read.
     """
     step_norm: _builtins.float
-    """The norm of the newest step, to set the disagreement beside."""
+    """The norm of the newest step, to set the disagreement beside; with a sketch, of the step right before it."""
     signature: _builtins.bytes
     """By the node's key, over the statement `beat`."""
     number: _builtins.int
@@ -1360,7 +1362,7 @@ class BeatRequest(_message.Message):
         compute_ms: _builtins.int = ...,
         trained_through: _builtins.int | None = ...,
         sketch: _builtins.bytes = ...,
-        sketch_scale: _builtins.float = ...,
+        sketch_iteration: _builtins.int = ...,
         missed: _abc.Iterable[_builtins.int] | None = ...,
         listens_at: _builtins.str = ...,
         step_norm: _builtins.float = ...,
@@ -1369,7 +1371,7 @@ class BeatRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_scale", b"sketch_scale", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_iteration", b"sketch_iteration", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
@@ -1413,16 +1415,13 @@ class BeatReply(_message.Message):
     NEXT_MS_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
-    CODEC_FIELD_NUMBER: _builtins.int
-    SKETCH_SEED_FIELD_NUMBER: _builtins.int
+    MEASURE_AT_FIELD_NUMBER: _builtins.int
     state: Global___BeatReply.State.ValueType
     text: _builtins.str
     next_ms: _builtins.int
     """Time until the next report."""
-    codec: _builtins.str
-    """Only the codec to use from now on, if it is not the contract's."""
-    sketch_seed: _builtins.int
-    """Of the sketches of this beat; 0: none is asked for."""
+    measure_at: _builtins.int
+    """The iteration whose sketch is asked for, so that those of all nodes can be compared; 0: none."""
     @_builtins.property
     def lease(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleRange]:
         """Samples that the node may train on, in this order, without those that it has reported as trained."""
@@ -1439,12 +1438,11 @@ class BeatReply(_message.Message):
         next_ms: _builtins.int = ...,
         lease: _abc.Iterable[Global___SampleRange] | None = ...,
         assignment: Global___Assignment | None = ...,
-        codec: _builtins.str = ...,
-        sketch_seed: _builtins.int = ...,
+        measure_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "codec", b"codec", "lease", b"lease", "next_ms", b"next_ms", "sketch_seed", b"sketch_seed", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,7 +40,7 @@ def beat_request(report: BeatReport, number: int, key: SecretKey, session: bytes
         compute_ms=report.compute_ms,
         trained_through=report.trained_through,
         sketch=report.sketch,
-        sketch_scale=report.sketch_scale,
+        sketch_iteration=report.sketch_iteration,
         missed=report.missed,
         listens_at=report.listens_at,
         step_norm=report.step_norm,
@@ -61,7 +61,7 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
         lease_of(reply.lease),
         assignment,
         places,
-        reply.sketch_seed,
+        reply.measure_at,
     )
 
 

@@ -21,7 +21,7 @@ from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import set_or_after
 from thinwire_node.training.compute import Interrupted
-from thinwire_node.training.gossip_work import Finished, GossipWork, Saved, Sending
+from thinwire_node.training.gossip_work import Finished, GossipWork, Saved, Sending, Sketched
 from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract.rules.adamw import AdamWSpec
@@ -42,6 +42,7 @@ class _Unreported:
     loss_sum: float = 0.0
     compute_s: float = 0.0
     missed: set[int] = field(default_factory=set)
+    sketched: Sketched | None = None
 
 
 class GossipTraining:
@@ -112,6 +113,7 @@ class GossipTraining:
     def report(self) -> BeatReport:
         """The report of the next beat."""
         saved, new = self._saved, self._unreported
+        sketched = new.sketched or Sketched(0, b"", saved.step_norm)
         return BeatReport(
             topology=self._reached,
             iteration=saved.iteration,
@@ -122,7 +124,9 @@ class GossipTraining:
             trained_through=saved.trained_through,
             missed=tuple(sorted(new.missed | (self._lost & self.places.keys()))),
             listens_at=self.lines.listens_at,
-            step_norm=saved.step_norm,
+            step_norm=sketched.step_norm,
+            sketch=sketched.sketch,
+            sketch_iteration=sketched.iteration,
         )
 
     def reported(self, report: BeatReport) -> None:
@@ -132,10 +136,13 @@ class GossipTraining:
         new.samples -= report.samples
         new.compute_s = max(0.0, new.compute_s - report.compute_ms / 1000)
         new.missed -= set(report.missed)
+        if new.sketched is not None and new.sketched.iteration <= report.sketch_iteration:
+            new.sketched = None
 
     async def take(self, answer: BeatAnswer) -> None:
         """Take lease and topology of an answer."""
         self.work.lease.renew(answer.lease)
+        self.work.measure_at = answer.measure_at
         if self._prefetch is not None:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:
@@ -327,6 +334,7 @@ class GossipTraining:
         new.loss_sum += gradient.loss * gradient.samples
         new.compute_s += gradient.compute_s
         new.missed.update(finished.missing)
+        new.sketched = finished.sketched or new.sketched
         for peer, reason in finished.unreadable.items():
             self._refuse(peer, reason)
         if gradient.samples:
