@@ -8,6 +8,7 @@ import pytest
 
 from support.cutting_proxy import cutting_proxy
 from support.relayed import (
+    CONTRACT,
     HERE,
     TIMES,
     Node,
@@ -19,8 +20,13 @@ from support.relayed import (
     two_keys,
 )
 from thinwire_node.exchange.gossip_port import PeerPlace
+from thinwire_node.exchange.peers.dialler import DialFailed, dial
 from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
 from thinwire_node.exchange.peers.opening import refusal_of
+from thinwire_node.exchange.peers.server import STRANGER
+from thinwire_node.exchange.peers.stream import Wire
+from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 LARGE = 3 * PART_BYTES_MAX + 17
@@ -92,6 +98,48 @@ async def test_a_peer_under_the_address_of_another_gets_no_message(caplog: pytes
             assert pair.one.traffic.peers_sent["direct"] == 0
     await other.server.stop()
     assert "another node than the coordinator named answered" in caplog.text
+
+
+async def test_whoever_is_no_peer_gets_no_line() -> None:
+    async with direct_pair("one") as pair:
+        one, stranger = pair.one, SecretKey()
+        await pair.start()
+        await until_direct(pair)
+        assert HERE.refusal is not None
+        with pytest.raises(DialFailed) as caught:
+            await dial(one.direct.listens_at, one.key.public, stranger, CONTRACT, HERE.refusal, never)
+        assert str(caught.value) == STRANGER
+        assert one.lines.direct == (2,)
+        one.lines.assign({})  # a new topology, without the peer
+        with pytest.raises(DialFailed) as caught:
+            await dial(one.direct.listens_at, one.key.public, pair.two.key, CONTRACT, HERE.refusal, never)
+        assert str(caught.value) == STRANGER
+
+
+async def never(wire: Wire, first: pb.Parcel) -> str:
+    raise AssertionError("the line is taken")
+
+
+async def test_a_newer_line_of_a_peer_takes_the_place_of_the_older_and_not_too_often() -> None:
+    times = LineTimes(first_s=30.0, max_s=60.0, direct_s=0.2)
+    key, other = two_keys()
+    async with pair_of((key, await listening(key)), (other, HERE), times=times) as pair:
+        await pair.start()
+        await until_direct(pair)
+        assert HERE.refusal is not None
+        with pytest.raises(DialFailed) as caught:  # the first one was a moment ago
+            await dial(pair.one.direct.listens_at, key.public, other, CONTRACT, HERE.refusal, never)
+        assert str(caught.value) == STRANGER
+    async with pair_of((key, await listening(key)), (other, HERE)) as pair:
+        await pair.start()
+        await until_direct(pair)
+        older = pair.two.lines._lines[1].stream
+
+        async def newer(wire: Wire, first: pb.Parcel) -> str:
+            await pair.two.until(lambda: pair.two.lines._lines[1].stream is not older)
+            return "the older has ended"
+
+        assert await dial(pair.one.direct.listens_at, key.public, other, CONTRACT, HERE.refusal, newer)
 
 
 async def test_an_address_in_the_own_network_is_not_connected_to(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,6 +46,7 @@ class Line:
         """Whether the log knows that its messages use the relay, since the last direct connection."""
         self.timer: asyncio.TimerHandle | None = None
         """Begins the line on the relay, for the first time or again."""
+        self._free_at = 0.0  # when the peer may open the line next
         self._backoff = backoff
         self._found_at: float | None = None
         self._waiting: deque[Message] = deque()  # a member has few messages that are not confirmed
@@ -123,6 +124,12 @@ class Line:
         self._words.discard(Way.DIRECT)
         self._begins.discard(Way.RELAY)
         self.begin_on(Way.DIRECT)
+
+    def pause_before_next(self, now: float, least_s: float) -> float:
+        """Seconds until the peer may have another direct connection: they are at least `least_s` apart."""
+        pause_s = max(0.0, self._free_at - now)
+        self._free_at = now + pause_s + least_s
+        return pause_s
 
     def disconnect(self) -> None:
         """The direct connection has ended."""

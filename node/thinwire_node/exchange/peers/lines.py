@@ -213,11 +213,17 @@ class PeerLines:
         return await dial(line.address, line.key, self._key, self._contract_hash, self._direct.refusal, opened)
 
     async def accept(self, key: PublicKey, wire: Wire) -> bool:
-        """Have a direct line that a peer has opened, until it ends. False: the key is no peer's."""
+        """Have a direct line that a peer has opened, until it ends. False: the key is no peer's, or the peer opens its
+        line again and again, each time of which costs this node all messages that are not confirmed."""
         peer = self._by_node.get(bytes.fromhex(key.node_id))
         line = self._lines.get(peer) if peer is not None else None
         if peer is None or line is None or line.key != key:
             return False
+        loop = asyncio.get_running_loop()
+        pause_s = line.pause_before_next(loop.time(), self._times.first_s)
+        if pause_s > self._times.direct_s:
+            return False
+        await asyncio.sleep(pause_s)
         await self._have(peer, line, wire, None)
         return True
 
@@ -269,6 +275,8 @@ class PeerLines:
             for peer, line in list(self._lines.items()):
                 if over.is_set():
                     return
+                if self._lines.get(peer) is not line:
+                    continue  # it ended meanwhile
                 parcel = line.next_parcel(Way.RELAY, partial(self._listener.received_from, peer))
                 if parcel is not None:
                     sent = True

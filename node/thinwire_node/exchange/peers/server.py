@@ -111,7 +111,10 @@ class PeerServer:
         except RuntimeError:
             self.port = 0
         if not self.port:
-            raise ConfigError(f"cannot listen for peers on {where}: the port is in use; give another with --peers")
+            raise ConfigError(
+                f"cannot listen for peers on {where}: the port is in use, or this system does not allow it; give "
+                "another with --peers, or allow it"
+            )
         await self._server.start()
 
     async def stop(self) -> None:
