@@ -170,6 +170,28 @@ async def test_a_message_that_is_cut_off_in_the_middle_arrives_once_whole() -> N
         assert relayed_bytes(pair) == before
 
 
+async def test_what_waited_before_there_was_a_line_goes_directly() -> None:
+    async with direct_pair() as pair:
+        pair.one.send(2, message(1, LARGE))
+        await pair.start()
+        await pair.two.until(lambda: len(pair.two.taken) == 1)
+        assert relayed_bytes(pair) == 0
+
+
+async def test_a_loss_that_one_end_alone_has_noticed_loses_nothing() -> None:
+    async with direct_pair("two") as pair, cutting_proxy(pair.two.direct.listens_at) as proxy:
+        pair.one.knows(n2=PeerPlace(pair.two.key.public, proxy.address))
+        await pair.start()
+        await until_direct(pair)
+        proxy.stall()
+        pair.one.send(2, message(1, LARGE))
+        proxy.leave_the_port_in_the_dark()
+        await pair.two.until(lambda: pair.two.taken == [message(1, LARGE)])
+        assert pair.two.lines.direct == (1,)  # it still knows of nothing
+        assert not pair.one.lines.direct
+        assert pair.one.absences == []
+
+
 async def test_a_dead_address_leads_to_the_relay_and_a_live_one_back() -> None:
     keys = two_keys()
     first = await listening(keys[1])

@@ -203,7 +203,11 @@ async def test_connections_beyond_the_bound_are_closed_and_lines_hold() -> None:
         async def opened(wire: Wire, first: pb.Parcel) -> str:
             for _ in range(server.connections_max + beyond):
                 flood.append(await asyncio.open_connection("127.0.0.1", server.port))
+            within = [asyncio.ensure_future(reader.read()) for reader, _ in flood[:beyond]]
             assert await asyncio.gather(*(reader.read() for reader, _ in flood[-beyond:])) == [b""] * beyond
+            assert not any(one.done() for one in within)  # so it was not the end of all
+            for one in within:
+                one.cancel()
             await wire.write(b"still here")
             return (await wire.read() or b"").decode()
 

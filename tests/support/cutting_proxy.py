@@ -20,6 +20,8 @@ class CuttingProxy:
         self.cuts = 0
         self.address = ""
         self._port = port
+        self._near: set[asyncio.StreamWriter] = set()
+        self._refuses = False
         self._flows = asyncio.Event()
         self._flows.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -33,6 +35,13 @@ class CuttingProxy:
     def stall(self) -> None:
         """Pass nothing on any more, in either direction, and keep the connections."""
         self._flows.clear()
+
+    def leave_the_port_in_the_dark(self) -> None:
+        """Cut the near ends of all connections alone, so that the port does not notice, and refuse new ones."""
+        self.stall()
+        self._refuses = True
+        for writer in self._near:
+            writer.transport.abort()
 
     def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take a connection."""
@@ -48,6 +57,9 @@ class CuttingProxy:
         await asyncio.gather(*self._passing, return_exceptions=True)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refuses:
+            writer.transport.abort()
+            return
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:
@@ -55,10 +67,12 @@ class CuttingProxy:
             return
         ends = {writer, far_writer}
         self._writers |= ends
+        self._near.add(writer)
         try:
             await asyncio.gather(self._copy(reader, far_writer, counts=True), self._copy(far_reader, writer))
         finally:
             self._writers -= ends
+            self._near.discard(writer)
             for end in ends:
                 end.transport.abort()
 
@@ -75,6 +89,8 @@ class CuttingProxy:
                     return
                 writer.write(data)
                 await writer.drain()
+        if self._refuses:
+            await asyncio.Event().wait()  # until the proxy ends
         writer.transport.abort()
 
 
