@@ -19,7 +19,7 @@ from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 STEPS = 30
-RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"')
+RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 2000\npace = "clock"')  # a restart is shorter than two
 RUN += """
 min_contributions = 3
 [exchange]
