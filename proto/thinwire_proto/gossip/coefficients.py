@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from thinwire_proto.batch_pool import process_batches
 from thinwire_proto.contract import TILE_EDGE
 from thinwire_proto.exact.decode import tile_batch
 from thinwire_proto.exact.tiles import Batch, TileLayout
@@ -14,6 +16,7 @@ from thinwire_proto.exact.transform import forward
 from thinwire_proto.gossip.codec import tensors_of
 
 TRANSFORM = "dct"
+Result = TypeVar("Result")
 
 
 def shape_of(batch: Batch) -> torch.Size:
@@ -27,15 +30,22 @@ def tiles_of(batch: Batch, layout: TileLayout) -> slice:
     return slice(first + batch.tiles.start, first + batch.tiles.stop)
 
 
-def coefficients(flat: Tensor, layout: TileLayout) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield the orthonormal coefficients of a flat difference, a batch at a time, float32 [n, 64, 64] or [n, 64]."""
+def map_coefficients(encode: Callable[[Batch, Tensor], Result], flat: Tensor, layout: TileLayout) -> list[Result]:
+    """Encode the orthonormal coefficients of a flat difference, a batch at a time, float32 [n, 64, 64] or [n, 64].
+    Returns the results in the batches' order.
+
+    On a CPU, several threads call `encode`, in any order.
+    """
     named = dict(zip((tensor.name for tensor in layout.tensors), tensors_of(flat, layout), strict=True))
-    for batch in layout.batches(tile_batch(flat.device)):
+
+    def transform(batch: Batch, slot: int) -> Result:
         tiles = torch.zeros(shape_of(batch), device=flat.device)
         for part in batch.parts:
             for band, piece in part.pieces(part.band(named[part.tensor.name]), tiles):
                 piece.copy_(band)
-        yield batch, forward(tiles, TRANSFORM)
+        return encode(batch, forward(tiles, TRANSFORM))
+
+    return process_batches(transform, layout.batches(tile_batch(flat.device)), flat.device)
 
 
 class Step:

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thinwire_proto.batch_pool import process_batches
 from thinwire_proto.exact.decode import VOTE_MAX, displacements, tile_batch
-from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.tiles import Batch, TileLayout
 from thinwire_proto.gossip.bits import pack_signs, unpack_signs
 from thinwire_proto.gossip.codec import Bytes, Codec, check_length, register_codec
-from thinwire_proto.gossip.coefficients import TRANSFORM, Step, coefficients, shape_of, tiles_of
+from thinwire_proto.gossip.coefficients import TRANSFORM, Step, map_coefficients, shape_of, tiles_of
 from thinwire_proto.gossip.scales import MATRIX_FACTOR, VALUES, VECTOR_FACTOR, nearest_codes
 
 
@@ -25,25 +26,26 @@ class DctSignCodec(Codec):
         self.bytes_max = 1 + layout.tiles + layout.components // 8
 
     def _encode(self, difference: Tensor) -> Sequence[Bytes]:
-        codes, signs = [], []
-        for _, found in coefficients(difference, self.layout):
+        def encode(batch: Batch, found: Tensor) -> tuple[Bytes, Bytes]:
             means = found.abs().flatten(1).mean(1)
-            codes.append(nearest_codes(means).tobytes())
-            signs.append(pack_signs(found.view(-1)))
-        return codes + signs
+            return nearest_codes(means).tobytes(), pack_signs(found.view(-1))
+
+        parts = map_coefficients(encode, difference, self.layout)
+        return [codes for codes, _ in parts] + [signs for _, signs in parts]
 
     def _decode(self, body: memoryview, device: torch.device) -> Tensor:
         check_length(body, self.bytes_max - 1)
         codes = np.frombuffer(body, np.uint8, self.layout.tiles)
-        step, start = Step(self.layout, device), self.layout.tiles
-        for batch in self.layout.batches(tile_batch(device)):
-            shape = shape_of(batch)
-            end = start + shape.numel() // 8
-            signs = unpack_signs(body[start:end], shape.numel(), device, VOTE_MAX).view(shape)
-            start = end
-            scales = VALUES[codes[tiles_of(batch, self.layout)]] * np.float32(
-                MATRIX_FACTOR if batch.is_matrix else VECTOR_FACTOR
-            )
+        step = Step(self.layout, device)
+
+        def decode(batch: Batch, slot: int) -> None:
+            shape, tiles = shape_of(batch), tiles_of(batch, self.layout)
+            start = self.layout.tiles + self.layout.first_component(tiles.start) // 8
+            bits = body[start : start + shape.numel() // 8]
+            signs = unpack_signs(bits, shape.numel(), device, VOTE_MAX).view(shape)
+            scales = VALUES[codes[tiles]] * np.float32(MATRIX_FACTOR if batch.is_matrix else VECTOR_FACTOR)
             scale = torch.from_numpy(scales).to(device).view(-1, *[1] * (len(shape) - 1))
             step.put(batch, displacements(signs, TRANSFORM, scale))
+
+        process_batches(decode, self.layout.batches(tile_batch(device)), device)
         return step.flat

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,15 +17,19 @@ from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.apply import decode_changes
 from thinwire_proto.exact.decode import VOTE_MAX
 from thinwire_proto.exact.magnitudes import tiles_with
-from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
+from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, Batch, TileLayout
 from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.gossip.codec import Bytes, Codec, register_codec
-from thinwire_proto.gossip.coefficients import TRANSFORM, Step, coefficients, tiles_of
+from thinwire_proto.gossip.coefficients import TRANSFORM, Step, map_coefficients, tiles_of
 from thinwire_proto.gossip.scales import MATRIX_FACTOR, VALUES, VECTOR_FACTOR, nearest_codes
 from thinwire_proto.largest import largest
 from thinwire_proto.wire.codec import contribution_bytes_max, decode_votes, encode_votes
 
 DEMO = DemoSpec.model_validate({"transform": TRANSFORM, "magnitude": "tile"})
+
+
+Chosen = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]
+"""Components, signs and codes of a batch: see `Votes`."""
 
 
 @register_codec("topk", default=64, largest=MATRIX_COMPONENTS)
@@ -36,8 +41,7 @@ class TopkCodec(Codec):
         self.bytes_max = 1 + contribution_bytes_max(layout, setting, "tile")
 
     def _encode(self, difference: Tensor) -> Sequence[Bytes]:
-        found = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)], [np.zeros(0, np.uint8)]
-        for batch, values in coefficients(difference, self.layout):
+        def choose(batch: Batch, values: Tensor) -> Chosen:
             index = largest(values.abs().flatten(1), self.setting, torch.empty_like(values, dtype=torch.bool))
             tile, chosen = index // values[0].numel(), values.view(-1)[index]
             count = torch.bincount(tile, minlength=len(values))
@@ -45,10 +49,11 @@ class TopkCodec(Codec):
             codes = nearest_codes(sums / count.clamp(min=1))
             sent = torch.from_numpy(codes > 0).to(tile.device)[tile]  # the others are too small for any code
             first = self.layout.first_component(tiles_of(batch, self.layout).start)
-            found[0].append((index[sent] + first).cpu().numpy())
-            found[1].append((chosen[sent] > 0).cpu().numpy())
-            found[2].append(codes[codes > 0])
-        return [encode_votes(Votes(*map(np.concatenate, found)), self.layout)]  # type: ignore[arg-type]
+            return (index[sent] + first).cpu().numpy(), (chosen[sent] > 0).cpu().numpy(), codes[codes > 0]
+
+        components, positive, codes = zip(*map_coefficients(choose, difference, self.layout), strict=True)
+        votes = Votes(np.concatenate(components), np.concatenate(positive), np.concatenate(codes))
+        return [encode_votes(votes, self.layout)]
 
     def _decode(self, body: memoryview, device: torch.device) -> Tensor:
         votes = decode_votes(bytes(body), self.layout, self.setting, "tile")
