@@ -44,7 +44,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 	$(BIN)/python -m tools.options_table --check
 	$(BIN)/python -m tools.run_reference --check
 
-bench: $(VENV)/.bench  ## bytes, speeds, rounds, memory, training beside baselines; about 5 minutes (BENCH=--full: more; --124m: a model of 124M)
+bench: $(VENV)/.bench  ## bytes, speeds, rounds, memory, training beside baselines, speeds also beside busy processes; about 12 minutes (BENCH=--full: more; --124m: a model of 124M)
 	@$(BIN)/python -m bench.speed $(BENCH)
 
 bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated slow links; needs root (WAN; --thin-uplink: 64 kbit/s)

@@ -1,13 +1,12 @@
 """Measures the processor time of `thinwire-coordinator verify` on one and on two threads, on a busy machine.
 
-The run has 200 small updates. All cores but one are kept busy by other processes.
+The run has 200 small updates. Another process keeps each core busy.
 
 PYTHONPATH=tests python -m bench.costs.verify_threads
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -15,23 +14,18 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.speed.neighbours import busy_cores
 from support.sealed_run import make_run
 
 UPDATES = 200
-NEIGHBOUR = "while True: pass"
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="thinwire-bench-") as name:
         make_run(Path(name), UPDATES)
-        neighbours = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) for _ in range((os.cpu_count() or 2) - 1)]
-        try:
+        with busy_cores():
             for threads in (1, 2):
                 print(f"{threads} thread(s): {measure(Path(name), threads)}", flush=True)
-        finally:
-            for neighbour in neighbours:
-                neighbour.kill()
-                neighbour.wait()
 
 
 def measure(folder: Path, threads: int) -> str:

@@ -1,7 +1,8 @@
 """The command behind `make bench`: measures all topics, then writes the table, the JSON and the plot.
 
 `make bench BENCH=--full` measures more sizes and more subscribers. `make bench BENCH=--124m` measures only the training
-of a model of 124M parameters, in about 15 minutes on two cores. `BENCH="--into docs"` also writes the page's table.
+of a model of 124M parameters, in about 15 minutes on two cores. `BENCH="--into docs"` also writes the page's table;
+with `--only`, the rows of other topics stay as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bench.speed import (
     gpu,
     handshake,
     memory,
+    neighbours,
     report,
     rounds,
     signatures,
@@ -45,6 +47,9 @@ TOPICS: dict[str, Topic] = {
     "memory": memory.rows,
     "training": training_rows.rows,
 }
+SPEEDS = ("speeds", "update", "signatures", "handshake", "trust", "fan-out")
+"""Topics that are measured a second time, beside busy processes. The topic `training` does so itself. The phases of a
+round are not: its ten members share the cores with the coordinator, so they would mostly measure each other."""
 TOPICS_124M: dict[str, Topic] = {"training": training_rows.large_rows, "memory": training_rows.memory_rows}
 
 
@@ -56,6 +61,8 @@ def measure(names: Iterable[str], full: bool, topics: Mapping[str, Topic] = TOPI
             print(f"{name} … ", end="", file=sys.stderr, flush=True)
             began = time.monotonic()
             found += topic(full)
+            if name in SPEEDS:
+                found += neighbours.beside_busy_cores(topic(full))
             print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return found
 
@@ -81,9 +88,10 @@ def main() -> None:
     report.plot(found, RUNS / "bench.png")
     print(f"written to {RUNS / 'bench.json'} and {RUNS / 'bench.png'}")
     if arguments.into is not None:
+        if set(arguments.only) != set(TOPICS):
+            found = report.renewed(report.read_json(arguments.into / report.JSON_NAME)[0], found)
         report.write_page(found, about, arguments.into / report.PAGE_NAME)
-        if set(arguments.only) == set(TOPICS):
-            report.write_summary(found, about, arguments.into.parent / report.SUMMARY_NAME)
+        report.write_summary(found, about, arguments.into.parent / report.SUMMARY_NAME)
         report.write_json(found, about, arguments.into / report.JSON_NAME)
         report.plot(found, arguments.into / report.PLOT_NAME)
         print(f"written to {arguments.into / report.PAGE_NAME}")

@@ -112,6 +112,21 @@ def read_json(path: Path) -> tuple[list[BenchRow], dict[str, Any]]:
     return [BenchRow.from_json(row) for row in document["rows"]], document["machine"]
 
 
+def renewed(old: Sequence[BenchRow], new: Sequence[BenchRow]) -> list[BenchRow]:
+    """Replace the rows of each topic that was measured anew. A topic that is new stands after the one that was measured
+    before it."""
+    fresh: dict[str, list[BenchRow]] = {}
+    for row in new:
+        fresh.setdefault(row.topic, []).append(row)
+    groups = {topic: list(group) for topic, group in groupby(old, key=lambda row: row.topic)}
+    order = list(groups)
+    for number, topic in enumerate(fresh):
+        if topic not in groups:
+            before = list(fresh)[number - 1] if number else None
+            order.insert(order.index(before) + 1 if before is not None else len(order), topic)
+    return [row for topic in order for row in fresh.get(topic, groups.get(topic, []))]
+
+
 def markdown(rows: Sequence[BenchRow], about: dict[str, Any], large: bool = False) -> str:
     """The text between the markers of the page. large: of the rows of `--124m`, which have no plot."""
     lines = [BEGIN_124M if large else BEGIN, "", f"On {in_words(about)}.", ""]

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter as seconds
 
 import torch
 
 TURNS_MIN, TURNS_MAX = 7, 200
 ENOUGH_S = 1.0
 """Short functions are repeated for so long."""
+TURNS_TYPICAL_MIN = 15
+_typical = False
 
 
 def interleaved(*works: Callable[[], object]) -> list[float]:
-    """Seconds of each function: the minimum of several turns, which other load disturbs least, after one warm-up."""
-    least = [math.inf] * len(works)
+    """Seconds of each function, after one warm-up: the minimum of several turns, which other load disturbs least.
+
+    Inside `typical_turns`, the median."""
+    taken: list[list[float]] = [[] for _ in works]
+    turns_min = TURNS_TYPICAL_MIN if _typical else TURNS_MIN
     for work in works:
         work()
-    began, turn = time.perf_counter(), 0
-    while turn < TURNS_MIN or (time.perf_counter() - began < ENOUGH_S and turn < TURNS_MAX):
+    began, turn = seconds(), 0
+    while turn < turns_min or (seconds() - began < ENOUGH_S and turn < TURNS_MAX):
         for index, work in enumerate(works):
-            start = time.perf_counter()
+            start = seconds()
             work()
-            least[index] = min(least[index], time.perf_counter() - start)
+            taken[index].append(seconds() - start)
         turn += 1
-    return least
+    statistic: Callable[[Sequence[float]], float] = statistics.median if _typical else min
+    return [statistic(times) for times in taken]
+
+
+@contextmanager
+def typical_turns() -> Iterator[None]:
+    """Have `interleaved` return medians inside the block. Beside busy neighbours, the minimum would be a turn that by
+    chance none of them disturbed."""
+    global _typical  # noqa: PLW0603
+    before, _typical = _typical, True
+    try:
+        yield
+    finally:
+        _typical = before
 
 
 @contextmanager

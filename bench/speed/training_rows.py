@@ -1,5 +1,5 @@
-"""The rows about training: tokens a second and waiting for data, on two threads and beside a busy neighbour; with
-`--124m` also the peak memory of node and coordinator. The baseline is AdamW on the same model.
+"""The rows about training on two threads: tokens a second and waiting for data, on a quiet machine and beside busy
+processes; with `--124m` also the peak memory of node and coordinator. The baseline is AdamW on the same model.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bench.speed.memory import peak_of, swarm_peaks
+from bench.speed.neighbours import BUSY, busy_cores
 from bench.speed.programs import program
 from bench.speed.row import BenchRow
 from bench.speed.training import LARGE_ROUND_S, ROUND_S, Timed
@@ -37,18 +37,6 @@ samples = 1
 length_ms = 600000
 """
 """The context is short, so that parameters and their companions dominate the memory."""
-NEIGHBOUR = "while True: pass"
-
-
-@contextmanager
-def busy_neighbour() -> Iterator[None]:
-    """A process that keeps one core busy."""
-    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def timed(model: str, turns: int, *more: str) -> Timed:
@@ -75,9 +63,9 @@ def training_rows(found: Timed, topic: str, round_s: float) -> Iterator[BenchRow
 def rows_of(model: str, turns: int, round_s: float) -> Iterator[BenchRow]:
     topic = f"training {model}, {THREADS} threads, rounds of {round_s:g} s"
     yield from training_rows(timed(model, turns, "--threads", str(THREADS)), topic, round_s)
-    with busy_neighbour():
+    with busy_cores():
         found = timed(model, turns, "--threads", str(THREADS))
-    yield from training_rows(found, f"{topic}, beside a busy neighbour", round_s)
+    yield from training_rows(found, f"{topic}, {BUSY}", round_s)
 
 
 def rows(full: bool = False) -> Iterator[BenchRow]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.speed import broadcast, fanout, report, rounds, sizes, speeds, timing, update
+from bench.speed import broadcast, fanout, neighbours, report, rounds, sizes, speeds, timing, update
 from bench.speed.memory import RUN, peak_of, swarm_peaks
 from bench.speed.peaks import status_bytes
 from bench.speed.row import BenchRow
@@ -40,7 +43,7 @@ def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small_rows() -> list[BenchRow]:
     found = [*sizes.bits_rows(SMALL, MIXED, numbers=(4, 32)), *sizes.rounds_rows(SMALL, (1, 4))]
-    return [*found, *speeds.codec_rows(SMALL), *update.update_rows(1, (128, 192))]
+    return [*found, *speeds.codec_rows(SMALL), *update.update_rows((1, 2), (128, 192))]
 
 
 def test_every_row_has_a_ratio_and_json_and_table_agree(tmp_path: Path) -> None:
@@ -153,6 +156,74 @@ def test_the_page_in_docs_matches_its_json_and_explains_each_topic() -> None:
     for topic in {row.topic for row in found}:
         assert f"**{topic.partition(',')[0]}" in page.lower()
     assert report.summary(found, about) in (DOCS.parent / report.SUMMARY_NAME).read_text()
+
+
+@pytest.mark.skipif(not LINUX, reason="processes are read from /proc")
+def test_a_speed_is_measured_again_beside_a_busy_process_on_each_core() -> None:
+    running: list[int] = []
+
+    def rows() -> Iterator[BenchRow]:
+        running.extend(busy_children())
+        yield BenchRow("topic", "speed", 1.0, 1.0, "ms", "other")
+        yield BenchRow("topic", "size", 1.0, 1.0, "kB", "other")
+
+    found = list(neighbours.beside_busy_cores(rows()))
+    assert [(row.topic, row.what) for row in found] == [(f"topic, {neighbours.BUSY}", "speed")]
+    assert len(running) == os.cpu_count()
+    assert busy_children() == []
+
+
+def busy_children() -> list[int]:
+    """Numbers of this process's children that keep a core busy."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_child = (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
+            if is_child and neighbours.PROGRAM.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def test_the_fastest_turn_counts_and_beside_busy_processes_a_typical_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns_s = [5.0, 1.0, 3.0, 4.0, 3.0]
+    monkeypatch.setattr(timing, "TURNS_MIN", len(turns_s))
+    monkeypatch.setattr(timing, "TURNS_TYPICAL_MIN", len(turns_s))
+
+    def measured() -> list[float]:
+        now_s, turn = 0.0, iter([0.0, *turns_s])  # the first is the warm-up
+
+        def work() -> None:
+            nonlocal now_s
+            now_s += next(turn)
+
+        monkeypatch.setattr(timing, "seconds", lambda: now_s)
+        return timing.interleaved(work)
+
+    assert measured() == [1.0]
+    with timing.typical_turns():
+        assert measured() == [3.0]
+    assert measured() == [1.0]
+
+
+def test_topics_that_were_measured_anew_replace_the_old_ones() -> None:
+    def row(topic: str, ours: float) -> BenchRow:
+        return BenchRow(topic, "what", ours, 1.0, "ms", "other")
+
+    old = [row("a", 1), row("b", 1), row("b", 2), row("c", 1)]
+    new = [row("b", 3), row("b, beside busy processes", 4), row("c", 5)]
+    assert report.renewed(old, new) == [old[0], *new]
+    assert report.renewed(old, []) == old
+    assert report.renewed([], new) == new
+
+
+def test_several_threads_are_compared_with_one() -> None:
+    found = list(update.update_rows((1, 2), (128, 192)))
+    of_one = {row.what: row.ours for row in found if "1 thread" in row.topic}
+    compared = {row.what: row for row in found if row.baseline_name == "thinwire, 1 thread"}
+    assert {what: row.baseline for what, row in compared.items()} == of_one
+    for row in compared.values():
+        assert "2 threads" in row.topic
+        assert row.wanted == pytest.approx(1.1 * row.baseline)
 
 
 def test_the_readme_shows_each_row_that_it_selects() -> None:
