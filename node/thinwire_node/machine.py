@@ -138,7 +138,7 @@ class RealMachine:
         self._tell_training()
         exchange, layout = contract.exchange, layout_of(contract.parameters)
         assert isinstance(exchange, GossipSpec)
-        bytes_max = body_bytes_max(layout, exchange.codec)
+        bytes_max = body_bytes_max(layout, exchange.codec, is_controlled=exchange.is_controlled)
         task = task_of(contract.model)
         compute = await threads.compute.run(NodeJob.PREPARE, TorchCompute, task, self._compute_device, state.blobs)
         coordinator, _ = split_address(self._address)

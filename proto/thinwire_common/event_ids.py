@@ -151,6 +151,11 @@ COORDINATOR = {
         "a step.",
         ("iteration", "nodes", "distance", "in_steps"),
     ),
+    "coordinator.exchange_level": EventType(
+        "In a run without a centre with a target of the disagreement, nodes use another codec, or exchange in one of "
+        "`every` iterations, from the iteration `start`.",
+        ("codec", "every", "start"),
+    ),
     "coordinator.collecting": EventType(
         "In a run without a centre, all iterations are done, and nodes send their parameters.", ("nodes",)
     ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.round.leases import SampleRange
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.consensus import Level
 
 
 class ReportRefused(Exception):
@@ -30,7 +31,8 @@ class PeerPlace:
 @dataclass(frozen=True)
 class BeatAnswer:
     """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment.
-    measure_at: the iteration whose sketch is asked for; 0: none."""
+    measure_at: the iteration whose sketch is asked for; 0: none. level: codec and `every`, and the iteration from
+    which they hold."""
 
     stage: str
     text: str
@@ -39,6 +41,7 @@ class BeatAnswer:
     assignment: Assignment | None = None
     peers: Sequence[PeerPlace] = ()
     measure_at: int = 0
+    level: tuple[Level, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, REPORTS_OF_A_NO
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.ledger.gossip_consensus import Measurement
+from thinwire_coordinator.ledger.gossip_level import GivenLevel
 from thinwire_coordinator.swarm.events import ContributionOffered, NodeCame, NodeWent
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
@@ -30,10 +31,13 @@ from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto import limits
+from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
 from thinwire_proto.gossip.reports import REPORTS_MAX, SignedReport
 
 log = logging.getLogger("thinwire.coordinator")
 
+SETTLING = MEASURE_EVERY // 2
+"""Iterations at least from a change of codec or `every` to the next measurement, which shows what it has changed."""
 STAGES: dict[Phase, Literal["training", "deposit", "complete"]] = {
     Phase.TRAINING: "training",
     Phase.COLLECTING: "deposit",
@@ -70,7 +74,8 @@ class Beats:
         self._in_row: dict[str, int] = {}
         self._answered: dict[str, _Answered] = {}
         self._forming = asyncio.Lock()
-        self.figures = GossipFigures()
+        self.figures = GossipFigures(codec=settings.codec, target=settings.target)
+        self._show_level(None)
         self.show()
 
     async def join(self, member: Member, momentum: OfferedMomentum | None, replica_step: int | None) -> JoinDecision:
@@ -187,10 +192,10 @@ class Beats:
         leases.grant(known.node, wanted, self._sealer.step)
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
         if topology == directory.number:
-            return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at)
+            return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at, level=self._given())
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in sorted(assignment.since)]
-        return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at)
+        return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at, self._given())
 
     def _place(self, member: int) -> PeerPlace:
         known = self.directory.of_member(member)
@@ -217,8 +222,10 @@ class Beats:
         pending, self._pending, self._in_row = self._pending, [], {}
         if pending:
             measured = self._sketches.measured(self.directory.running)
-            await self._sealer.seal(pending, leases.packed, measured)
+            before = self._sealer.level
+            await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
             self._show_measured(measured)
+            self._show_level(before)
             total = sum(entry.samples for entry in pending)
             if total:
                 self.figures.loss = sum(entry.signed.report.loss * entry.samples for entry in pending) / total
@@ -227,7 +234,31 @@ class Beats:
         """Ask for the sketches of an iteration, if none are asked for."""
         directory = self.directory
         if directory.phase is Phase.TRAINING and all(one.iteration < self._settings.steps for one in directory.running):
-            self._sketches.ask(directory.ahead)
+            given = self._sealer.level
+            settled = given.start + SETTLING if given is not None and given.start else 0
+            self._sketches.ask(max(directory.ahead, settled))
+
+    def _show_level(self, before: GivenLevel | None) -> None:
+        given, ladder = self._sealer.level, self._sealer.ladder
+        if given is None or ladder is None:
+            return
+        level, self.figures.control = ladder.levels[given.index], given.reason
+        self.figures.codec, self.figures.every = level.codec, level.every
+        if before is not None and given.index != before.index:
+            text = f"from iteration {given.start}: {given.reason}"
+            tell(
+                log,
+                logging.INFO,
+                "coordinator.exchange_level",
+                text,
+                codec=level.codec,
+                every=level.every,
+                start=given.start,
+            )
+
+    def _given(self) -> tuple[Level, int] | None:
+        given, ladder = self._sealer.level, self._sealer.ladder
+        return (ladder.levels[given.index], given.start) if given is not None and ladder is not None else None
 
     def _show_measured(self, measured: Measurement | None) -> None:
         if measured is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from thinwire_common.files import rename_synced
 from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS, Measurement
+from thinwire_coordinator.ledger.gossip_level import LEVEL, GivenLevel, ladder_of_run
 from thinwire_coordinator.ledger.gossip_rows import BEAT, FINAL_FILE, KIND, MEAN
 from thinwire_coordinator.ledger.signatures import RowSignatures
 from thinwire_coordinator.round.contributions import NodeSignature
@@ -49,21 +50,39 @@ class RowSealer:
         self._round = swarm.view.term.first_round
         newest = ledger.row(self.step - 1) if self.step else None
         self._head = newest.hash if newest else replica.head
+        self.ladder = ladder_of_run(swarm.view.contract)
+        """None if codec and `every` stay."""
+        self.level = self.ladder.newest(newest) if self.ladder else None
+        """The newest decision about codec and `every` that is sealed."""
         self.is_complete = newest is not None and newest.extras.get(KIND) == MEAN
 
     async def seal(
-        self, reports: list[SealedReport], leases: Callable[[], bytes], measured: Measurement | None = None
+        self,
+        reports: list[SealedReport],
+        leases: Callable[[], bytes],
+        measured: Measurement | None = None,
+        ahead: int = 0,
     ) -> None:
         """Seal the reports of a beat, and a measurement of sketches that they or earlier ones name.
 
-        Returns when they are on disk. Raises OSError or LedgerError."""
-        await self._swarm.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured)
+        ahead: the first iteration in which a decision that follows from the measurement may hold.
 
-    def _write(self, reports: list[SealedReport], leases: bytes, measured: Measurement | None) -> None:
+        Returns when they are on disk. Raises OSError or LedgerError."""
+        level = self.level
+        if self.ladder is not None and level is not None and measured is not None and measured.in_steps is not None:
+            level = self.ladder.after(level, measured.in_steps, ahead)
+        await self._swarm.workers.submit(Job.WRITE_BEAT, self._write, reports, leases(), measured, level)
+        self.level = level  # only what is sealed is told to nodes
+
+    def _write(
+        self, reports: list[SealedReport], leases: bytes, measured: Measurement | None, level: GivenLevel | None
+    ) -> None:
         body = encode_reports([entry.signed for entry in reports])
         counted = tuple(Counted(entry.signed.node, entry.signed.hash, 1, entry.samples) for entry in reports)
         signed = [NodeSignature(entry.public_key, entry.signed.signature) for entry in reports]
         extras = {CONSENSUS: self._kept(measured)} if measured is not None else {}
+        if self.ladder is not None and level is not None:
+            extras[LEVEL] = self.ladder.plain(level)
         row = self._row(BEAT, self._replica, body, counted, extras)
         self._append(row, signed, leases)
 

@@ -101,6 +101,9 @@ def _beat_reply(answer: BeatAnswer) -> pb.BeatReply:
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in answer.lease],
         measure_at=answer.measure_at,
     )
+    if answer.level is not None:
+        level, start = answer.level
+        reply.level.CopyFrom(pb.ExchangeLevel(codec=level.codec, every=level.every, start=start))
     given = answer.assignment
     if given is not None:
         cycle = [

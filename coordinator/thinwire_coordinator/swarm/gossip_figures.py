@@ -12,7 +12,8 @@ class GossipFigures:
     its number. members: of it; present: those that report. iterations: least, median and most of the present
     members. disagreement: root mean square distance of the members from their mean; error: relative, of the
     estimate; in_steps: the distance over the size of a step; measured_at: the iteration of that measurement, 0
-    before the first. deposits: parameters in the final mean. None while unknown."""
+    before the first. deposits: parameters in the final mean. None while unknown. codec and every: of the exchange
+    now; control: the reason of the newest decision about them; target: of in_steps, 0 for none."""
 
     stage: Literal["waiting", "training", "deposit", "complete"] = "waiting"
     missing: int = 0
@@ -26,3 +27,7 @@ class GossipFigures:
     measured_at: int = 0
     deposits: int = 0
     loss: float | None = None
+    codec: str = ""
+    every: int = 1
+    target: float = 0.0
+    control: str = ""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from thinwire_node.exchange.port import Entrance
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.identity.keys import PublicKey
 
 Parcels = AsyncIterator[Any]
@@ -62,7 +63,8 @@ class BeatAnswer:
 
     text: what a waiting node waits for. next_s: until the next report. lease: positions to train on, in order, without
     those that were reported. assignment: a new one, with the places of its peers; None if the node has the newest.
-    measure_at: the iteration whose sketch is wanted; 0: none."""
+    measure_at: the iteration whose sketch is wanted; 0: none. level: codec and `every`, and the iteration from which
+    they hold; None: those of the contract."""
 
     phase: Phase
     text: str
@@ -71,6 +73,7 @@ class BeatAnswer:
     assignment: Assignment | None = None
     places: Mapping[int, PeerPlace] = field(default_factory=dict)
     measure_at: int = 0
+    level: tuple[Level, int] | None = None
 
 
 class GossipExchange(Entrance, Protocol):

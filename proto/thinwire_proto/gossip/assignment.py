@@ -24,9 +24,14 @@ class Assignment:
     since: Mapping[int, int]
     adopts: bool = False
 
+    @property
+    def length(self) -> int:
+        """Iterations of the cycle."""
+        return len(self.cycle)
+
     def turns(self, iteration: int) -> Turns:
         """The turns of an iteration, which is at least `start`."""
-        return self.cycle[(iteration - self.start) % len(self.cycle)]
+        return self.cycle[(iteration - self.start) % self.length]
 
     def plain(self) -> list[Any]:
         """The assignment as lists of numbers."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Collection
 from dataclasses import astuple, dataclass
 
 import msgpack
@@ -29,8 +30,10 @@ from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.codec import make_codec
+from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
 from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
+from thinwire_proto.gossip.levels import Levels
 from thinwire_proto.gossip.mixing import late_factor
 from thinwire_proto.gossip.peer_wire import NUMBER_MAX, message_hash
 
@@ -43,13 +46,15 @@ SEQUENCE_BITS = 24
 
 @dataclass(frozen=True)
 class MemberSettings:
-    """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`. iterations: of the run."""
+    """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`. iterations: of the run.
+    is_controlled: whether codec and `every` may change (`take_level`)."""
 
     codec: str
     gamma: float
     slack: int
     patience_s: float
     iterations: int = NUMBER_MAX
+    is_controlled: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Member:
         self._first = x.clone()
         self._machine = IterationMachine(settings.slack, settings.patience_s)
         self._copies = Copies(layout, settings.gamma * late_factor(settings.slack))
+        self._levels = Levels(Level(settings.codec))
         self._assignments: dict[int, Assignment] = {}
         self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
         self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
@@ -132,6 +138,10 @@ class Member:
             mix = self._read_on(peer) or mix
         return mix
 
+    def take_level(self, level: Level, start: int) -> None:
+        """Use another codec and `every` from this iteration on, or from the next one if it has passed."""
+        self._levels.take(level, start, self._machine.next_iteration)
+
     def begin(self) -> list[tuple[int, Message]]:
         """Begin the next iteration. Returns the messages of its turns, by peer. Save the state before they leave.
 
@@ -145,13 +155,13 @@ class Member:
             if assignment.topology >= since:
                 self._end(peer)
                 self._join(peer, since)
-        messages = []
-        for peer in sorted(assignment.turns(iteration)):
+        messages, codec = [], self._levels.at(iteration).codec
+        for peer in sorted(self._levels.turns(assignment, iteration)):
             edge = self._copies.edges.get(peer)
             if edge is None or not edge.may_send or assignment.topology < self._since[peer]:
                 continue  # the turn is void on both ends
             try:
-                message = edge.send((assignment.topology, iteration), self.x, self._settings.codec)
+                message = edge.send((assignment.topology, iteration), self.x, codec)
             except PayloadError as error:  # of a message of the peer that had to be read before
                 self._refuse(peer, error)
                 continue
@@ -243,6 +253,7 @@ class Member:
             [[*astuple(turn), *hashes] for turn, hashes in sorted(self._hashes.items())],
             [astuple(turn) for arrived in self._arrived.values() for turn in arrived],
             self._adopted,
+            self._levels.plain(),
         ]
         return MemberState(bytes(msgpack.packb(numbers, use_bin_type=True)), tensors)
 
@@ -254,12 +265,13 @@ class Member:
     def restore(cls, layout: TileLayout, settings: MemberSettings, state: MemberState) -> Member:
         """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
         tensors = state.tensors
-        head, machine, edges, assignments, since, hashes, arrived, adopted = msgpack.unpackb(
+        head, machine, edges, assignments, since, hashes, arrived, adopted, levels = msgpack.unpackb(
             state.numbers, strict_map_key=False, raw=False
         )
         member = cls(layout, settings, tensors["first"])
         member.x, member.head, member._adopted = tensors["x"], head, adopted
         member._machine.load(machine)
+        member._levels = Levels.from_plain(levels)
         for peer, numbers in edges:
             prefix = f"{peer} "
             edge = member._copies.join(peer, member._first)
@@ -289,6 +301,7 @@ class Member:
                 self._end(peer)
         kept = self._machine.kept
         oldest = min([turn.topology for turn in kept], default=holds.topology)
+        self._levels.forget(min([turn.iteration for turn in kept], default=self.iteration))
         for number in [number for number in self._assignments if number < min(oldest, holds.topology)]:
             del self._assignments[number]
         self._hashes = {
@@ -341,11 +354,15 @@ class Member:
         """Raises PayloadError unless this node has that turn with the peer."""
         held = self._assignments.get(message.topology)
         if not message.iteration < self._settings.iterations or (
-            held is not None and (message.iteration < held.start or peer not in held.turns(message.iteration))
+            held is not None and (message.iteration < held.start or peer not in self._turns_of_peers(held, message))
         ):
             raise PayloadError(
                 f"topology {message.topology} has no turn of these two members in iteration {message.iteration}"
             )
+
+    def _turns_of_peers(self, held: Assignment, message: Message) -> Collection[int]:
+        """The peers that may have a turn in a message's iteration: with control, one that has another level already."""
+        return held.since if self._settings.is_controlled else held.turns(message.iteration)
 
     def _take(self, peer: int, message: Message) -> None:
         edge = self._copies.edges[peer]
@@ -364,7 +381,7 @@ class Member:
         self._adopted = message.iteration
 
     def _weight(self, turn: Turn) -> float:
-        return self._assignments[turn.topology].turns(turn.iteration)[turn.peer]
+        return self._levels.turns(self._assignments[turn.topology], turn.iteration)[turn.peer]
 
     def _hash(self, turn: Turn, place: int, message: Message) -> None:
         hashes = self._hashes.setdefault(turn, [b"", b""])

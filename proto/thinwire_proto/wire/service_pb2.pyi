@@ -1415,6 +1415,7 @@ class BeatReply(_message.Message):
     NEXT_MS_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
     MEASURE_AT_FIELD_NUMBER: _builtins.int
     state: Global___BeatReply.State.ValueType
     text: _builtins.str
@@ -1430,6 +1431,10 @@ class BeatReply(_message.Message):
     def assignment(self) -> Global___Assignment:
         """Only if the node does not have the newest one."""
 
+    @_builtins.property
+    def level(self) -> Global___ExchangeLevel:
+        """Only if the coordinator controls codec and `every` (`exchange.consensus_target`), and has decided about them."""
+
     def __init__(
         self,
         *,
@@ -1438,15 +1443,45 @@ class BeatReply(_message.Message):
         next_ms: _builtins.int = ...,
         lease: _abc.Iterable[Global___SampleRange] | None = ...,
         assignment: Global___Assignment | None = ...,
+        level: Global___ExchangeLevel | None = ...,
         measure_at: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "level", b"level"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "lease", b"lease", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "lease", b"lease", "level", b"level", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BeatReply: _TypeAlias = BeatReply  # noqa: Y015
+
+@_typing.final
+class ExchangeLevel(_message.Message):
+    """The codec of messages, and how often nodes exchange."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODEC_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    codec: _builtins.str
+    every: _builtins.int
+    """Nodes exchange in the iterations that are multiples of it."""
+    start: _builtins.int
+    """The first iteration in which it holds. No node had reached it when it was decided."""
+    def __init__(
+        self,
+        *,
+        codec: _builtins.str = ...,
+        every: _builtins.int = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "every", b"every", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeLevel: _TypeAlias = ExchangeLevel  # noqa: Y015
 
 @_typing.final
 class Assignment(_message.Message):

@@ -10,6 +10,7 @@ from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.report_wire import sign_report
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey, SecretKey
@@ -62,6 +63,7 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
         assignment,
         places,
         reply.measure_at,
+        (Level(reply.level.codec, reply.level.every), reply.level.start) if reply.HasField("level") else None,
     )
 
 

@@ -43,7 +43,7 @@ def open_training(
     assert isinstance(exchange, GossipSpec)
     assert isinstance(rule, AdamWSpec)
     patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
-    settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps)
+    settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps, exchange.is_controlled)
     if kept is not None:
         member = Member.restore(layout, settings, kept.member)
     else:

@@ -143,6 +143,8 @@ class GossipTraining:
         """Take lease and topology of an answer."""
         self.work.lease.renew(answer.lease)
         self.work.measure_at = answer.measure_at
+        if answer.level is not None:
+            await self.work.take_level(*answer.level)
         if self._prefetch is not None:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:
