@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,12 @@ def interleaved(*works: Callable[[], object]) -> list[float]:
     turns_min = TURNS_TYPICAL_MIN if _typical else TURNS_MIN
     for work in works:
         work()
-    began, turn = seconds(), 0
+    began, turn, order = seconds(), 0, random.Random(1)
     while turn < turns_min or (seconds() - began < ENOUGH_S and turn < TURNS_MAX):
-        for index, work in enumerate(works):
+        # in another order each turn: what ran before leaves spinning threads, and a debt to the scheduler
+        for index in order.sample(range(len(works)), len(works)):
             start = seconds()
-            work()
+            works[index]()
             taken[index].append(seconds() - start)
         turn += 1
     statistic: Callable[[Sequence[float]], float] = statistics.median if _typical else min
