@@ -24,7 +24,7 @@ from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.ledger.gossip_consensus import Measurement
 from thinwire_coordinator.ledger.gossip_level import GivenLevel
-from thinwire_coordinator.swarm.events import ContributionOffered, NodeCame, NodeWent
+from thinwire_coordinator.swarm.events import BeatSealed, ContributionOffered, NodeCame, NodeWent
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.members import Member
@@ -224,6 +224,8 @@ class Beats:
             measured = self._sketches.measured(self.directory.running)
             before = self._sealer.level
             await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
+            counted = tuple(entry.counted for entry in pending)
+            self._swarm.events.tell(BeatSealed(counted, self._swarm.view.contract.model.context))
             self._show_measured(measured)
             self._show_level(before)
             total = sum(entry.samples for entry in pending)

@@ -36,6 +36,10 @@ class SealedReport:
     public_key: PublicKey
     samples: int
 
+    @property
+    def counted(self) -> Counted:
+        return Counted(self.signed.node, self.signed.hash, 1, self.samples)
+
 
 class RowSealer:
     """Seals rows one after another. replica: θ₀, or the mean once it is sealed."""
@@ -78,7 +82,7 @@ class RowSealer:
         self, reports: list[SealedReport], leases: bytes, measured: Measurement | None, level: GivenLevel | None
     ) -> None:
         body = encode_reports([entry.signed for entry in reports])
-        counted = tuple(Counted(entry.signed.node, entry.signed.hash, 1, entry.samples) for entry in reports)
+        counted = tuple(entry.counted for entry in reports)
         signed = [NodeSignature(entry.public_key, entry.signed.signature) for entry in reports]
         extras = {CONSENSUS: self._kept(measured)} if measured is not None else {}
         if self.ladder is not None and level is not None:

@@ -14,6 +14,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_coordinator.access.refusals import DoorReason
 from thinwire_coordinator.round.machine import TIME_IS_UP
 from thinwire_coordinator.swarm.events import (
+    BeatSealed,
     CallDenied,
     ContributionOffered,
     ContributionRefused,
@@ -32,6 +33,7 @@ from thinwire_coordinator.swarm.events import (
 from thinwire_coordinator.trust.evidence import Verdict
 from thinwire_proto.all_reduce import ring_bytes_of_all
 from thinwire_proto.wire.reasons import Reason
+from thinwire_proto.wire.rows import Counted
 
 NODES_MAX = 65_536
 """When twice this many nodes have counts, only this many are kept: those with the most tokens."""
@@ -154,6 +156,8 @@ class Counts:
                 self.not_counted[event.reason] += 1
             case RoundSealed():
                 self._seal(event)
+            case BeatSealed():
+                self._count(event.counted, event.tokens_a_sample)
             case RoundVoid():
                 self.rounds_void[_end_of(event.why)] += 1
             case Fetched():
@@ -181,7 +185,6 @@ class Counts:
 
     def _seal(self, event: RoundSealed) -> None:
         self.rounds_sealed[_end_of(event.why)] += 1
-        self.counted += len(event.counted)
         self.tokens += event.tokens
         self.update_components += event.components
         self.update_bytes += event.update_bytes
@@ -189,7 +192,15 @@ class Counts:
         self.dense_bytes += ring_bytes_of_all(len(event.counted), self._parameters)
         self.loss_training = event.loss
         tokens_a_sample = event.tokens // max(1, sum(entry.samples for entry in event.counted))
-        for entry in event.counted:
+        self._credit(event.counted, tokens_a_sample)
+
+    def _count(self, reports: tuple[Counted, ...], tokens_a_sample: int) -> None:
+        self.tokens += tokens_a_sample * sum(entry.samples for entry in reports)
+        self._credit(reports, tokens_a_sample)
+
+    def _credit(self, counted: tuple[Counted, ...], tokens_a_sample: int) -> None:
+        self.counted += len(counted)
+        for entry in counted:
             node = self.of(entry.node)
             node.counted += 1
             node.tokens += entry.samples * tokens_a_sample

@@ -120,6 +120,14 @@ class RoundSealed:
 
 
 @dataclass(frozen=True)
+class BeatSealed:
+    """The reports of a beat are sealed, in a run without a centre."""
+
+    counted: tuple[Counted, ...]
+    tokens_a_sample: int
+
+
+@dataclass(frozen=True)
 class RoundVoid:
     round: int
     why: str
@@ -216,6 +224,7 @@ Event = (
     | CallDenied
     | FingerprintCompared
     | RoundSealed
+    | BeatSealed
     | RoundVoid
     | UpdateApplied
     | UpdateSent
