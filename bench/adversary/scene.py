@@ -6,21 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.adversary.attacks import ATTACKS
-from thinwire_proto.contract import DecoderSpec
+from thinwire_proto.contract import DecoderSpec, DemoSpec
 
 NOBODY = "none"
 """The attack of a scene without hostile nodes."""
 MEAN = "mean"
 """A plain float mean, as the reference does it. All other rules are kinds of `aggregation`."""
 DEFAULT = "vote"
+DEMO = DemoSpec()
 
 
 @dataclass(frozen=True)
 class AdversarySize:
     """The sizes that all scenes of a study share: model, samples of a node in a round, and rounds.
 
-    present: nodes, hostile ones included. k: components a tile, as docs/organizer.md advises for many nodes. held_out:
-    samples of the final evaluation.
+    present: nodes, hostile ones included. k, update_topk: components a tile that a node sends, and that an update
+    keeps. held_out: samples of the final evaluation.
     """
 
     width: int = 64
@@ -29,7 +30,8 @@ class AdversarySize:
     samples: int = 2
     rounds: int = 100
     present: int = 16
-    k: int = 44
+    k: int = DEMO.k
+    update_topk: int = DEMO.update_topk
     held_out: int = 512
 
     @property

@@ -12,13 +12,14 @@ from bench.adversary.nodes import CPU, Nodes, begins, delivers
 from bench.adversary.scene import Scene
 from bench.convergence.arms import ARMS
 from bench.convergence.compressed import make_contract
-from thinwire_node.compression.momentum import Momentum
+from thinwire_node.compression.momentum import Momentum, Sent
+from thinwire_node.compression.residual import dropped_part
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Votes
+from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.wire.codec import decode_update, decode_votes, encode_votes
 from thinwire_proto.wire.sign_form import encode_smaller
 
@@ -32,7 +33,9 @@ class VotingSwarm:
     def __init__(self, scene: Scene, nodes: Nodes, schedule: ScheduleSpec) -> None:
         self._scene, self._nodes, self._schedule = scene, nodes, schedule
         contract = make_contract(nodes.problem, ARMS[ARM], schedule)
-        demo = contract.demo.model_copy(update={"k": scene.size.k, "k_policy": "fixed"})
+        demo = contract.demo.model_copy(
+            update={"k": scene.size.k, "k_policy": "fixed", "update_topk": scene.size.update_topk}
+        )
         self._contract = contract.model_copy(update={"aggregation": {"kind": scene.rule}, "demo": demo})
         self._weight_max = self._contract.round.weight_max
         self._replica = Replica(self._contract, {n: t.data for n, t in nodes.problem.parameters.items()}, 0, b"")
@@ -40,7 +43,7 @@ class VotingSwarm:
         present = scene.honest if scene.alone else scene.size.present
         self._k = self._contract.demo.k_of_round(present)
         self._momenta = [Momentum(self._replica.layout, self._contract.demo, CPU) for _ in range(present)]
-        self._under_way: dict[int, Votes] = {}
+        self._under_way: dict[int, Sent] = {}
         self._earlier: dict[int, list[Votes]] = {number: [] for number in range(scene.honest, present)}
         self._drawn = np.random.default_rng(scene.seed)
         self.judge = Judge(present, self._weight_max, scene.seed) if scene.trusting else None
@@ -53,19 +56,29 @@ class VotingSwarm:
         rate = learning_rate(self._schedule, turn)
         computed = {number: self._compute(number, turn, rate) for number in self.present if begins(number, turn)}
         self._under_way |= computed
-        honest = {number: self._under_way[number] for number in range(self._scene.honest) if delivers(number, turn)}
+        delivering = {number: self._under_way[number] for number in range(self._scene.honest) if delivers(number, turn)}
+        honest = {number: one.votes() for number, one in delivering.items()}
         hostile = {number: self._attack(number, turn, honest) for number in self._earlier}
         sent = {number: self._over_the_wire(votes) for number, votes in self._in_order(honest, hostile)}
         merger = merger_of(self._contract, self._replica.layout, turn)
+        weights = {number: self.weight(number) for number in sent}
         for number, votes in sent.items():
-            if weight := self.weight(number):
-                merger.add(votes, weight)
+            if weights[number]:
+                merger.add(votes, weights[number])
         if self.judge is not None:
             late = [number for number in self.present if number not in sent and not self._refused(number)]
             self.judge.observe(sent, late)
-        layout, demo = self._replica.layout, self._contract.demo
-        body, _ = encode_smaller(Update(turn, rate, decay(self._schedule, turn), merger.merged()), layout, demo)
+        layout, demo, merged = self._replica.layout, self._contract.demo, merger.merged()
+        for number, one in delivering.items():
+            if weights.get(number) and isinstance(merged, Merged):
+                self._put_back(number, one, merged)
+        body, _ = encode_smaller(Update(turn, rate, decay(self._schedule, turn), merged), layout, demo)
         self._replica.apply(decode_update(body, layout, demo.magnitude), b"")
+
+    def _put_back(self, number: int, sent: Sent, merged: Merged) -> None:
+        """Return to a counted node's momentum what the update has left out, as a node does."""
+        if part := dropped_part(sent, merged, self._replica.layout, self._contract.demo.update_topk):
+            self._momenta[number].put_back(part)
 
     def weight(self, number: int) -> int:
         """The integer weight of a node's votes in the next round."""
@@ -79,9 +92,9 @@ class VotingSwarm:
     def _refused(self, number: int) -> bool:
         return self.judge is not None and self.judge.refuses(number)
 
-    def _compute(self, number: int, turn: int, rate: float) -> Votes:
+    def _compute(self, number: int, turn: int, rate: float) -> Sent:
         gradients = self._nodes.gradients(number, turn)
-        return self._momenta[number].accumulate_and_extract(gradients, rate, 1, self._k).votes()
+        return self._momenta[number].accumulate_and_extract(gradients, rate, 1, self._k)
 
     def _attack(self, number: int, turn: int, honest: dict[int, Votes]) -> Votes:
         known = Knowledge(
@@ -89,7 +102,7 @@ class VotingSwarm:
             round=turn,
             layout=self._replica.layout,
             k=self._k,
-            own=self._under_way[number],
+            own=self._under_way[number].votes(),
             earlier=self._earlier[number],
             others=list(honest.values()),
             drawn=self._drawn,

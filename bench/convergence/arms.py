@@ -66,11 +66,13 @@ GOSSIP_ARMS = (
     "gossip-topk-noise",
     "gossip-accum",
 )
-CANDIDATES = ("k96-320", "k128-176", "k128-352", "k176-352")
+SHARED = "total-176"
+"""The contract's default until thinwire 0.3: the nodes of a round share 176 components a tile."""
+CANDIDATES = ("k128-176", "k128-352", "k176-352")
 """Rules of how many components nodes send and updates keep, for the study of many nodes."""
 REPEATED_ARMS = (*MAIN_ARMS, *GOSSIP_ARMS)
 """These arms run on every seed."""
-NODES_MATTER = (REFERENCE, DEFAULT, *GOSSIP_ARMS)
+NODES_MATTER = (REFERENCE, DEFAULT, SHARED, *GOSSIP_ARMS)
 """Repeated arms whose result depends on the number of nodes; with an all-reduce the gradient does not."""
 RATES_MAX = 5
 """Upper bound on the learning rates of an arm."""
@@ -78,7 +80,7 @@ RATES_MAX = 5
 
 def _local(steps: int, k: int) -> Arm:
     """Local steps whose difference is compressed to at most as many bytes a token as the default needs."""
-    demo = _demo(k=k, beta=0.95, magnitude="tile", precondition="none")
+    demo = _demo(k=k, k_policy="total", beta=0.95, magnitude="tile", precondition="none")
     rule = LocalAdamWSpec(micro_batch=1 << 20, beta2=0.99)
     what = f"{steps} local AdamW step{'s' if steps > 1 else ''} a round, their difference compressed"
     return Arm(f"local-{steps}", what, "local", 2e-3, demo, rule, local_steps=steps)
@@ -113,21 +115,32 @@ def _sent_and_kept(sent: int, kept: int) -> Arm:
     return Arm(f"k{sent}-{kept}", what, "votes", 2e-3, demo)
 
 
-PUBLISHED: dict[str, object] = {"k_policy": "fixed", "beta": 0.999, "alpha": 1.0, "precondition": "none"}
+def _shared(k: int, **fields: object) -> DemoSpec:
+    """The nodes of a round share k components a tile, and the update keeps all of them."""
+    return _demo(k=k, k_policy="total", update_topk=0, **fields)
+
+
+PUBLISHED: dict[str, object] = {
+    "k_policy": "fixed",
+    "update_topk": 0,
+    "beta": 0.999,
+    "alpha": 1.0,
+    "precondition": "none",
+}
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, gradients all-reduced", "adamw", 3e-3, beta=0.99),
     Arm(REFERENCE, "DeMo as published, in float: β 0.999, k 32", "reference", 1.5e-3, _demo(**PUBLISHED, k=32)),
-    Arm(DEFAULT, "the contract's defaults", "votes", 3e-3),
-    Arm("signs", "the default, with steps by the sign alone", "votes", 2e-3, _demo(magnitude="sign")),
-    Arm("plain", "the default, without preconditioning", "votes", 3e-3, _demo(precondition="none")),
-    Arm("total-88", "the default, with half as many components", "votes", 3e-3, _demo(k=88)),
-    Arm("total-352", "the default, with twice as many components", "votes", 3e-3, _demo(k=352)),
-    _sent_and_kept(96, 320),
+    Arm(DEFAULT, "the contract's defaults", "votes", 2e-3),
+    Arm(SHARED, "the nodes share 176 components a tile, and the update keeps all", "votes", 3e-3, _shared(176)),
+    Arm("signs", f"{SHARED}, with steps by the sign alone", "votes", 2e-3, _shared(176, magnitude="sign")),
+    Arm("plain", f"{SHARED}, without preconditioning", "votes", 3e-3, _shared(176, precondition="none")),
+    Arm("total-88", f"{SHARED}, with half as many components", "votes", 3e-3, _shared(88)),
+    Arm("total-352", f"{SHARED}, with twice as many components", "votes", 3e-3, _shared(352)),
     _sent_and_kept(128, 176),
     _sent_and_kept(128, 352),
     _sent_and_kept(176, 352),
-    Arm("hadamard", "the default, with the other transform", "votes", 3e-3, _demo(transform="hadamard")),
-    Arm("random", "the default, with randomly selected components", "random", 3e-3),
+    Arm("hadamard", f"{SHARED}, with the other transform", "votes", 3e-3, _shared(176, transform="hadamard")),
+    Arm("random", f"{SHARED}, with randomly selected components", "random", 3e-3, _shared(176)),
     Arm("reference-128", "the reference with k 128", "reference", 1.5e-3, _demo(**PUBLISHED, k=128)),
     Arm("signum", "sign of the momentum, β 0.9, gradients all-reduced", "signum", 3e-4, beta=0.9),
     _local(1, 176),

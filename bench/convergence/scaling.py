@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.convergence.arms import ADAMW, CANDIDATES, DEFAULT
+from bench.convergence.arms import ADAMW, CANDIDATES, DEFAULT, SHARED
 from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
@@ -41,12 +41,14 @@ class Scaling:
 def _own(nodes: int) -> Scaling:
     size = Size(samples=SAMPLES_A_NODE * nodes)
     tokens = size.samples * size.spec.context
-    study = Study((ADAMW, DEFAULT, *CANDIDATES), size, SWEEP_ROUNDS * tokens, ROUNDS * tokens, (1,), nodes=nodes)
+    study = Study(
+        (ADAMW, DEFAULT, SHARED, *CANDIDATES), size, SWEEP_ROUNDS * tokens, ROUNDS * tokens, (1,), nodes=nodes
+    )
     return Scaling("own", nodes, study, study)
 
 
 def _fixed(nodes: int) -> Scaling:
-    with_four = Study((ADAMW, DEFAULT, *CANDIDATES), Size(), 1 << 20, 1 << 22, (1,))
+    with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), 1 << 20, 1 << 22, (1,))
     study = with_four if nodes == with_four.nodes else replace(with_four, arms=with_four.arms[1:], nodes=nodes)
     return Scaling("fixed", nodes, study, with_four)
 

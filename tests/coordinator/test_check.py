@@ -18,7 +18,7 @@ from thinwire_coordinator.planning.advice import Plan, advise, plan_of
 from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
 from thinwire_coordinator.planning.footprint import facts_of
 from thinwire_coordinator.planning.problems import check_file
-from thinwire_coordinator.planning.settings import known_rate
+from thinwire_coordinator.planning.settings import BUDGETS, known_rate
 from thinwire_proto.contract import DecoderSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
 from thinwire_proto.contract.models.presets import PRESETS
 
@@ -210,7 +210,11 @@ def test_a_sensible_run_has_no_warnings() -> None:
         (a_plan(tokens=1e6), "schedule.steps", r"passes over the data 41\.0 times"),
         (a_plan(RunSpec()), "schedule.steps", "tokens are few for 886k parameters"),
         (a_plan(nodes=16), "round.pace", "waits for the slowest of 16 nodes"),
-        (a_plan(nodes=16), "demo.k", "16 nodes share 176 components a tile, 11 each"),
+        (
+            a_plan(RunSpec(schedule=LONG, demo=DemoSpec(k=176, k_policy="total")), nodes=16),
+            "demo.k",
+            "16 nodes share 176 components a tile, 11 each",
+        ),
         (a_plan(RunSpec(schedule=LONG, round=RoundSpec(nodes_max=2))), "round.nodes_max", "only 2 of 4 nodes"),
         (
             a_plan(RunSpec(schedule=LONG, round=RoundSpec(min_contributions=5))),
@@ -263,4 +267,4 @@ def test_known_rates_fall_with_the_size_and_are_the_measured_one_at_the_measured
     rates = [known_rate(size) for size in sizes]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == ScheduleSpec().learning_rate
-    assert DemoSpec().k == 176
+    assert (DemoSpec().k, DemoSpec().update_topk) == (BUDGETS[0].k, BUDGETS[0].update_topk)

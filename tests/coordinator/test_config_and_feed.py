@@ -48,7 +48,7 @@ def test_a_preset_sets_the_kind_too(tmp_path: Path) -> None:
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, ""))
     assert run.model == DecoderSpec(width=128)
-    assert (run.demo.k, run.demo.beta, run.demo.alpha) == (176, 0.99, 1.0)
+    assert (run.demo.k, run.demo.update_topk, run.demo.beta, run.demo.alpha) == (96, 320, 0.99, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,18 @@ def test_each_field_changes_the_hash() -> None:
 def test_differences_are_named_with_both_values() -> None:
     ours, theirs = small_contract(demo={"k": 16}), small_contract(round={"pace": "clock"})
     assert differences(ours, theirs) == [
-        "demo.k: 16 here, 176 there",
+        "demo.k: 16 here, 96 there",
         "round.base_age_max: 0 here, 1 there",
         "round.pace: barrier here, clock there",
     ]
     assert differences(ours, ours) == []
+
+
+def test_updates_keep_all_sized_votes_by_default_and_only_then() -> None:
+    assert small_contract(demo={"magnitude": "tile"}).demo.update_topk == 0
+    assert small_contract().demo.update_topk == 320
+    with pytest.raises(ValueError, match='update_topk must be 0 with magnitude = "tile"'):
+        small_contract(demo={"magnitude": "tile", "update_topk": 320})
 
 
 def test_a_different_shape_is_named_unless_the_model_explains_it() -> None:

@@ -9,7 +9,7 @@ from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import Forecast, forecast
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
-from thinwire_coordinator.planning.settings import FEW_NODES, PASSES_MAX, TOKENS_A_PARAMETER, known_rate
+from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER, known_rate
 from thinwire_proto.contract import TILE_EDGE, RunSpec
 
 PADDING_MAX = 0.05
@@ -209,11 +209,11 @@ def _nodes(plan: Plan) -> Iterator[Advice]:
     if nodes > run.round.nodes_max:
         yield Advice("round.nodes_max", f"only {run.round.nodes_max} of {nodes} nodes may take part")
     k = run.demo.k_of_round(nodes)
-    if run.demo.k_policy == "total" and k < COMPONENTS_MIN and nodes > FEW_NODES:
+    if run.demo.k_policy == "total" and k < COMPONENTS_MIN:
         yield Advice(
             "demo.k",
-            f"{nodes} nodes share {run.demo.k} components a tile, {k} each, and choose mostly by chance; with "
-            'k_policy = "fixed", k = 44 and update_topk = 352, 16 nodes learn nearly as well as four',
+            f"{nodes} nodes share {run.demo.k} components a tile, {k} each, and choose mostly by chance; with the "
+            'defaults k_policy = "fixed", k = 96 and update_topk = 320, each sends enough however many there are',
         )
 
 

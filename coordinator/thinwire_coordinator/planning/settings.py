@@ -22,9 +22,6 @@ ADAPTER_RATE = 1.3e-4
 TUNING_PASSES = 2
 """Passes over the data of a run that begins from weights, or trains an adapter."""
 WARMUP_PART, WARMUP_STEPS_MIN, WARMUP_STEPS_MAX = 0.05, 10, 2000
-FEW_NODES = 4
-"""Up to this many nodes share k = 176, which was measured best. With 16 nodes, 11 components each end 9% above AdamW,
-and 44 each nearly where four nodes end (docs/log/convergence.md)."""
 
 
 class Point(NamedTuple):
@@ -39,10 +36,7 @@ POINTS = (
     Point(350e6, 2e-4, 0.5e6),
     Point(1_300e6, 1.33e-4, 1e6),
 )
-BUDGETS_OF_FEW = tuple(DemoSpec(k=k) for k in (176, 88, 44))
-BUDGETS_OF_MANY = tuple(
-    DemoSpec(k=k, k_policy="fixed", update_topk=kept) for k, kept in ((44, 352), (44, 176), (22, 176), (22, 88))
-)
+BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 352), (44, 176), (22, 176), (22, 88)))
 """Settings of [demo], from the most bytes to the fewest."""
 
 
@@ -59,10 +53,6 @@ def known_batch(parameters: int) -> float:
 def warmup_steps(steps: int) -> int:
     """Steps of warm-up, a fifth of the run at most."""
     return min(max(WARMUP_STEPS_MIN, int(steps * WARMUP_PART)), WARMUP_STEPS_MAX, steps // 5)
-
-
-def budgets(nodes: int) -> tuple[DemoSpec, ...]:
-    return BUDGETS_OF_FEW if nodes <= FEW_NODES else BUDGETS_OF_MANY
 
 
 def _between(parameters: int, values: list[float]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,20 +15,21 @@ class DemoSpec(Section):
 
     transform: Literal["dct", "hadamard"] = Field("dct", description="transform of a tile of the momentum")
     k: int = Field(
-        176,
+        96,
         ge=1,
         le=TILE_EDGE**2,
-        description="components kept per tile; see k_policy",
+        description="components that a node sends per tile; see k_policy",
         json_schema_extra=unit("components per tile"),
     )
     k_policy: Literal["fixed", "total"] = Field(
-        "total", description="fixed: every node keeps k; total: the nodes of a round share k, however many they are"
+        "fixed", description="fixed: every node sends k; total: the nodes of a round share k, however many they are"
     )
     update_topk: int = Field(
-        0,
+        320,
         ge=0,
         le=TILE_EDGE**2,
-        description="strongest components that an update keeps per tile; 0: all",
+        description="strongest components that an update keeps per tile; 0: all, which is the default with magnitude "
+        '"tile"',
         json_schema_extra=unit("components per tile"),
     )
     beta: float = Field(0.99, ge=0, lt=1, description="decay of the momentum per step")
@@ -40,6 +41,14 @@ class DemoSpec(Section):
     )
     precondition: Literal["none", "adam"] = Field("adam", description="divisor of the gradient: √v̂ (adam) or 1 (none)")
     precondition_beta: float = Field(0.99, ge=0, lt=1, description="decay of the second moment v per step")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_with_sizes(cls, given: Any) -> Any:
+        """With sized votes an update keeps all merged components, so that is the default there."""
+        if isinstance(given, dict) and given.get("magnitude") == "tile":
+            return {"update_topk": 0} | given
+        return given
 
     @model_validator(mode="after")
     def _whole_updates(self) -> DemoSpec:
