@@ -21,7 +21,7 @@ from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
 from bench.wide_area.report import write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
-from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SEED
+from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SEED
 from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
@@ -94,7 +94,7 @@ def _cell(
     """Measure one cell. The swarm comes first, because the baseline uses the same number of tokens per exchange."""
     seconds = arguments.seconds * dilation
     with hosts_behind(link.dilated(dilation), NODES, machine.netem, arguments.seed, folder) as hosts:
-        swarm = measure_swarm(hosts, seconds, dilation, folder)
+        swarm = measure_swarm(hosts, seconds, dilation, arguments.base_age, folder)
         samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
         samples = max(2 * MICRO_BATCH, samples)
         control = measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)
@@ -116,7 +116,8 @@ def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return (
         f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), links by {by}, "
-        f"TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}."
+        f"TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}, "
+        f"bases at most {arguments.base_age} step{'s' if arguments.base_age > 1 else ''} old."
     )
 
 
@@ -148,6 +149,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--seconds", type=_positive, default=60, help="length of a window, in the emulated world; default 60"
+    )
+    parser.add_argument(
+        "--base-age", type=int, choices=range(1, 5), default=BASE_AGE, help="steps a base may be behind; default 1"
     )
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the losses; default %(default)s")
     parser.add_argument(

@@ -17,6 +17,7 @@ MICRO_BATCH = 3
 effect."""
 THREADS = 1
 SEED = 1
+BASE_AGE = 1
 
 
 def samples(dilation: float) -> int:
@@ -24,7 +25,8 @@ def samples(dilation: float) -> int:
     return round(SAMPLES * dilation)
 
 
-def run_toml(dilation: float) -> str:
+def run_toml(dilation: float, base_age: int = BASE_AGE) -> str:
+    """The run file. base_age: how many steps a base may be behind its round."""
     return f"""
 [model]
 preset = "{PRESET}"
@@ -36,7 +38,7 @@ warmup_steps = 10
 [round]
 pace = "barrier"
 length_ms = 30000
-base_age_max = 1
+base_age_max = {base_age}
 min_contributions = 1
 samples = {samples(dilation)}
 weight_max = 8
