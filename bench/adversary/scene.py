@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.adversary.attacks import ATTACKS
-from thinwire_proto.contract import DecoderSpec, DemoSpec
+from thinwire_proto.contract import DecoderSpec
 
 NOBODY = "none"
 """The attack of a scene without hostile nodes."""
 MEAN = "mean"
 """A plain float mean, as the reference does it. All other rules are kinds of `aggregation`."""
 DEFAULT = "vote"
-DEMO = DemoSpec()
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class AdversarySize:
     """The sizes that all scenes of a study share: model, samples of a node in a round, and rounds.
 
     present: nodes, hostile ones included. k, update_topk: components a tile that a node sends, and that an update
-    keeps. held_out: samples of the final evaluation.
+    keeps; 0: all of them. held_out: samples of the final evaluation.
     """
 
     width: int = 64
@@ -30,8 +29,8 @@ class AdversarySize:
     samples: int = 2
     rounds: int = 100
     present: int = 16
-    k: int = DEMO.k
-    update_topk: int = DEMO.update_topk
+    k: int = 44
+    update_topk: int = 0
     held_out: int = 512
 
     @property
