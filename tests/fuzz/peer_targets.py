@@ -8,6 +8,8 @@ from fuzz.gossip_targets import SMALL
 from fuzz.messages import damage_of
 from fuzz.payload_mutations import damage_payload
 from fuzz.target import Target
+from thinwire_node.exchange.peers.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
+from thinwire_node.exchange.peers.framing import Framing
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
@@ -20,14 +22,16 @@ from thinwire_proto.gossip.peer_wire import (
     statement_of,
 )
 from thinwire_proto.gossip.reports import Report, SignedReport, decode_reports, encode_reports, sketch_hash
+from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
+from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 HASH = bytes(range(32))
 NODE = "0123456789abcdef" * 2
 
 
 def peer_targets() -> list[Target]:
-    return [_header_target(), _reports_target()]
+    return [_header_target(), _reports_target(), _proof_target(), _parcels_target()]
 
 
 def _header_target() -> Target:
@@ -60,6 +64,39 @@ def _header_target() -> Target:
         check,
         (PayloadError, DecodeError),
     )
+
+
+def _proof_target() -> Target:
+    """The first message of whoever opens a direct line."""
+    key, server, challenge = SecretKey(HASH), SecretKey(HASH[::-1]), pb.Parcel(challenge=HASH)
+    valid = proof_parcel(key, HASH, server.public, challenge).SerializeToString()
+
+    def read(data: bytes) -> object:
+        return proved(HASH, server.public, challenge, parse(data, PROOF_BYTES_MAX))
+
+    def check(found: object) -> None:
+        assert found == key.public, "another key than the one that signed"
+
+    return Target("proof of a peer", read, [valid], damage_of(pb.Parcel), check, (PayloadError,))
+
+
+def _parcels_target() -> Target:
+    """A parcel of a peer on a direct line, after one that began a message."""
+    key, peer = SecretKey(HASH), SecretKey(HASH[::-1])
+    message = Message(1, 0, 1, 0, "int8", 7, False, bytes(2 * PART_BYTES_MAX))
+    first, second = Framing(peer, key.public, HASH, 1 << 22).parcels(message)
+    (small,) = Framing(peer, key.public, HASH, 1 << 22).parcels(Message(1, 0, 1, 0, "int8", 7, False, bytes(9)))
+
+    def read(data: bytes) -> object:
+        framing = Framing(key, peer.public, HASH, 1 << 22)
+        framing.read(first)
+        return framing.read(parse(data))
+
+    def check(found: object) -> None:
+        assert found is None or isinstance(found, Message), "no message"
+
+    valid = [parcel.SerializeToString() for parcel in (second, small, pb.Parcel(begins=True, acknowledged=3))]
+    return Target("parcel of a peer", read, valid, damage_of(pb.Parcel), check, (PayloadError,))
 
 
 def _reports_target() -> Target:

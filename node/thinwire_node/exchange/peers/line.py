@@ -74,7 +74,7 @@ class Line:
         self._words.add(way)
 
     def next_parcel(self, way: Way, received_from: Callable[[], int]) -> pb.Parcel | None:
-        """What to send now on this way. received_from: the number of the last message to confirm."""
+        """The next parcel for this way; None if nothing waits. received_from: the last message to confirm."""
         if way in self._begins or way in self._words:
             parcel = pb.Parcel(acknowledged=received_from(), begins=way in self._begins)
             self._begins.discard(way)

@@ -11,7 +11,7 @@ from thinwire_proto.limits import ACCEPT_S, PEER_DIRECT_S, PEER_RETRY_FIRST_S, P
 
 @dataclass(frozen=True)
 class DirectLines:
-    """How this node has direct lines. server: on which it listens; None: it does not. listens_at: HOST:PORT, or :PORT,
+    """The means of direct lines. server: on which it listens; None: it does not. listens_at: HOST:PORT, or :PORT,
     at which peers reach it. refusal: of addresses that it does not connect to; None: it connects to none."""
 
     server: PeerServer | None = None

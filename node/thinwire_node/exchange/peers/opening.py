@@ -19,7 +19,7 @@ SCHEME = "https"
 
 
 class Opening(Enum):
-    """How this end gets a line to a peer."""
+    """The part of this end in opening a line."""
 
     DIAL = "dial"
     AWAIT = "await"

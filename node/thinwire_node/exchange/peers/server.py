@@ -1,8 +1,8 @@
 """The port on which a node listens for its peers. Opt-in: see `--peers`.
 
-Whoever may connect is a stranger until he has signed a challenge, and until then costs at most a connection, a call and
-a kibibyte, each for HANDSHAKE_S and out of a number that never grows. If all calls of strangers are taken, the oldest
-gives way. Peers that find no room use the relay.
+A caller is a stranger until it has signed a challenge. Until then it costs at most a connection, a call and a kibibyte,
+for HANDSHAKE_S, and the number of each is bounded. If all calls of strangers are taken, the oldest gives way. Peers
+that find no room use the relay.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Stream:
 
 
 def reason_of(ended: asyncio.Future[str]) -> str:
-    """Why a part of a line has ended. Raises what is a fault of this program."""
+    """The reason for the end of a part of a line. Raises what is a fault of this program."""
     if ended.cancelled():
         return "the connection was ended"
     error = ended.exception()
