@@ -8,6 +8,7 @@ that find no room use the relay.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -119,7 +120,9 @@ class PeerServer:
 
     async def stop(self) -> None:
         """Stop listening, and end all lines."""
-        await self._server.stop(0)
+        with contextlib.suppress(asyncio.TimeoutError):  # gRPC was seen to wait for ever; a node that leaves does not
+            async with Within(limits.SHUTDOWN_GRACE_S):
+                await self._server.stop(0)
 
     @property
     def strangers(self) -> int:
