@@ -348,3 +348,22 @@ def test_churn(kind: str, seed: int) -> None:
 
 def test_the_time_to_notice_a_loss_is_at_least_that_of_a_lost_machine() -> None:
     assert replace(SETTINGS, beat_s=0.05).lost_after_s == LOST_AFTER_S
+
+
+def test_a_node_that_begins_anew_gets_another_number_and_its_old_edges_end(directory: Directory) -> None:
+    now = trained(directory, "abc", beats=2, per_beat=5)
+    old = directory.by_node["b"].member
+    assert "remove gossip.safetensors" in directory.why_refuse(Heard("b", 1, 4))
+    new = heard(directory, "b", 0, now)
+    assert new == 3
+    assert directory.of_member(old) is None
+    assert directory.assignment(directory.by_node["b"]) is None
+    formed = begun(directory, now + BEAT_S)
+    assert formed.plan.members == (0, 2, new)
+    assert formed.plan.adopting == {new}
+    assert not any(old in edge for edge in formed.edges)
+    assert all(since == formed.plan.number for edge, since in formed.edges.items() if new in edge)
+    packed = msgpack.packb([directory.plain_topology(), directory.plain_members()])
+    topology, members = msgpack.unpackb(packed)
+    again = Directory.from_plain(SETTINGS, topology, members, 0.0)
+    assert heard(again, "b", 0, 1.0) == new

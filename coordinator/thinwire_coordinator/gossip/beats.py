@@ -118,7 +118,7 @@ class Beats:
     def _take(self, member: Member, signed: SignedReport, sketch: bytes, address: str) -> None:
         node, report, leases = member.node_id, signed.report, self._swarm.registry.leases
         known = self.directory.by_node.get(node)
-        says = report.samples > 0 or (known is not None and report.iteration > known.iteration)
+        says = report.samples > 0 or (known is not None and report.iteration != known.iteration)
         says = says and not self.is_closed
         denied = why_refuse(signed, member.public_key, self.directory, leases)
         if denied is None and says and not self._has_room(node):

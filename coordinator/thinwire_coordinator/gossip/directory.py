@@ -108,15 +108,24 @@ class Directory:
         if heard.iteration > self.settings.steps:
             return f"the report names iteration {heard.iteration}, but the run has {self.settings.steps}"
         known = self.by_node.get(heard.node)
-        if known is not None and heard.iteration < known.iteration:
+        if known is not None and heard.iteration < known.iteration and not self.begins_anew(heard):
             return (
                 f"the report names iteration {heard.iteration}, but this node has reported {known.iteration} before: "
-                "its state is older than its reports; start it with another --state-dir"
+                "its state is older than its reports; remove gossip.safetensors from its state directory, and it "
+                "begins anew with the parameters of a peer"
             )
         return ""
 
+    def begins_anew(self, heard: Heard) -> bool:
+        """Whether a node that has done iterations has lost its journal, as its report tells."""
+        known = self.by_node.get(heard.node)
+        return known is not None and heard.iteration == 0 < known.iteration
+
     def hear(self, heard: Heard, now: float) -> Participant:
-        """Take a report that `why_refuse` does not refuse. The first one of a node gives it its member number."""
+        """Take a report that `why_refuse` does not refuse. The first one of a node gives it its member number, and one
+        that begins anew another number: its peers hold copies that it has lost, so its edges have to end."""
+        if self.begins_anew(heard):
+            del self._by_member[self.by_node.pop(heard.node).member]
         known = self.by_node.get(heard.node)
         if known is None:
             known = Participant(heard.node, self._next_member)

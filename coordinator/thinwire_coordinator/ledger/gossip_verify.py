@@ -12,6 +12,7 @@ from thinwire_coordinator.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.gossip.member import GENESIS
 from thinwire_proto.gossip.reports import SignedReport, decode_reports
 from thinwire_proto.wire.rows import Counted, Row
 
@@ -25,7 +26,7 @@ class BeatCheck:
         self._signatures = signatures
         self._iterations: dict[str, int] = {}
         self._before: Row | None = None
-        self.beats = self.reports = 0
+        self.beats = self.reports = self.begun_anew = 0
         self.sketches = SketchCheck()
         self._ladder = ladder_of_run(state.contract)
         self._level = self._ladder.first if self._ladder else None
@@ -86,7 +87,9 @@ class BeatCheck:
 
     def _go_on(self, signed: SignedReport) -> None:
         before, now = self._iterations.get(signed.node, 0), signed.report.iteration
-        if now < before:
+        if now == 0 < before and signed.report.head == GENESIS:
+            self.begun_anew += 1
+        elif now < before:
             raise PayloadError(f"node {signed.node}: its iteration goes back from {before} to {now}")
         self._iterations[signed.node] = now
 
@@ -123,6 +126,8 @@ def verify_beats(state: RunState, first: Replica, say: Callable[[str], None], si
         say(f"{count} measurements of the disagreement cannot be repeated: their sketches are not kept here")
     if ladder_of_run(state.contract) is not None:
         say(f"{check.changes} changes of codec and every: each follows from the measurement in its row")
+    if check.begun_anew:
+        say(f"{check.begun_anew} times a node that had lost its journal began anew, as it says itself")
     for line in signatures.report():
         say(line)
     head = state_at_head(state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +149,7 @@ class GossipTraining:
             self._prefetch.renew(self.work.lease)
         if answer.assignment is not None:
             self._note(await self.work.assign(answer.assignment))
+            self._retire(answer.places)
             self.places |= answer.places
             self._reached = max(self._reached, answer.assignment.topology)
             self._open_lines()
@@ -156,6 +157,13 @@ class GossipTraining:
             peers = len(answer.places)
             tell(log, logging.INFO, "node.topology", text, topology=answer.assignment.topology, peers=peers)
         self._changed.set()
+
+    def _retire(self, places: Mapping[int, PeerPlace]) -> None:
+        """Give up the older numbers of peers that have begun anew: nobody answers under them."""
+        numbers = {place.key: peer for peer, place in places.items()}
+        for peer in [peer for peer, place in self.places.items() if numbers.get(place.key, peer) != peer]:
+            del self.places[peer]
+            self.absent(peer, "it has begun anew, as another member")
 
     def _open_lines(self) -> None:
         """Open the lines of all edges, and close those of edges that have ended."""

@@ -1,0 +1,67 @@
+"""A real coordinator is killed at each point of sealing a beat, and of the final mean, while real nodes take part."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from deploy.local_swarm.processes import Process
+from support.dying_beats import BEAT_POINTS, MEAN_POINTS
+from support.real import ended, real_swarm, run_text, until
+from support.swarm_parameters import deposited_mean, rows, sealed_mean
+from thinwire_coordinator.ledger.verify import verify
+
+NAMES = ("one", "two")
+GOSSIP = """
+min_contributions = 2
+[exchange]
+kind = "gossip"
+topology = "complete"
+codec = "int8"
+patience_ms = 2000
+[rule]
+kind = "adamw"
+samples = 2
+"""
+
+
+def run_of(steps: int) -> str:
+    return run_text(steps).replace("length_ms = 5000", 'length_ms = 500\npace = "clock"') + GOSSIP
+
+
+def test_a_coordinator_killed_at_each_point_of_a_beat_leaves_a_ledger_that_verifies(tmp_path: Path) -> None:
+    with real_swarm(tmp_path) as swarm:
+        nodes: list[Process] = []
+        reports: list[int] = []
+        for point in BEAT_POINTS:
+            dying = swarm.coordinator(run_of(100_000), through=("dying_beats.py", point, "3"))
+            nodes = nodes or [swarm.node(name) for name in NAMES]
+            assert ended(dying) == -signal.SIGKILL, (point, dying.tail(20))
+            said: list[str] = []
+            verify(swarm.state, said.append)
+            (count,) = re.findall(r"beats with ([\d,]+) reports", "\n".join(said))
+            reports.append(int(count.replace(",", "")))
+        assert reports == sorted(reports)
+        assert reports[-1] > reports[0]
+        coordinator = swarm.coordinator(run_of(100_000))
+        before = rows(swarm)
+        until(lambda: rows(swarm) > before + 2, "more beats are sealed", coordinator, *nodes)
+        assert all(node.running for node in nodes)
+        swarm.verify()
+
+
+@pytest.mark.parametrize("last", list(MEAN_POINTS))
+def test_a_coordinator_killed_at_a_point_of_the_mean_seals_the_same_mean(tmp_path: Path, last: str) -> None:
+    with real_swarm(tmp_path) as swarm:
+        dying = swarm.coordinator(run_of(12), through=("dying_beats.py", last, "1"))
+        nodes = [swarm.node(name) for name in NAMES]
+        assert ended(dying) == -signal.SIGKILL, dying.tail(20)
+        assert all(node.running for node in nodes)
+        swarm.coordinator(run_of(12), "--keep", "2")
+        for node in nodes:
+            assert ended(node) == 0, node.tail(20)
+        assert sealed_mean(swarm).equal(deposited_mean(swarm, NAMES))
+        assert "the final mean of 2 nodes" in swarm.verify()

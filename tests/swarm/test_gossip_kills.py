@@ -1,0 +1,110 @@
+"""Real processes of a swarm without a centre are killed at each point of their journals, and start again.
+
+The heads of the chains lead through what each node has mixed and kept. So the turns of an edge are compared by both
+ends: each is mixed once, by both or by neither, with the same two messages.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from deploy.local_swarm.processes import Process
+from support.dying_member import NEVER, POINTS, Record, kept_chain
+from support.real import RealSwarm, ended, real_swarm, run_text, until
+from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal
+from thinwire_node.storage.state import NodeState
+from thinwire_proto.contract import parse_contract
+from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
+
+BEAT_MS = 2000
+NAMES = ("one", "two")
+AT = 4
+GOSSIP = """
+min_contributions = 2
+[exchange]
+kind = "gossip"
+topology = "complete"
+codec = "int8"
+patience_ms = 20000
+[rule]
+kind = "adamw"
+samples = 2
+"""
+
+
+def run_of(steps: int, beat_ms: int) -> str:
+    return run_text(steps).replace("length_ms = 5000", f'length_ms = {beat_ms}\npace = "clock"') + GOSSIP
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[RealSwarm]:
+    with real_swarm(tmp_path) as made:
+        yield made
+
+
+def recording(swarm: RealSwarm, name: str, point: str = NEVER) -> Process:
+    return swarm.node(name, through=("dying_member.py", point, str(AT), str(swarm.folder / f"{name}.chain")))
+
+
+def head_of(folder: Path) -> bytes:
+    """The head of the chain in the journal of a node that is stopped."""
+    contract, state = parse_contract((folder / "contract.json").read_bytes()), NodeState(folder)
+    try:
+        entry = GossipJournal(state, contract.hash).read()
+    finally:
+        state.close()
+    assert entry is not None
+    head: bytes = msgpack.unpackb(entry.member.numbers, strict_map_key=False, raw=False)[0]
+    return head
+
+
+def as_peer_saw(chain: list[Record], peer: int, own: int) -> list[Record]:
+    """The turns with a peer, as the peer has to have recorded them."""
+    return [(topology, at, own, theirs, mine) for topology, at, other, mine, theirs in chain if other == peer]
+
+
+def check_edge(one: list[Record], other: list[Record]) -> None:
+    """Both ends have mixed the same turns, in the same order, each once. The newest of each topology may be under way,
+    because the edge was left out, or the nodes were stopped."""
+    assert one
+    for end in (one, other):
+        assert len({record[:3] for record in end}) == len(end)
+    for topology in {record[0] for record in one + other}:
+        these, those = ([record for record in end if record[0] == topology] for end in (one, other))
+        shared = min(len(these), len(those))
+        assert these[:shared] == those[:shared]
+        assert abs(len(these) - len(those)) <= UNACKNOWLEDGED_MAX
+
+
+def test_a_node_killed_at_each_point_mixes_each_turn_once_and_as_its_peer_does(swarm: RealSwarm) -> None:
+    coordinator = swarm.coordinator(run_of(100_000, BEAT_MS))
+    peer = recording(swarm, "one")
+    for point in POINTS:
+        dying = recording(swarm, "two", point)
+        assert ended(dying) == -signal.SIGKILL, (point, dying.tail(20))
+    whole = recording(swarm, "two")
+    journal = swarm.folder / "two" / JOURNAL_FILE
+    before = journal.stat().st_mtime_ns
+    until(lambda: journal.stat().st_mtime_ns > before, "the node goes on", coordinator, peer, whole)
+    for node in (whole, peer):
+        node.tell(signal.SIGTERM)
+        assert ended(node) == 0, node.tail(20)
+    chains = {name: kept_chain(swarm.folder / f"{name}.chain", head_of(swarm.folder / name)) for name in NAMES}
+    members = {"one": chains["two"][0][2], "two": chains["one"][0][2]}
+    one = [record for record in chains["one"] if record[2] == members["two"]]
+    check_edge(one, as_peer_saw(chains["two"], members["one"], members["two"]))
+    assert "no node's iteration goes back" in swarm.verify()
+
+
+def test_turns_that_one_end_lacks_or_mixes_twice_are_noticed() -> None:
+    one: list[Record] = [(1, at, 1, f"a{at}", f"b{at}") for at in range(UNACKNOWLEDGED_MAX + 3)]
+    check_edge(one, one)
+    check_edge(one[:5], one)
+    for wrong in (one[:2] + one[3:], one[:3] + one[2:], one[:2], [*one, one[-1]], [*one[:5], (1, 5, 1, "a5", "c5")]):
+        with pytest.raises(AssertionError):
+            check_edge(one, wrong)
