@@ -144,6 +144,21 @@ def test_a_killed_coordinator_goes_on_where_it_was(swarm: RealSwarm) -> None:
     swarm.verify()
 
 
+def test_samples_of_a_report_whose_answer_was_lost_are_counted_once(swarm: RealSwarm) -> None:
+    """The node trains on while the coordinator is away, so its next report names them again, up to a later mark."""
+    process = swarm.coordinator(RUN)
+    node, _ = training(swarm)
+    first = min(positions(node))
+    node.beat(samples=4, iteration=1, trained_through=first + 3)
+    killed(process)
+    swarm.coordinator()
+    node.join()
+    node.iteration = 2
+    assert node.beat(samples=8, trained_through=first + 7).state == TRAINING
+    assert min(positions(node)) == first + 8
+    assert refused(lambda: node.beat(samples=8, trained_through=first + 11))[0] == "foreign_lease"
+
+
 def test_a_coordinator_that_is_killed_amid_deposits_asks_again(swarm: RealSwarm) -> None:
     process = swarm.coordinator(RUN)
     nodes = training(swarm)

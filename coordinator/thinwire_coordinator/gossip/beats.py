@@ -120,12 +120,15 @@ class Beats:
         known = self.directory.by_node.get(node)
         says = report.samples > 0 or (known is not None and report.iteration != known.iteration)
         says = says and not self.is_closed
-        denied = why_refuse(signed, member.public_key, self.directory, leases)
+        before = self._answered.get(node)
+        is_first = before is None or before.session != signed.session
+        denied = why_refuse(signed, member.public_key, self.directory, leases, is_first=is_first)
         if denied is None and says and not self._has_room(node):
             denied = Denied(DoorReason.RATE, "this report comes too soon: the row of this beat is full; send it later")
         if denied is not None:
             raise ReportRefused(denied)
-        samples = 0 if is_repeated(signed, known) else report.samples
+        new = leases.reported_samples(node, report.trained_through)
+        samples = 0 if is_repeated(signed, known) else min(report.samples, new)
         leases.report(node, report.trained_through)
         leases.settle(node)
         known = self.directory.hear(heard_of(signed, address), self._swarm.view.now)

@@ -35,8 +35,11 @@ def address_of(listens_at: str, host: str) -> str:
     return f"[{host}]{listens_at}" if ":" in host else f"{host}{listens_at}"
 
 
-def why_refuse(signed: SignedReport, key: PublicKey, directory: Directory, leases: Leases) -> Denied | None:
-    """key: of the node whose session it is."""
+def why_refuse(
+    signed: SignedReport, key: PublicKey, directory: Directory, leases: Leases, *, is_first: bool = False
+) -> Denied | None:
+    """key: of the node whose session it is. is_first: of its session, so the answer to the report before may be lost,
+    and it names the samples of that one again."""
     report, known = signed.report, directory.by_node.get(signed.node)
     if problem := report.problem():
         return Denied(DoorReason.MALFORMED, f"the report is malformed: {problem}")
@@ -46,7 +49,7 @@ def why_refuse(signed: SignedReport, key: PublicKey, directory: Directory, lease
         back = known is not None and report.iteration < known.iteration
         return Denied(DoorReason.ITERATION_BACK if back else DoorReason.MALFORMED, text)
     granted = leases.reported_samples(signed.node, report.trained_through)
-    if report.samples > granted and not is_repeated(signed, known):
+    if report.samples > granted and not is_repeated(signed, known) and not (is_first and granted > 0):
         text = f"the report names {report.samples} trained samples; the node's lease has {granted} up to its mark"
         return Denied(DoorReason.FOREIGN_LEASE, text)
     return None
