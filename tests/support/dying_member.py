@@ -73,7 +73,7 @@ def record(file: Path) -> None:
         place = [turn.topology, turn.iteration, turn.peer]
         os.write(lines, (json.dumps([before.hex(), member.head.hex(), *place, *hashes]) + "\n").encode())
 
-    Member._extend = extend  # type: ignore[method-assign]
+    Member._extend = extend  # type: ignore[assignment,method-assign]
 
 
 def kept_chain(file: Path, head: bytes) -> list[Record]:
