@@ -39,7 +39,7 @@ UNDECIDED = ""
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's."""
+    """The methods of torch.distributed's stores that are called."""
 
     def set(self, key: str, value: bytes) -> None: ...
 

@@ -166,7 +166,8 @@ class Exchange:
         return delta
 
     def state_dict(self) -> dict[str, Any]:
-        """What is pending, as `thinwire_proto.gossip.cut` defines it. Waits until all peers have called this too.
+        """Return all that is pending, as `thinwire_proto.gossip.cut` defines it. Waits until all peers have
+        called this too.
 
         Raises RemoteError if one does not within the patience, or is left out: no state that fits then exists.
         """

@@ -20,7 +20,7 @@ Key = tuple[int, int]
 
 
 class Difference(NamedTuple):
-    """What a turn adds to the parameters: values, theirs − own, uint8 [layout.bytes], times weight."""
+    """The addition of a turn to the parameters: values, theirs − own, uint8 [layout.bytes], times weight."""
 
     weight: float
     values: Tensor
@@ -102,7 +102,7 @@ class PendingTurns:
         return delta, late
 
     def release(self, delta: Tensor) -> None:
-        """What `mix` returned is no longer needed."""
+        """Take back the buffer that `mix` returned."""
         self._snapshots.give(delta)
 
     def keep(self, alive: set[Key]) -> None:
@@ -187,7 +187,7 @@ class PendingTurns:
                     self._arriving.give(buffer)
 
     def _difference(self, key: Key, theirs: Tensor) -> Difference:
-        """What a turn adds. Changes theirs."""
+        """Compute the addition of a turn. Changes theirs."""
         iteration, peer = key
         launched = self._launched[iteration]
         for plus, minus in zip(self._layout.values(theirs), self._layout.values(launched.own[peer]), strict=True):

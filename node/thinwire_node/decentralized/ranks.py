@@ -6,8 +6,10 @@ each notes its presence there and whom it has lost, and the first that sees all 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,9 +23,11 @@ from thinwire_node.decentralized.lines import UNBOUNDED
 from thinwire_proto.errors import ConfigError, RemoteError
 
 DIFFERENCES_SHOWN = 4
+GROUP_DIGITS = 32
+"""Of the hash of a group's ranks, by which its names in the store differ from those of other groups."""
 LOOK_EVERY_S = 0.02
 """Time between two looks at the store."""
-_made = 0  # by this process; equal on all ranks, because all make them together
+_made: Counter[str] = Counter()  # by this process, for each group; equal on its ranks, which make them together
 
 
 class Ranks:
@@ -33,10 +37,8 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None, patience_s: float) -> None:
-        global _made  # noqa: PLW0603 - names in the store must differ
-        _made += 1
-        self._name = f"thinwire.gossip.{_made}"
         self._patience_s = patience_s
+        self._name = ""
         self._calls = 0
         self.rank, self.count = 0, 1
         self._global = [0]
@@ -48,6 +50,9 @@ class Ranks:
         if self.rank < 0:
             raise ConfigError("Gossip: this process is not in the process group that it was given")
         self._global = dist.get_process_group_ranks(group) if group else list(range(self.count))
+        members = hashlib.sha256(json.dumps(self._global).encode()).hexdigest()[:GROUP_DIGITS]
+        _made[members] += 1
+        self._name = f"thinwire.gossip.{members}.{_made[members]}"  # in the store, which all groups share
         if self.count > 1:
             self.lines = self._new_group(range(self.count), UNBOUNDED)
             self._averaging_group(range(self.count))
