@@ -11,6 +11,7 @@ SCIENCE ?=
 BENCH  ?=
 SEED   ?= 1
 HOURS  ?= 24
+EXCHANGE ?= star
 SIMULATED ?= 1000
 MINUTES ?= 10
 INPUTS ?= 1000000
@@ -53,8 +54,8 @@ bench-wan: $(VENV)/.bench  ## a swarm and DistributedDataParallel over emulated 
 science: $(VENV)/.bench  ## loss and bytes of all arms, side by side; hours (SCIENCE=--quick: under 10 minutes)
 	@$(BIN)/python -m bench.convergence $(SCIENCE)
 
-simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED)
-	@PYTHONPATH=tests $(BIN)/python -m simulator --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED)
+simulate: $(VENV)/.run  ## a day of a thousand nodes under virtual time (SEED, HOURS, SIMULATED; EXCHANGE=gossip: a short run without a centre)
+	@PYTHONPATH=tests $(BIN)/python -m simulator --seed $(SEED) --hours $(HOURS) --nodes $(SIMULATED) --exchange $(EXCHANGE)
 
 chaos: $(VENV)/.run  ## real processes killed at random (SEED, MINUTES)
 	@PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES)

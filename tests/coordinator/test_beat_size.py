@@ -10,7 +10,7 @@ from support.sealed_run import make_state
 from support.small import small_contract
 from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
-from thinwire_coordinator.rpc.gossip_calls import _beat_reply
+from thinwire_coordinator.rpc.gossip_calls import beat_reply
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
 from thinwire_coordinator.swarm.members import Member
@@ -55,7 +55,7 @@ class Node:
 async def beat(run: GossipRun, nodes: list[Node]) -> list[pb.BeatReply]:
     """All nodes report at once."""
     answers = await asyncio.gather(*(run.beats.beat(node.member, node.report(), b"") for node in nodes))
-    return [_beat_reply(answer) for answer in answers]
+    return [beat_reply(answer) for answer in answers]
 
 
 def test_a_node_gets_at_most_a_kilobyte_a_beat_and_its_assignment_once(tmp_path: Path) -> None:

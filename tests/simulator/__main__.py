@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from simulator import virtual_time
+from simulator import virtual_time, without_centre
 from simulator.scenario import Scenario
 from simulator.scenario_numbers import BadScenario
 from simulator.world import Broken, World
@@ -35,6 +35,9 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0, help="hours of virtual time")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--churn", default="5%", help="share of the nodes that is replaced in each round")
+    parser.add_argument(
+        "--exchange", choices=("star", "gossip"), default="star", help="gossip: a short run without a centre"
+    )
     parser.add_argument("--scenario", type=Path, metavar="FILE")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="error")
     given = parser.parse_args()
@@ -43,6 +46,9 @@ def main() -> None:
     life = LIFE.format(round_s=ROUND_S, nodes_max=given.nodes + 24, churn=given.churn, nodes=given.nodes, rounds=rounds)
     text = given.scenario.read_text() if given.scenario else life
     try:
+        if given.exchange == "gossip":
+            print(without_centre.figures(without_centre.play(given.nodes, given.seed)))
+            return
         virtual_time.run(_run(Scenario(text, given.seed), given.seed))
     except (Broken, BadScenario) as error:
         sys.exit(f"seed {given.seed}: {error}")

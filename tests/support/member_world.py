@@ -6,10 +6,12 @@ A directory in a few lines makes topologies, as the coordinator's does.
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,7 +34,8 @@ RECONNECT_S = 2.0
 
 @dataclass
 class SimulatedNode:
-    """disk: the newest state that was saved. finished: when each iteration ended, and what it was."""
+    """disk: the newest state that was saved. finished: when each iteration ended, and what it was. kept: by name, a
+    tensor of the newest state, its version, and the copy of it."""
 
     number: int
     member: Member
@@ -45,6 +48,30 @@ class SimulatedNode:
     awaits_since: float | None = None
     waited_s: list[float] = field(default_factory=list)
     is_begun: bool = False
+    kept: dict[str, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
+
+    def keep(self) -> MemberState:
+        """A copy of the member's state. Only tensors that have changed since the last one are copied."""
+        state, before = self.member.state(), self.kept
+        self.kept = {}
+        for name, tensor in state.tensors.items():
+            old = before.get(name)
+            version = tensor._version
+            unchanged = old is not None and old[0] is tensor and old[1] == version
+            self.kept[name] = old if old is not None and unchanged else (tensor, version, tensor.clone())
+        return MemberState(state.numbers, {name: copy for name, (_, _, copy) in self.kept.items()})
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles meanwhile: with a thousand members alive it takes most of the time, and there are none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class MemberWorld:
@@ -81,17 +108,26 @@ class MemberWorld:
         self._since: dict[frozenset[int], int] = {}
         self._broken: dict[frozenset[int], float] = {}
         self._arrives: dict[tuple[int, int], float] = {}
+        self._confirmed: dict[tuple[int, int], int] = {}  # of each direction, what has reached the other end
         self._next_number = nodes
         for number in range(nodes):
-            self.nodes[number] = SimulatedNode(number, Member(self.layout, settings, self._first.clone()))
+            self.nodes[number] = self._made(number)
+        self._open()
+
+    def _made(self, number: int) -> SimulatedNode:
+        return SimulatedNode(number, Member(self.layout, self._settings, self._first.clone()))
+
+    def _open(self) -> None:
+        """Give all nodes their first topology."""
         self.rewire(start=0)
 
     # what a test does
 
     def run(self, until_s: float = float("inf")) -> None:
-        while self._events and self._events[0][0] <= until_s:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
+        with _uncollected():
+            while self._events and self._events[0][0] <= until_s:
+                self.now, _, event = heapq.heappop(self._events)
+                event()
 
     def at(self, time_s: float, event: Callable[[], object]) -> None:
         heapq.heappush(self._events, (time_s, next(self._numbers), event))
@@ -111,13 +147,14 @@ class MemberWorld:
         node.life += 1
         node.awaits_since = None
         for message_peer in node.member.peers:
+            self._confirmed.pop((message_peer, number), None)  # it may have lost what it had heard since
             self._reconnect(number, message_peer)
         self._compute(node)
 
     def join(self, lead: int = 3) -> int:
         """A newcomer, and a new topology that holds from `lead` iterations ahead."""
         number, self._next_number = self._next_number, self._next_number + 1
-        self.nodes[number] = SimulatedNode(number, Member(self.layout, self._settings, self._first.clone()))
+        self.nodes[number] = self._made(number)
         self.rewire(self.furthest + lead, newcomers={number})
         return number
 
@@ -169,16 +206,14 @@ class MemberWorld:
 
     def _begin(self, node: SimulatedNode) -> None:
         messages = node.member.begin()
-        state = node.member.state()
-        kept = MemberState(state.numbers, {name: tensor.clone() for name, tensor in state.tensors.items()})
+        kept = node.keep()
         life = node.life
 
         def saved() -> None:
             if node.life != life:
                 return
             node.disk = kept
-            node.member.saved()
-            node.heads[node.member.iteration] = node.member.head
+            self._saved(node)
             for peer, message in messages:
                 self._send(node.number, peer, message)
             for peer in node.member.peers:
@@ -186,6 +221,10 @@ class MemberWorld:
 
         self.at(self.now + self._save_s, saved)
         self._compute(node)
+
+    def _saved(self, node: SimulatedNode) -> None:
+        node.member.saved()
+        node.heads[node.member.iteration] = node.member.head
 
     def _compute(self, node: SimulatedNode) -> None:
         life = node.life
@@ -209,7 +248,7 @@ class MemberWorld:
         if mix is None:
             return
         step = self._step(node.number, node.member.x.clone(), node.member.iteration)
-        node.member.mix(mix)
+        self._mix(node, mix)
         assert not node.member.unreadable()
         node.member.x.add_(step)
         node.missing += mix.missing
@@ -219,6 +258,9 @@ class MemberWorld:
         node.awaits_since = None
         if node.member.iteration + 1 < self._iterations:
             self._begin(node)
+
+    def _mix(self, node: SimulatedNode, mix: Mix) -> None:
+        node.member.mix(mix)
 
     # lines
 
@@ -247,11 +289,14 @@ class MemberWorld:
 
     def _confirm(self, source: int, target: int) -> None:
         sequence = self.nodes[source].member.received_from(target)
+        if self._confirmed.get((source, target)) == sequence:
+            return
 
         def confirmed() -> None:
             node = self.nodes.get(target)
             if node is not None and node.is_alive:
                 node.member.acknowledged(source, sequence)
+                self._confirmed[source, target] = sequence
 
         if self._broken.get(frozenset((source, target)), 0.0) <= self.now:
             self.at(self.now + self._line_s(source, target), confirmed)

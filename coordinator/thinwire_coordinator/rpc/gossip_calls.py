@@ -50,7 +50,7 @@ class GossipCalls(SwarmServicer):
             raise CallRefused(refused.denied) from None
         except PayloadError as error:
             raise CallRefused(Denied(DoorReason.MALFORMED, str(error))) from None
-        return _beat_reply(answer)
+        return beat_reply(answer)
 
     async def Deposit(
         self, request_iterator: AsyncIterator[pb.DepositPart], context: Context[Any, Any]
@@ -93,7 +93,7 @@ async def _bytes(first: pb.DepositPart, parts: AsyncIterator[pb.DepositPart]) ->
         yield part.data
 
 
-def _beat_reply(answer: BeatAnswer) -> pb.BeatReply:
+def beat_reply(answer: BeatAnswer) -> pb.BeatReply:
     reply = pb.BeatReply(
         state=STATES[answer.stage],
         text=answer.text,

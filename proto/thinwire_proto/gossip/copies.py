@@ -24,7 +24,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -73,6 +74,13 @@ class Message:
     @property
     def when(self) -> When:
         return self.topology, self.iteration
+
+    def plain(self) -> tuple[Any, ...]:
+        """The fields, in their order."""
+        return tuple(_fields_of(self))
+
+
+_fields_of = attrgetter(*(field.name for field in fields(Message)))
 
 
 class PublicCopy:
@@ -239,8 +247,8 @@ class Edge:
         """All that the edge holds but messages that came early, which the peer sends again: numbers, bytes and strings,
         and the copies, which are not cloned."""
         kept = [
-            [astuple(message) for message in self._sent],
-            [astuple(message) for message in self._held],
+            [message.plain() for message in self._sent],
+            [message.plain() for message in self._held],
             sorted([*when, sequence] for when, sequence in self._open.items()),
             list(self._last_sent),
             self._acknowledged,

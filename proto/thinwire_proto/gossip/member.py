@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Collection
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import msgpack
 from torch import Tensor
@@ -250,8 +250,8 @@ class Member:
             sorted(edges.items()),
             [assignment.plain() for assignment in self._assignments.values()],
             [sorted(each.items()) for each in (self._since, self._renewed, self._ended)],
-            [[*astuple(turn), *hashes] for turn, hashes in sorted(self._hashes.items())],
-            [astuple(turn) for arrived in self._arrived.values() for turn in arrived],
+            [[*turn.plain(), *hashes] for turn, hashes in sorted(self._hashes.items())],
+            [turn.plain() for arrived in self._arrived.values() for turn in arrived],
             self._adopted,
             self._levels.plain(),
         ]
@@ -388,7 +388,7 @@ class Member:
         hashes[place] = hashes[place] or message_hash(message)
 
     def _extend(self, turn: Turn) -> None:
-        place = msgpack.packb(list(astuple(turn)))
+        place = msgpack.packb(turn.plain())
         self.head = hashlib.sha256(b"".join([self.head, place, *self._hashes[turn]])).digest()
         self._hashes = {
             other: hashes for other, hashes in self._hashes.items() if other.peer != turn.peer or other > turn
