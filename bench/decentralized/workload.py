@@ -28,12 +28,12 @@ class _Wait(torch.autograd.Function):
 
 
 class PacedModel(nn.Module):
-    """Layers of WIDTH × WIDTH. compute_s: of a forward and a backward pass together, shared by the layers evenly."""
+    """Layers of width × width. compute_s: of a forward and a backward pass together, shared by the layers evenly."""
 
-    def __init__(self, compute_s: float) -> None:
+    def __init__(self, compute_s: float, width: int = WIDTH) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         self._forward_s = compute_s * FORWARD_SHARE / LAYERS
         self._backward_s = compute_s * (1 - FORWARD_SHARE) / LAYERS
 
@@ -44,6 +44,6 @@ class PacedModel(nn.Module):
         return values
 
 
-def loss_of(model: nn.Module) -> Tensor:
-    found: Tensor = (model(torch.ones(4, WIDTH)) ** 2).mean()
+def loss_of(model: nn.Module, width: int = WIDTH) -> Tensor:
+    found: Tensor = (model(torch.ones(4, width)) ** 2).mean()
     return found

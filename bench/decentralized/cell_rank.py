@@ -1,0 +1,67 @@
+"""One rank of a cell of `bench.decentralized.cells`: steps of each method in turn, and prints their seconds as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.decentralized.rank import RESULT, WARMUP
+from bench.decentralized.workload import PacedModel, loss_of
+from thinwire_node import Gossip
+
+ALONE, DDP, DENSE, ONE_BIT = "alone", "all-reduce, DDP", "gossip, dense", "gossip, one bit"
+CODECS = {DENSE: "dense", ONE_BIT: "sign"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.decentralized.cell_rank", description=__doc__)
+    for name, kind in (("rank", int), ("ranks", int), ("steps", int), ("width", int), ("compute", float)):
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--store", required=True, metavar="HOST:PORT", help="address of rank 0")
+    parser.add_argument("--device", required=True, help="network device of the exchange")
+    given = parser.parse_args()
+    os.environ["GLOO_SOCKET_IFNAME"] = given.device
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://{given.store}", rank=given.rank, world_size=given.ranks)
+    found = {name: _step_s(name, given.compute, given.width, given.steps) for name in (ALONE, DDP, *CODECS)}
+    print(RESULT + json.dumps(found), flush=True)
+    dist.barrier()
+    os._exit(0)
+
+
+def _step_s(name: str, compute_s: float, width: int, steps: int) -> float:
+    """Mean seconds of a step on the slowest rank."""
+    model = PacedModel(compute_s, width)
+    forward = DistributedDataParallel(model) if name == DDP else model
+    optimizer = torch.optim.Adam(model.parameters())
+    end: Callable[[], None] = _nothing
+    if name in CODECS:
+        end = Gossip(model, optimizer, topology="one-peer-exponential", per_host=1, codec=CODECS[name]).finish
+    began = 0.0
+    for step in range(WARMUP + steps):
+        if step == WARMUP:
+            dist.barrier()
+            began = time.perf_counter()
+        optimizer.zero_grad()
+        loss_of(forward, width).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    taken = torch.tensor([(time.perf_counter() - began) / steps])
+    end()
+    dist.barrier()
+    dist.all_reduce(taken, dist.ReduceOp.MAX)
+    return taken.item()
+
+
+def _nothing() -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()
