@@ -57,7 +57,7 @@ def _head(study: Study, missing: int) -> str:
 | model | decoder for bytes: width {size.width}, layers {size.layers}, context {size.context} |
 | text | the Python standard library |
 | rounds, and samples of a node in each | {size.rounds}, {size.samples} |
-| k | {size.k}, fixed; updates keep {size.update_topk or 'all'} |
+| k | {size.k}, fixed; updates keep {size.update_topk or "all"} |
 | seeds | {seeds} |
 
 * All nodes run in one process, with the swarm's own compression, codec, merge, decode and weights.
