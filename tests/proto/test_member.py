@@ -85,49 +85,80 @@ def test_two_of_eight_die_and_two_join_and_nobody_waits_longer_than_the_patience
     assert float(spread) < 1.0
 
 
-def test_an_edge_that_ends_and_begins_anew_mixes_again() -> None:
-    """It is in topologies 1 and 3, and not in 2; a node hears of 3 before 2 holds."""
-    layout = TileLayout([Parameter(name="x", shape=(8,))])
-    ends = [Member(layout, PATIENT, torch.full((8,), float(number))) for number in (0, 1)]
-    ends[1]._first.zero_()  # both began with zeros
-    heard: dict[int, list[Message]] = {0: [], 1: []}
+class Pair:
+    """Two members on one edge, and lines that lose nothing."""
 
-    def assign(to: int, topology: int, start: int, since: int | None) -> None:
+    def __init__(self) -> None:
+        layout = TileLayout([Parameter(name="x", shape=(8,))])
+        self.ends = [Member(layout, PATIENT, torch.full((8,), float(number))) for number in (0, 1)]
+        self.ends[1]._first.zero_()  # both began with zeros
+        self._heard: dict[int, list[Message]] = {0: [], 1: []}
+
+    def assign(self, to: int, topology: int, start: int, since: int | None) -> None:
+        """Tell a member of a topology; since: in which the edge began; None: the topology is without it."""
         turns = {} if since is None else {1 - to: 0.5}
-        ends[to].assign(Assignment(topology, start, to, (turns,), {} if since is None else {1 - to: since}))
+        self.ends[to].assign(Assignment(topology, start, to, (turns,), {} if since is None else {1 - to: since}))
 
-    def iteration() -> None:
-        for number, end in enumerate(ends):
-            heard[1 - number] += [message for _, message in end.begin()]
+    def iteration(self) -> None:
+        for number, end in enumerate(self.ends):
+            self._heard[1 - number] += [message for _, message in end.begin()]
             end.state()
             end.saved()
-        for number, end in enumerate(ends):
-            for message in heard[number]:
+        for number, end in enumerate(self.ends):
+            for message in self._heard[number]:
                 assert end.received(1 - number, message) is None
-            heard[number].clear()
-        for number, end in enumerate(ends):
-            mix = end.computed(0.0)
+            self._heard[number].clear()
+        for number, end in enumerate(self.ends):
+            mix = end.computed(0.0) or end.tick(PATIENT.patience_s)
             assert mix is not None, number
             end.mix(mix)
             assert not end.unreadable()
-            end.acknowledged(1 - number, ends[1 - number].received_from(number))
+            end.acknowledged(1 - number, self.ends[1 - number].received_from(number))
 
+    def mixes(self) -> bool:
+        """Whether an iteration brings the two together."""
+        self.ends[0].x.add_(1.0)
+        self.iteration()
+        return torch.equal(self.ends[0].x, self.ends[1].x)
+
+
+def test_an_edge_that_ends_and_begins_anew_mixes_again() -> None:
+    """It is in topologies 1 and 3, and not in 2; a node hears of 3 before 2 holds."""
+    pair = Pair()
     for number in (0, 1):
-        assign(number, 1, 0, since=1)
-    iteration()
-    assign(0, 2, 2, since=None)
-    assign(0, 3, 4, since=3)  # member 1 hears of both later
-    iteration()
-    assign(1, 2, 2, since=None)
-    assign(1, 3, 4, since=3)
-    before = [end.x.clone() for end in ends]
-    iteration()
-    iteration()
-    assert all(torch.equal(end.x, old) for end, old in zip(ends, before, strict=True))
-    ends[0].x.add_(1.0)
-    iteration()
-    assert torch.equal(ends[0].x, ends[1].x)
-    assert ends[0].peers == (1,)
+        pair.assign(number, 1, 0, since=1)
+    pair.iteration()
+    pair.assign(0, 2, 2, since=None)
+    pair.assign(0, 3, 4, since=3)  # member 1 hears of both later
+    pair.iteration()
+    pair.assign(1, 2, 2, since=None)
+    pair.assign(1, 3, 4, since=3)
+    before = [end.x.clone() for end in pair.ends]
+    pair.iteration()
+    pair.iteration()
+    assert all(torch.equal(end.x, old) for end, old in zip(pair.ends, before, strict=True))
+    assert pair.mixes()
+    assert pair.ends[0].peers == (1,)
+
+
+def test_messages_of_an_edge_that_never_begins_here_are_passed_over() -> None:
+    """The edge ends and begins anew twice. One node hears of it all at once, so the edge between is only the other's."""
+    pair = Pair()
+    for number in (0, 1):
+        pair.assign(number, 1, 0, since=1)
+    pair.iteration()
+    for topology, start, since in ((2, 1, None), (3, 2, 3), (4, 5, None), (5, 6, 5)):
+        pair.assign(1, topology, start, since)
+        if topology <= 3:
+            pair.assign(0, topology, start, since)
+    for _ in range(3):  # member 0 has the edge of topology 3
+        pair.iteration()
+    pair.assign(0, 4, 5, since=None)
+    pair.assign(0, 5, 6, since=5)
+    while pair.ends[1].iteration < 6:
+        pair.iteration()
+    assert pair.mixes()
+    assert (pair.ends[0].peers, pair.ends[1].peers) == ((1,), (0,))
 
 
 def test_a_peer_cannot_move_a_node_beyond_its_run_or_fill_its_memory() -> None:

@@ -158,7 +158,7 @@ class Member:
         messages, codec = [], self._levels.at(iteration).codec
         for peer in sorted(self._levels.turns(assignment, iteration)):
             edge = self._copies.edges.get(peer)
-            if edge is None or not edge.may_send or assignment.topology < self._since[peer]:
+            if edge is None or not edge.may_send or assignment.since.get(peer) != self._since[peer]:
                 continue  # the turn is void on both ends
             try:
                 message = edge.send((assignment.topology, iteration), self.x, codec)
@@ -331,12 +331,12 @@ class Member:
         mix = self._tell_machine(peer)
         waiting = self._waiting.get(peer)
         while waiting and waiting[0].topology <= self.topology:
-            since = self._since.get(peer, self.topology + 1)
-            if waiting[0].topology < since:
-                waiting.popleft()  # of an edge that has ended
+            began = waiting[0].sequence >> SEQUENCE_BITS
+            if began != self._since.get(peer):
+                if began == self._renewed.get(peer):
+                    break  # of an edge that has not begun here
+                waiting.popleft()  # of one that has ended, or never will begin: a later one takes its place
                 continue
-            if waiting[0].topology >= self._renewed.get(peer, self.topology + 1):
-                break  # of an edge that has not begun here
             try:
                 self._check_turn(peer, waiting[0])
                 if self.waits_to_adopt and waiting[0].codec == SNAPSHOT:
