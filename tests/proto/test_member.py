@@ -142,7 +142,7 @@ def test_an_edge_that_ends_and_begins_anew_mixes_again() -> None:
 
 
 def test_messages_of_an_edge_that_never_begins_here_are_passed_over() -> None:
-    """The edge ends and begins anew twice. One node hears of it all at once, so the edge between is only the other's."""
+    """The edge ends and begins anew twice. One node hears of it all at once, so the edge between is the other end's."""
     pair = Pair()
     for number in (0, 1):
         pair.assign(number, 1, 0, since=1)

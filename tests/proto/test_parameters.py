@@ -64,7 +64,7 @@ def update_of(layout: TileLayout, magnitude: Magnitude) -> Merged | Signs:
 
 
 def signs_of(layout: TileLayout) -> Signs:
-    demo = DemoSpec(magnitude="sign")
+    demo = DemoSpec(magnitude="sign", update_topk=0)
     merged = merge([(random_votes(layout, 4096, 1), 1)], layout.components)
     body, _ = encode_smaller(Update(5, RATE, DECAY, merged), layout, demo)
     signs = decode_update(body, layout, "sign").merged

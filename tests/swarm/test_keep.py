@@ -9,7 +9,7 @@ from thinwire_coordinator.ledger.verify import verify
 
 
 def test_a_node_that_missed_deleted_updates_catches_up_from_a_snapshot(swarm: RealSwarm) -> None:
-    text = run_text(100_000) + "[demo]\nk = 2000\n"  # makes an update almost as large as a snapshot
+    text = run_text(100_000) + "[demo]\nk = 2000\nupdate_topk = 0\n"  # makes an update almost as large as a snapshot
     bodies = swarm.folder / "elsewhere"
     coordinator = swarm.coordinator(text, "--keep", "2", "--bodies", str(bodies))
     stays, leaves = swarm.node("stays"), swarm.node("leaves")
