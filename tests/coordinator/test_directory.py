@@ -267,6 +267,19 @@ def test_a_directory_goes_on_from_disk(directory: Directory) -> None:
     assert heard(restored, "e", 0, 5.0 + LOST_S) == 4
 
 
+def test_a_member_that_is_not_back_at_a_restarted_coordinator_is_missed_only_after_its_first_report(
+    directory: Directory,
+) -> None:
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    directory = Directory.from_plain(SETTINGS, directory.plain_topology(), directory.plain_members(), now)
+    for node in "ac":
+        heard(directory, node, 40, now, missed=(1,))
+    assert directory.decide(now + BEAT_S) == Wait("no member has come or gone")
+    for node in "bac":
+        heard(directory, node, 60, now + BEAT_S, missed=() if node == "b" else (1,))
+    assert begun(directory, now + BEAT_S).plan.members == (0, 2)
+
+
 @pytest.mark.parametrize("plain", [([], [1]), ([1], [0, "training", []]), ([], [0, "asleep", []])])
 def test_a_damaged_directory_is_not_read(plain: tuple[object, object]) -> None:
     with pytest.raises(Damaged, match="directory of members"):

@@ -136,7 +136,7 @@ class Directory:
         if enters or not known.is_present or known.heard_at is None:
             known.marked_iteration, known.marked_at = heard.iteration, now
         known.enters_at = None if enters else known.enters_at
-        known.is_present, known.heard_at = True, now
+        known.is_present, known.heard_at, known.is_restored = True, now, False
         known.iteration, known.address, known.public_key = heard.iteration, heard.address, heard.public_key
         known.measure(now, self.settings.beat_s / 2)
         if self.topology is not None and known.member in self._members:
@@ -150,7 +150,7 @@ class Directory:
             known.is_present = False
 
     def _missed(self, known: Participant | None, reporter: int, now: float) -> None:
-        if known is None or now < known.rests_until:
+        if known is None or known.is_restored or now < known.rests_until:
             return
         assert self.topology is not None
         known.missed_by.append(reporter)

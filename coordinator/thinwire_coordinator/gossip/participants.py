@@ -31,7 +31,8 @@ class Participant:
     it has reported. pace: iterations a second, from two reports at least half a beat apart; None before. enters_at: the
     start of its first topology, if it begins with a peer's parameters and has not yet. marked_iteration, marked_at: the
     earlier of the two reports. rests_until: it is left out of topologies until then, because its peers missed it,
-    `times_missed` times so far. missed_by: the newest peers that missed it.
+    `times_missed` times so far. missed_by: the newest peers that missed it. is_restored: it has not reported since this
+    coordinator began, so its peers may only be back before it.
     """
 
     node: str
@@ -49,6 +50,7 @@ class Participant:
     rests_until: float = 0.0
     times_missed: int = 0
     missed_by: list[int] = field(default_factory=list)
+    is_restored: bool = False
 
     def plain(self) -> list[Any]:
         """The fields that outlive the process. Times do not: its clock begins anew. Nor does the address, which is in
@@ -62,6 +64,7 @@ class Participant:
         found = cls(*plain)
         found.heard_at = found.marked_at = now  # it could not report while the coordinator was away
         found.marked_iteration = found.iteration
+        found.is_restored = True
         return found
 
     def measure(self, now: float, window_s: float) -> None:
