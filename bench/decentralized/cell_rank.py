@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.decentralized.rank import RESULT, WARMUP
-from bench.decentralized.workload import PacedModel, loss_of
+from bench.decentralized.workload import PacedModel, loss_of, parameters_of
 from thinwire_node import Gossip
 
 ALONE, DDP, DENSE, ONE_BIT = "alone", "all-reduce, DDP", "gossip, dense", "gossip, one bit"
+BARE = "gloo alone"
 CODECS = {DENSE: "dense", ONE_BIT: "sign"}
 
 
@@ -31,6 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://{given.store}", rank=given.rank, world_size=given.ranks)
     found = {name: _step_s(name, given.compute, given.width, given.steps) for name in (ALONE, DDP, *CODECS)}
+    found[BARE] = _bare_step_s(given)
     print(RESULT + json.dumps(found), flush=True)
     dist.barrier()
     os._exit(0)
@@ -54,6 +56,27 @@ def _step_s(name: str, compute_s: float, width: int, steps: int) -> float:
         optimizer.step()
     taken = torch.tensor([(time.perf_counter() - began) / steps])
     end()
+    dist.barrier()
+    dist.all_reduce(taken, dist.ReduceOp.MAX)
+    return taken.item()
+
+
+def _bare_step_s(given: argparse.Namespace) -> float:
+    """The same for the bytes of dense gossip alone: a message to the peer and one from it, while the rank sleeps."""
+    sent, received = (torch.zeros(parameters_of(given.width)) for _ in range(2))
+    shifts = (given.ranks - 1).bit_length()
+    began = 0.0
+    for step in range(WARMUP + given.steps):
+        if step == WARMUP:
+            dist.barrier()
+            began = time.perf_counter()
+        peer = given.rank ^ (1 << step % shifts)
+        works = dist.irecv(received, peer, tag=1), dist.isend(sent, peer, tag=1)
+        time.sleep(given.compute)
+        for work in works:
+            assert work is not None, "all ranks are in the group"
+            work.wait()
+    taken = torch.tensor([(time.perf_counter() - began) / given.steps])
     dist.barrier()
     dist.all_reduce(taken, dist.ReduceOp.MAX)
     return taken.item()

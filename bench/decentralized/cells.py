@@ -2,7 +2,8 @@
 
 DDP's all-reduce, and `Gossip` on the one-peer exponential graph, dense and with one bit a parameter. Computing sleeps,
 as if a GPU did it. The planner gets each line's rate, round trip and loss, and T, the time of a step without exchange;
-its other constants are its defaults. Needs root.
+its other constants are its defaults. "gloo alone" exchanges the bytes of dense gossip, and does nothing else: what it
+takes beyond the prediction, the line and TCP take. Needs root.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
-from bench.decentralized.cell_rank import ALONE, DDP, DENSE, ONE_BIT
+from bench.decentralized.cell_rank import ALONE, BARE, DDP, DENSE, ONE_BIT
 from bench.decentralized.rank import RESULT
-from bench.decentralized.workload import LAYERS
+from bench.decentralized.workload import LAYERS, parameters_of
 from bench.wide_area.hosts import DEVICE, Hosts, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
 from bench.wide_area.programs import POLL_S, Programs, module
@@ -50,15 +51,19 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=0.5, metavar="S", help="of a step, asleep")
     parser.add_argument("--steps", type=int, default=10, help="that are timed")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES_MBIT, metavar="MBIT", help="of each line")
+    parser.add_argument("--round-trips", type=float, nargs="+", default=ROUND_TRIPS_MS, metavar="MS")
+    parser.add_argument("--losses", type=float, nargs="+", default=LOSSES, metavar="SHARE", help="of packets")
     given = parser.parse_args()
     machine = check_emulation()
     if machine.missing:
         sys.exit(f"lines cannot be emulated here: {machine.missing}")
     within, choices, cells = 0, 0, 0
     print(f"{RANKS} ranks, {parameters_of(given.width):,} parameters, TCP with {congestion()}; seconds of a step\n")
-    print("| link | T | " + " | ".join(f"{name} | predicted | " for name in VARIANTS) + " | choice over best |")
-    print("|---|---|" + "---|---|---|" * len(VARIANTS) + "---|")
-    for rate, round_trip, loss in product(given.rates, ROUND_TRIPS_MS, LOSSES):
+    print(
+        "| link | T | " + " | ".join(f"{name} | predicted | " for name in VARIANTS) + f" | {BARE} | choice over best |"
+    )
+    print("|---|---|" + "---|---|---|" * len(VARIANTS) + "---|---|")
+    for rate, round_trip, loss in product(given.rates, given.round_trips, given.losses):
         link = LinkSpec(rate, round_trip, loss)
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -73,13 +78,9 @@ def main() -> None:
         cells += len(errors)
         row = [f"{rate:g} Mbit/s, {round_trip:g} ms, {100 * loss:g}%", f"{found[ALONE]:.3f}"]
         row += [f"{found[name]:.3f} | {predicted[name]:.3f} | {errors[name]:+.0%}" for name in VARIANTS]
-        print("| " + " | ".join([*row, f"{over:+.0%}"]) + " |", flush=True)
+        print("| " + " | ".join([*row, f"{found[BARE]:.3f}", f"{over:+.0%}"]) + " |", flush=True)
     links = cells // len(VARIANTS)
     print(f"\n{within} of {cells} within {WITHIN:.0%}; choice within {CHOICE_WITHIN:.0%} on {choices} of {links} links")
-
-
-def parameters_of(width: int) -> int:
-    return LAYERS * (width * width + width)
 
 
 def congestion() -> Congestion:

@@ -47,3 +47,7 @@ class PacedModel(nn.Module):
 def loss_of(model: nn.Module, width: int = WIDTH) -> Tensor:
     found: Tensor = (model(torch.ones(4, width)) ** 2).mean()
     return found
+
+
+def parameters_of(width: int) -> int:
+    return LAYERS * (width * width + width)
