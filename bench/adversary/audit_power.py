@@ -44,7 +44,7 @@ AUDITS_MAX = 400
 
 @dataclass(frozen=True)
 class Setting:
-    """A swarm, and how the coordinator recomputes. samples: of a node in a round. age: steps that the node's base is
+    """A swarm, and how the coordinator recomputes. k: that its nodes share. samples: of a node in a round. age: steps that the node's base is
     older than the parameters of the audit."""
 
     nodes: int = 16
@@ -99,7 +99,7 @@ class Measured:
         tensors = {name: tensor.data for name, tensor in self._problem.parameters.items()}
         self._replica = Replica(self._contract, tensors, 0, b"")
         self._problem.put(self._replica.tensors)
-        demo = self._contract.demo.model_copy(update={"k": setting.k})
+        demo = self._contract.demo.model_copy(update={"k": setting.k, "k_policy": "total", "update_topk": 0})
         self._k = demo.k_of_round(setting.nodes)
         self._nodes = [Momentum(self._replica.layout, demo, "cpu") for _ in range(setting.nodes)]
         self._older: deque[dict[str, Tensor]] = deque(maxlen=setting.age + 1)

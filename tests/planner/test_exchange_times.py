@@ -57,7 +57,7 @@ def test_all_reduce_hides_all_but_one_bucket_behind_the_last_backward_pass() -> 
 
 def test_the_star_adds_up_at_age_0_and_takes_the_longer_at_age_1() -> None:
     where = setting(rate=1e6)
-    up, update = 0.0484 * PARAMETERS / 8, 0.0378 * PARAMETERS
+    up, update = 0.0231 * PARAMETERS, 0.0677 * PARAMETERS
     idle = where.mean_s
     exchange = (
         float(transfer_s(up, 0.02, 1e6, idle_s=idle))
@@ -70,6 +70,12 @@ def test_the_star_adds_up_at_age_0_and_takes_the_longer_at_age_1() -> None:
     assert seconds("star, base age 0", where) == pytest.approx(where.slowest_s + own + exchange)
     assert seconds("star, base age 1", where) == pytest.approx(max(where.slowest_s + own, exchange))
     assert seconds("star, base age 1, by the clock", where) == pytest.approx(max(where.mean_s + own, exchange))
+
+
+def test_an_update_of_more_nodes_has_more_bytes_unless_they_are_given() -> None:
+    assert [setting(nodes).update_bytes for nodes in (1, 4, 64, 1000)] == [0.0232, 0.0628, 0.0799, 0.0799]
+    assert setting(32).update_bytes == pytest.approx((0.0736 + 0.0799) / 2)
+    assert setting(32, star_down_bytes=0.01).update_bytes == 0.01
 
 
 def test_mirrors_help_where_the_coordinators_line_is_the_bottleneck() -> None:

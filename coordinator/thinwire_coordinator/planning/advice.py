@@ -213,7 +213,7 @@ def _nodes(plan: Plan) -> Iterator[Advice]:
         yield Advice(
             "demo.k",
             f"{nodes} nodes share {run.demo.k} components a tile, {k} each, and choose mostly by chance; with the "
-            'defaults k_policy = "fixed", k = 96 and update_topk = 320, each sends enough however many there are',
+            'defaults k_policy = "fixed", k = 96 and update_topk = 320, each sends 96, however many there are',
         )
 
 

@@ -139,4 +139,4 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def _one_way(setting: Setting) -> float:
-    return max(setting.star_up_bytes / setting.nodes, setting.star_down_bytes)
+    return max(setting.star_up_bytes, setting.update_bytes)

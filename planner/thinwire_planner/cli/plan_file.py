@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from thinwire_planner.methods.method import STAR_DOWN_BYTES, STAR_UP_BYTES, Rates, Setting
+from thinwire_planner.methods.method import STAR_UP_BYTES, Rates, Setting
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import HOST_GBIT, HOST_RTT_US, Network
 from thinwire_proto.contract.models.presets import PRESETS
@@ -83,8 +83,10 @@ class RatesSection(Section):
 
 
 class StarSection(Section):
+    """Bytes a parameter: of a node's contribution, and of an update; without the latter, by the number of nodes."""
+
     up_bytes: Positive = STAR_UP_BYTES
-    down_bytes: Positive = STAR_DOWN_BYTES
+    down_bytes: Positive | None = None
 
 
 class GoalSection(Section):

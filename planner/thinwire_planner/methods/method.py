@@ -6,6 +6,7 @@ the same work: in each step, each node computes one gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,26 +20,26 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.kind_modules import import_home
 
 FLOAT32_BYTES = 4
-STAR_UP_BYTES = 0.0484
-"""Bytes a parameter that all nodes together send in a round by default, where they share k components a tile
-(docs/performance.md: 0.0121 from each of 4)."""
-STAR_DOWN_BYTES = 0.0378
-"""Bytes a parameter of an update of these votes (docs/performance.md)."""
+STAR_UP_BYTES = 0.0231
+"""Bytes a parameter that a node sends in a round by default: 96 components a tile (docs/performance.md)."""
+STAR_DOWN_BYTES = {1: 0.0232, 2: 0.0405, 4: 0.0628, 8: 0.0677, 16: 0.0736, 64: 0.0799}
+"""Bytes a parameter of an update by default, by the number of nodes: at most 320 components a tile
+(docs/performance.md)."""
 
 
 @dataclass(frozen=True)
 class Rates:
     """Parameters a second of a node's and the coordinator's own arithmetic.
 
-    The defaults are those of one thread. compress: a whole contribution, of which the extraction (64 ms for a matrix of
-    2048 × 4096, docs/performance.md) is half. apply: a whole update, which takes five ninths of a contribution
-    (docs/log/wide-area.md).
+    The defaults are those of one thread. compress: a whole contribution, of which the extraction (64 to 68 ms for a
+    matrix of 2048 × 4096, docs/performance.md) is half. apply: a whole update, which takes five ninths of a
+    contribution (docs/log/wide-area.md).
     """
 
     compress: float = 65e6
     apply: float = 118e6
-    merge: float = 4.1e9
-    """Of one node's votes: 176 million components a second, 176/4 of 4,096 in a tile."""
+    merge: float = 8.5e9
+    """Of one node's votes: 200 million components a second, 96 of 4,096 in a tile (`thinwire_planner.probe.machine`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +47,9 @@ class Setting:
     """Everything that a prediction needs.
 
     speeds: of each node, 1 for the one whose times were measured. coordinator_*: rates of the coordinator's line.
-    passes: micro-batches of a step, of which all-reduce overlaps the last. star_*_bytes: bytes a parameter that all
-    nodes of a round send, and that each one receives. iterations_max: of a simulation of gossip.
+    passes: micro-batches of a step, of which all-reduce overlaps the last. star_up_bytes: bytes a parameter that each
+    node sends in a round. star_down_bytes: of an update; None: `STAR_DOWN_BYTES`. iterations_max: of a simulation of
+    gossip.
     """
 
     parameters: int
@@ -59,7 +61,7 @@ class Setting:
     passes: int = 1
     rates: Rates = field(default_factory=Rates)
     star_up_bytes: float = STAR_UP_BYTES
-    star_down_bytes: float = STAR_DOWN_BYTES
+    star_down_bytes: float | None = None
     local_steps: tuple[int, ...] = (4, 16, 64)
     seed: int = 1
     iterations_max: int = ITERATIONS_MAX
@@ -91,6 +93,14 @@ class Setting:
         """Bytes a parameter that the slowest line carries one way while a step is computed."""
         bits_s = min(self.network.up_bits_s.min(), self.network.down_bits_s.min())
         return float(bits_s) / self.network.per_host * self.mean_s / 8 / self.parameters
+
+    @property
+    def update_bytes(self) -> float:
+        """Bytes a parameter of an update of the star; between the numbers of nodes of the table, on a logarithmic
+        scale."""
+        if self.star_down_bytes is not None:
+            return self.star_down_bytes
+        return float(np.interp(math.log(self.nodes), np.log(list(STAR_DOWN_BYTES)), list(STAR_DOWN_BYTES.values())))
 
     def placed(self, order: tuple[int, ...]) -> Setting:
         """The same hosts, one node each, in another order."""

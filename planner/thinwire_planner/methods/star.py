@@ -27,7 +27,7 @@ def own_s(setting: Setting) -> float:
 
 def sizes_bytes(setting: Setting) -> tuple[float, float]:
     """(bytes of a contribution, bytes of an update)."""
-    return setting.star_up_bytes * setting.parameters / setting.nodes, setting.star_down_bytes * setting.parameters
+    return setting.star_up_bytes * setting.parameters, setting.update_bytes * setting.parameters
 
 
 def upload_parts(setting: Setting) -> tuple[tuple[str, float], ...]:

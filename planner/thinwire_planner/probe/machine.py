@@ -70,7 +70,7 @@ def exact_rates() -> tuple[float, float]:
     layout = TileLayout([Parameter(name="w", shape=(EDGE, EDGE))])
     demo = DemoSpec()
     random = np.random.default_rng(1)
-    votes = [_votes(layout, demo.k // VOTERS, random) for _ in range(VOTERS)]
+    votes = [_votes(layout, demo.k_of_round(VOTERS), random) for _ in range(VOTERS)]
 
     def merge() -> Merger:
         merger = Merger(layout.components)
