@@ -10,15 +10,13 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from bench.decentralized.rank import PAUSE_SHARE, RESULT
-from bench.wide_area.hosts import DEVICE, LinkSpec, hosts_behind
+from bench.decentralized.rank import PAUSE_SHARE
+from bench.decentralized.rank_programs import run_ranks
+from bench.wide_area.hosts import DEVICE, Host, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
-from bench.wide_area.programs import POLL_S, Programs, module
-from deploy.local_swarm.processes import SwarmError
 
 RANKS = 4
 STORE_PORT = 29501
@@ -36,26 +34,10 @@ def main() -> None:
     print(json.dumps(found, indent=1) if arguments.json else _table(found, link, machine.netem, arguments.pause_share))
 
 
-def _run(nodes: list[Any], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    with Programs(folder) as programs:
-        for rank, host in enumerate(nodes):
-            command = [*module("bench.decentralized.rank"), "--rank", str(rank), "--ranks", str(RANKS)]
-            command += ["--store", f"{nodes[0].address}:{STORE_PORT}", "--device", DEVICE]
-            command += ["--steps", str(arguments.steps), "--shares", *map(str, arguments.shares)]
-            command += ["--pauses", *map(str, arguments.slacks), "--pause-share", str(arguments.pause_share)]
-            programs.start(f"rank-{rank}", host.inside(*command))
-        deadline_s = time.monotonic() + PATIENCE_S
-        while any(process.running for process in programs.all):
-            programs.check()
-            if time.monotonic() > deadline_s:
-                raise SwarmError(f"the ranks did not end within {PATIENCE_S:g} s")
-            time.sleep(POLL_S)
-        programs.check()
-        for line in programs.all[0].text().splitlines():
-            if line.startswith(RESULT):
-                result: dict[str, Any] = json.loads(line.removeprefix(RESULT))
-                return result
-    raise SwarmError("rank 0 ended without a result")
+def _run(nodes: list[Host], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    options = ["--device", DEVICE, "--steps", str(arguments.steps), "--shares", *map(str, arguments.shares)]
+    options += ["--pauses", *map(str, arguments.slacks), "--pause-share", str(arguments.pause_share)]
+    return run_ranks(nodes, "bench.decentralized.rank", STORE_PORT, options, folder, PATIENCE_S)
 
 
 def _table(found: dict[str, Any], link: LinkSpec, netem: bool, pause_share: float) -> str:

@@ -9,21 +9,17 @@ takes beyond the prediction, the line and TCP take. Needs root.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
 from bench.decentralized.cell_rank import ALONE, BARE, DDP, DENSE, ONE_BIT
-from bench.decentralized.rank import RESULT
+from bench.decentralized.rank_programs import run_ranks
 from bench.decentralized.workload import LAYERS, parameters_of
 from bench.wide_area.hosts import DEVICE, Hosts, LinkSpec, hosts_behind
 from bench.wide_area.needs import check_emulation
-from bench.wide_area.programs import POLL_S, Programs, module
-from deploy.local_swarm.processes import SwarmError
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import Congestion
@@ -84,7 +80,7 @@ def main() -> None:
 
 
 def congestion() -> Congestion:
-    """What the machine's TCP uses; namespaces inherit it."""
+    """The congestion control of this machine's TCP, which namespaces inherit."""
     found = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return found if found in ("bbr", "reno") else "cubic"  # type: ignore[return-value]
 
@@ -106,24 +102,9 @@ def predict(link: LinkSpec, width: int, compute_s: float) -> Mapping[str, float]
 
 def measure(hosts: Hosts, given: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Seconds of a step of each method, and of computing alone. Raises SwarmError."""
-    with Programs(folder) as programs:
-        for rank, host in enumerate(hosts.nodes):
-            command = [*module("bench.decentralized.cell_rank"), "--rank", str(rank), "--ranks", str(RANKS)]
-            command += ["--store", f"{hosts.nodes[0].address}:{STORE_PORT}", "--device", DEVICE]
-            command += ["--steps", str(given.steps), "--width", str(given.width), "--compute", str(given.compute)]
-            programs.start(f"rank-{rank}", host.inside(*command))
-        deadline_s = time.monotonic() + PATIENCE_S
-        while any(process.running for process in programs.all):
-            programs.check()
-            if time.monotonic() > deadline_s:
-                raise SwarmError(f"the ranks did not end within {PATIENCE_S:g} s")
-            time.sleep(POLL_S)
-        programs.check()
-        for line in programs.all[0].text().splitlines():
-            if line.startswith(RESULT):
-                found: dict[str, float] = json.loads(line.removeprefix(RESULT))
-                return found
-    raise SwarmError("rank 0 ended without a result")
+    options = ["--device", DEVICE, "--steps", str(given.steps), "--width", str(given.width)]
+    options += ["--compute", str(given.compute)]
+    return run_ranks(hosts.nodes, "bench.decentralized.cell_rank", STORE_PORT, options, folder, PATIENCE_S)
 
 
 if __name__ == "__main__":

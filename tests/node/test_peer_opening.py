@@ -1,4 +1,4 @@
-"""Which end of a line dials, what the option --peers means, and where a node listens and connects to."""
+"""Direct lines: the end that dials, the option --peers, and the addresses that a node listens on and connects to."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def play(nodes: int, seed: int) -> DirectedWorld:
 
 
 def figures(world: DirectedWorld) -> str:
-    """What was done, in words."""
+    """The figures of a run, in words."""
     messages = sum(len(node.mixed) for node in world.all.values())
     waited = max(max(node.waited_s) for node in world.nodes.values())
     return (

@@ -179,7 +179,7 @@ class DirectedWorld(MemberWorld):
         return torch.stack([of[0] + of[1] for of in ends.values() if len(of) == 2]).sum(0), given_up, torn
 
     def copies(self) -> tuple[int, list[str]]:
-        """How many copies were compared, those that both ends have brought equally far; and those that differ."""
+        """The number of copies that both ends have brought equally far, and those among them that differ."""
         compared, differing = 0, []
         for number, node in self.nodes.items():
             for peer, edge in node.member._copies.edges.items():

@@ -86,7 +86,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._failure_told: float | None = None  # when the log was last told of a call that failed
 
     def caller(self, context: Context[Any, Any]) -> Caller:
-        """Who makes a call."""
+        """The network and the node that a call comes from."""
         secret = session_of(context)
         node_id = self._node_of(secret) if secret else None
         return Caller(network_of(self._peer(context)), node_id)

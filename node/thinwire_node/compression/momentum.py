@@ -232,7 +232,7 @@ class Momentum:
 
 
 class _Chosen:
-    """What the batches of one extraction send. Each batch is copied to its own place as soon as it is computed."""
+    """The components that an extraction selects. Each batch is copied to its own place as soon as it is computed."""
 
     def __init__(self, selected_max: int, device: torch.device) -> None:
         self._components = torch.empty(selected_max, dtype=torch.int64, device=device)

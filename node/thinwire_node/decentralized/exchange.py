@@ -93,7 +93,7 @@ class Exchange:
         return self._pending.count
 
     def news(self) -> list[str]:
-        """What has happened to peers since the last call, in words."""
+        """The events of peers since the last call, in words."""
         with self._changed:
             news, self._news = self._news, []
         return news
@@ -271,7 +271,7 @@ class Exchange:
         return on_sent
 
     def _mixed(self, turns: Sequence[Turn]) -> Tensor | None:
-        """What these turns and a loaded state add to the parameters."""
+        """The sum of what these turns and a loaded state add to the parameters."""
         with self._changed:
             iteration = self.iteration
         delta, late = self._pending.mix(turns, iteration)

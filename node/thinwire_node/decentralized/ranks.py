@@ -1,4 +1,4 @@
-"""What all ranks of a group do together: compare settings, start from equal values, and average.
+"""Does what all ranks of a group do together: compare settings, start from equal values, and average.
 
 Averaging has to work after a rank has died. The ranks agree first, by the store through which they met, who takes part:
 each notes its presence there and whom it has lost, and the first that sees all others present or lost writes the list.
