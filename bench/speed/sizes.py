@@ -42,7 +42,7 @@ OTHER_SYSTEMS = (
 """Bits that other systems send for a component: an int64 and a float32; 12 bits and a byte; …"""
 POLICIES = {
     BYTES_BY_DEFAULT: DemoSpec(),
-    "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed"),
+    "bytes of a round, k fixed": DemoSpec(k=K_FIXED, k_policy="fixed", update_topk=0),
     "bytes of a round, k and update_topk fixed": DemoSpec(k=K_FIXED, k_policy="fixed", update_topk=2 * K_FIXED),
 }
 RING = "fp32 ring all-reduce"
