@@ -44,8 +44,8 @@ AUDITS_MAX = 400
 
 @dataclass(frozen=True)
 class Setting:
-    """A swarm, and how the coordinator recomputes. k: that its nodes share. samples: of a node in a round. age: steps that the node's base is
-    older than the parameters of the audit."""
+    """A swarm, and how the coordinator recomputes. k: that its nodes share. samples: of a node in a round. age: steps
+    that the node's base is older than the parameters of the audit."""
 
     nodes: int = 16
     samples: int = 4
