@@ -12,12 +12,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.decentralized.rank import RESULT, WARMUP
+from bench.decentralized.rank import RESULT
 from bench.decentralized.workload import PacedModel, loss_of, parameters_of
 from thinwire_node import Gossip
 
 ALONE, DDP, DENSE, ONE_BIT = "alone", "all-reduce, DDP", "gossip, dense", "gossip, one bit"
 BARE = "gloo alone"
+WARMUP = 4
+"""Steps that are not timed: each of a rank's two edges carries two messages, and TCP has found its rate."""
 CODECS = {DENSE: "dense", ONE_BIT: "sign"}
 
 

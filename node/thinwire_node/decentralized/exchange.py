@@ -21,6 +21,7 @@ from thinwire_node.decentralized.flat import Buffers, FlatLayout
 from thinwire_node.decentralized.launched import HostCopies, Launched, Traffic
 from thinwire_node.decentralized.lines import Head, Kind, Line
 from thinwire_node.decentralized.pending import TOPOLOGY_NUMBER, Arrived, PendingTurns
+from thinwire_node.decentralized.send_order import Outgoing, SendOrder
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.gossip.cut import Cut
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn
@@ -62,6 +63,7 @@ class Exchange:
         self._host = HostCopies(codec.message_bytes_max, pinned=on_cuda)
         self._arriving = Buffers(codec.message_bytes_max, device=host, pinned=on_cuda)
         self._pending = PendingTurns(layout, codec, self._arriving, self._changed)
+        self._outgoing = SendOrder()
         self._lines: dict[int, Line] = {}
         if group is not None:
             peers = topology.peers(self._rank)
@@ -133,6 +135,8 @@ class Exchange:
             for peer in mix.missing:
                 self._missing.add(peer)
                 self._news.append(f"rank {peer} is left out until it is heard of again: {mix.reason}")
+        if mix.missing:
+            self._send_messages()
         self.traffic.waited_s += time.monotonic() - began
         return self._mixed(mix.turns)
 
@@ -157,6 +161,7 @@ class Exchange:
             self._changed.notify_all()
         self._await(lambda: not self._owed())
         delta = self.collect()
+        self._send_messages(at_once=True)
         for peer, line in self._lines.items():
             line.send(Head(Kind.FINISHED, self.iteration), None, self._on_told(peer))
         self._await(lambda: self._gone.keys() & self._told >= self._lines.keys())
@@ -234,9 +239,12 @@ class Exchange:
                 self._decide(self._machine.passed(peer, TOPOLOGY_NUMBER, head.iteration))
             elif head.kind == Kind.UNSAVED:
                 self._cut.given_up(peer, head.times)
+            elif head.kind == Kind.RECEIVED:
+                self._outgoing.arrived(head.iteration, peer)
             if self._waits_elsewhere(peer):
                 self._decide(self._machine.absent(peer))
             self._changed.notify_all()
+        self._send_messages()
 
     def on_lost(self, peer: int, reason: str) -> None:
         with self._changed:
@@ -246,6 +254,7 @@ class Exchange:
             self._told.add(peer)
             self._decide(self._machine.absent(peer))
             self._changed.notify_all()
+        self._send_messages()
 
     # inside
 
@@ -258,8 +267,19 @@ class Exchange:
             self._lines[peer].expect(iteration)
             get, give_back = self._host.copy(message)
             head = Head(Kind.MESSAGE, iteration, size=message.numel())
-            self._lines[peer].send(head, get, self._on_sent(iteration, launched, give_back))
+            with self._changed:
+                self._outgoing.add(Outgoing(peer, head, get, self._on_sent(iteration, launched, give_back)))
             self.traffic.bytes_sent += message.numel()
+        self._send_messages()
+
+    def _send_messages(self, *, at_once: bool = False) -> None:
+        with self._changed:
+            for one in self._outgoing.all() if at_once else self._outgoing.due(self._reads):
+                self._lines[one.peer].send(one.head, one.message, one.sent)
+
+    def _reads(self, peer: int) -> bool:
+        """Whether the peer reads on, and waits for nothing else of this rank."""
+        return peer not in self._gone and peer not in self._missing and not self._waits_elsewhere(peer)
 
     def _on_sent(self, iteration: int, launched: Launched, give_back: Callable[[], None]) -> Callable[[], None]:
         def on_sent() -> None:
@@ -299,7 +319,8 @@ class Exchange:
         self._send(Head(Kind.PASSED, iteration))
 
     def _send(self, head: Head) -> None:
-        """To all peers that are not gone."""
+        """To all peers that are not gone, after all messages that were begun before."""
+        self._send_messages(at_once=True)
         for peer, line in self._lines.items():
             if peer not in self._gone:
                 line.send(head, None, lambda: None)

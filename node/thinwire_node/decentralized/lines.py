@@ -46,6 +46,8 @@ class Kind(IntEnum):
     """The rank has left `state_dict` without a state."""
     PASSED = 6
     """The rank sends no more messages for turns up to this iteration."""
+    RECEIVED = 7
+    """The message of this iteration is here whole."""
 
 
 class Head(NamedTuple):
@@ -127,6 +129,7 @@ class Line:
                 if not 0 <= head.size <= len(buffer):
                     raise LineLost(f"a message has {head.size} bytes; there may be {len(buffer)}")
                 self._listener.on_message(self._peer, head.iteration, buffer, head.size)
+                self.send(Head(Kind.RECEIVED, head.iteration), None, _nothing)
             else:
                 self._listener.on_head(self._peer, head)
             if head.kind == Kind.FINISHED:
@@ -168,6 +171,10 @@ class Line:
 
     def _deliver(self, tensor: Tensor, tag: int) -> None:
         _wait(_posted(lambda: dist.isend(tensor, group=self._group, group_dst=self._peer, tag=tag)))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _posted(post: Callable[[], T]) -> T:
