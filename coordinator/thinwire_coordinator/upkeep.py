@@ -80,7 +80,7 @@ class Upkeep:
         newest = self._state.snapshot_steps()[-1]
         while True:
             gossip = self._swarm.view.gossip
-            step = self._swarm.feed.step if gossip is None else self._replica.step
+            step = self._swarm.feed.step if gossip is None else self._step_of(self._replica)
             last = step == self._steps if gossip is None else gossip.stage == "complete"
             # nodes leave after the last step, so the coordinator measures it in any case
             due = last or (not self._by_nodes and (measured is None or step - measured >= self._evaluate_every))
@@ -94,13 +94,20 @@ class Upkeep:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
                 copy = await self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
                 if to_measure:
-                    measured = copy.step
+                    measured = self._step_of(copy)
                     await self._measure_all(copy)
                 if to_save:
                     newest = copy.step
                     await self._save(copy)
             await self._swarm.sealed.wait()
             self._swarm.sealed.clear()
+
+    def _step_of(self, replica: Replica) -> int:
+        """The step of a replica. In a run without a centre, it is the first state or the final mean, and a step of the
+        replica is a row: so the iteration."""
+        if self._swarm.view.gossip is None:
+            return replica.step
+        return self._steps if replica.step else 0
 
     def _is_due(self, newest: int) -> bool:
         """Whether the bodies since the newest snapshot are larger than it.
@@ -136,12 +143,12 @@ class Upkeep:
 
     async def _measure_all(self, copy: Replica) -> None:
         """Measure the loss on each held-out set, and generate a sample text if none has diverged."""
-        finite = True
+        finite, step = True, self._step_of(copy)
         for held_out in self._state.held_out_sets:
             loss = await self._workers.submit(Job.MEASURE_LOSS, self._held_out.measure, copy, held_out)
-            await self._record(copy.step, held_out, loss, "coordinator")
+            await self._record(step, held_out, loss, "coordinator")
             finite = finite and math.isfinite(loss)
-        self._swarm.registry.measured_step = copy.step
+        self._swarm.registry.measured_step = step
         if finite and copy.step:
             await self._sample(copy)
 
@@ -169,11 +176,12 @@ class Upkeep:
 
     async def _sample(self, copy: Replica) -> None:
         """Generate a sample for the page, if `SampleBudget` allows it."""
-        if self._samples is None or not self._samples.due(time.process_time(), last=copy.step == self._steps):
+        step = self._step_of(copy)
+        if self._samples is None or not self._samples.due(time.process_time(), last=step == self._steps):
             return
         prompt = first_prompt(self._state.data.tokenizer)
         work = self._held_out.sample, copy, prompt, copy.step
         text, seconds = await self._workers.submit(Job.WRITE_SAMPLE, *work)
         self._samples.took(seconds)
         if text is not None:
-            self._events.tell(Sampled(copy.step, prompt, text))
+            self._events.tell(Sampled(step, prompt, text))

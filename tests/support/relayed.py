@@ -19,6 +19,7 @@ from thinwire_coordinator.rpc.calls import session_of
 from thinwire_coordinator.rpc.guard import Guard
 from thinwire_coordinator.rpc.relay import Relay, relay_parcels
 from thinwire_coordinator.rpc.server_options import server_options
+from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.members import Member
 from thinwire_node.data_addresses import LOOPBACK
 from thinwire_node.exchange.gossip_port import PeerPlace
@@ -47,10 +48,11 @@ class RelayService(SwarmServicer):
     def __init__(self) -> None:
         self.relay = Relay()
         self.members: dict[str, Member] = {}
+        self.counts = Counts(1)
 
     async def Relay(self, requests: AsyncIterator[pb.Parcel], context: Any) -> AsyncIterator[pb.Parcel]:
         node = session_of(context)
-        async for parcel in relay_parcels(self.relay, self.member(node), requests, context):
+        async for parcel in relay_parcels(self.relay, self.member(node), requests, context, self.counts.of(node)):
             yield self.alter(parcel)
 
     def member(self, node: str) -> Member:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +16,14 @@ from safetensors import safe_open
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import parsed, read, value
-from support.real import ended, real_swarm, run_text, until
+from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 STEPS = 30
+LOSSES = ("loss", "loss_min", "loss_max")
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 2000\npace = "clock"')  # a restart is shorter than two
 RUN += """
 min_contributions = 3
@@ -46,6 +51,33 @@ def distance_of(parameters: Iterable[torch.Tensor]) -> float:
     return float(((nodes - nodes.mean(0)) ** 2).sum(1).mean().sqrt())
 
 
+def history_at(address: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(read(f"http://{address}/api/history"))
+    return found
+
+
+def beats_of(swarm: RealSwarm) -> list[object]:
+    """The rows of beats in the ledger; the last row is that of the mean."""
+    with closing(sqlite3.connect(swarm.state / "ledger.sqlite")) as ledger:
+        return ledger.execute("SELECT step FROM rows").fetchall()[:-1]
+
+
+def check_what_is_shown(swarm: RealSwarm, address: str) -> None:
+    """The page's curves and the nodes' bytes agree with the run."""
+    found = history_at(address)
+    assert found["held_out"]["step"] == [0, STEPS]
+    assert found["held_out"]["loss"][1] < found["held_out"]["loss"][0]
+    assert found["steps"]["step"][-1] == STEPS
+    assert all(
+        least <= mean <= most for mean, least, most in zip(*(found["steps"][name] for name in LOSSES), strict=True)
+    )
+    status = json.loads(read(f"http://{address}/api/status"))
+    rows = status["node_list"]["rows"]
+    assert [row["up"] > 0 and row["down"] > 0 for row in rows] == [True] * 3
+    assert sum(row["up"] for row in rows) == status["bytes"]["up"]
+    assert sum(row["down"] for row in rows) <= status["bytes"]["down"]  # one may be on its way to a node that leaves
+
+
 def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
         (here,) = free_addresses(1)
@@ -60,7 +92,20 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
             assert ended(node) == 0, node.tail(30)
         for node in nodes.values():
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
+        until(lambda: swarm.status().measured_step == STEPS, "the loss of the mean", coordinator)
         told = parsed(read(f"http://{here}/metrics"))
+        assert value(told, "thinwire_coordinator_beats") == len(beats_of(swarm))
+        check_what_is_shown(swarm, here)
+        series = history_at(here)
+        coordinator.end(END_S)
+        swarm.coordinator(None, "--http", here)
+        until(lambda: history_at(here)["complete"], "the history of the earlier term", *swarm.processes[-1:])
+        again = history_at(here)
+        for name in ("step", "tokens"):
+            assert again["steps"][name][-1] == series["steps"][name][-1], name
+        assert min(again["steps"]["loss_min"]) == min(series["steps"]["loss_min"])
+        assert max(again["steps"]["loss_max"]) == max(series["steps"]["loss_max"])
+        assert again["held_out"] == series["held_out"]
         assert value(told, "thinwire_coordinator_topology_members") == 3
         assert value(told, "thinwire_coordinator_topology") >= 1
         assert value(told, "thinwire_coordinator_iterations", of="least") == STEPS

@@ -26,7 +26,10 @@ STEPS = 40  # takes some seconds, so that each node is scraped during a round
 PARAMETERS = 45_248
 MACHINE = check_emulation()
 WITHOUT_A_CENTRE = {
-    *(f"thinwire_coordinator_{name}" for name in ("iterations", "topology", "topology_members", "disagreement")),
+    *(
+        f"thinwire_coordinator_{name}"
+        for name in ("iterations", "topology", "topology_members", "beats", "disagreement")
+    ),
     "thinwire_coordinator_disagreement_in_steps",
     "thinwire_node_peers",
     "thinwire_node_peer_bytes_total",

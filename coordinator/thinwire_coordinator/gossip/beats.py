@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import statistics
 from dataclasses import dataclass
 from typing import Literal
@@ -19,12 +20,13 @@ from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer, SealedReport
+from thinwire_coordinator.gossip.sealed_beat import sealed_beat
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, REPORTS_OF_A_NODE, GossipSettings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.ledger.gossip_consensus import Measurement
 from thinwire_coordinator.ledger.gossip_level import GivenLevel
-from thinwire_coordinator.swarm.events import BeatSealed, ContributionOffered, NodeCame, NodeWent
+from thinwire_coordinator.swarm.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.members import Member
@@ -74,7 +76,7 @@ class Beats:
         self._in_row: dict[str, int] = {}
         self._answered: dict[str, _Answered] = {}
         self._forming = asyncio.Lock()
-        self.figures = GossipFigures(codec=settings.codec, target=settings.target)
+        self.figures = GossipFigures(codec=settings.codec, target=settings.target, beats=sealer.step)
         self._show_level(None)
         self.show()
 
@@ -227,13 +229,15 @@ class Beats:
             measured = self._sketches.measured(self.directory.running)
             before = self._sealer.level
             await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
-            counted = tuple(entry.counted for entry in pending)
-            self._swarm.events.tell(BeatSealed(counted, self._swarm.view.contract.model.context))
             self._show_measured(measured)
             self._show_level(before)
-            total = sum(entry.samples for entry in pending)
-            if total:
-                self.figures.loss = sum(entry.signed.report.loss * entry.samples for entry in pending) / total
+            self.show()
+            view = self._swarm.view
+            event = sealed_beat(self._sealer.step - 1, view.now, pending, self.figures, view.contract)
+            self.figures.beats = self._sealer.step
+            if not math.isnan(event.loss):
+                self.figures.loss = event.loss
+            self._swarm.events.tell(event)
 
     def _ask(self) -> None:
         """Ask for the sketches of an iteration, if none are asked for."""
@@ -284,6 +288,8 @@ class Beats:
             distance=measured.distance,
             in_steps=measured.in_steps,
         )
+        event = DisagreementMeasured(iteration, nodes, measured.distance, measured.in_steps)
+        self._swarm.events.tell(event)
 
     def _went(self, node: str, *, lost: bool) -> None:
         self._sketches.drop(node)

@@ -47,6 +47,7 @@ TOPOLOGY = METRICS.gauge("topology", "Number of the newest topology of a run wit
 TOPOLOGY_MEMBERS = METRICS.gauge(
     "topology_members", "Members of the newest topology of a run without a centre.", unit="{node}"
 )
+BEATS = METRICS.gauge("beats", "Beats of a run without a centre that are sealed as rows, in all terms.", unit="{beat}")
 DISAGREEMENT = METRICS.gauge(
     "disagreement",
     "Root mean square distance of the nodes' parameters from their mean, estimated from a sketch of each. Only in a "

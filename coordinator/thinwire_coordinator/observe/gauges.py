@@ -76,6 +76,7 @@ def _of_gossip(figures: GossipFigures) -> Iterable[Metric]:
     yield _each(definitions.ITERATIONS, dict(zip(("least", "median", "most"), figures.iterations, strict=True)))
     yield _one(definitions.TOPOLOGY, figures.topology)
     yield _one(definitions.TOPOLOGY_MEMBERS, figures.members)
+    yield _one(definitions.BEATS, figures.beats)
     if figures.disagreement is not None:
         yield _one(definitions.DISAGREEMENT, figures.disagreement)
     if figures.in_steps is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +17,7 @@ from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_coordinator.observe.series import Bucket, Series, add_loss, with_loss
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.events import (
+    BeatSealed,
     ContributionRefused,
     ContributionTaken,
     Event,
@@ -109,21 +110,29 @@ class Past:
     rounds_void: int = 0
 
 
+ReadBeat = Callable[[int, int, list[tuple[str, int]]], Bucket]
+"""Makes the bucket of a beat from the number of its row, its tokens, and its nodes with their samples. Raises
+LedgerError."""
+
+
 class History:
     """Collects the figures of a run by watching its events.
 
     counts: the counts of this term; they must be updated before `watch` is called. step: number of steps before this
-    term. started: when this term began, on the clock of the events. sets: names of the held-out sets.
+    term. started: when this term began, on the clock of the events. sets: names of the held-out sets. rows: of the
+    ledger before this term, if a row is not a step.
     """
 
-    def __init__(self, counts: Counts, step: int, started: float, sets: Iterable[str]) -> None:
+    def __init__(self, counts: Counts, step: int, started: float, sets: Iterable[str], rows: int | None = None) -> None:
         self._counts = counts
         self._bytes_before = (0, 0, 0)  # up, down and dense, as of the previous sealed step
         self._shares_before: dict[str, Share] = {}
         self._sealed: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS_MAX)  # time, and tokens since the start
-        self.since_step = step
+        self.since_step = self.step = step
+        """step: the newest of the series, updates sealed or the median iteration of a run without a centre."""
         self.started = started
-        self.complete = step == 0
+        self.rows_before = step if rows is None else rows
+        self.complete = self.rows_before == 0
         """Whether the steps of earlier terms are included."""
         self.series = Series()
         self.held_out = {name: Curve() for name in sets}
@@ -144,7 +153,11 @@ class History:
         elif isinstance(event, ContributionRefused):
             self._manner(event.node_id).refused = event
         elif isinstance(event, RoundSealed):
-            self._seal(event)
+            self._add(Bucket(event.step + 1, event.tokens, event.update_bytes), event, (event.loss,))
+            for entry in event.counted:
+                self._manner(entry.node).weight = entry.weight
+        elif isinstance(event, BeatSealed):
+            self._add(Bucket(event.iterations[1], event.tokens), event, event.losses)
         elif isinstance(event, RoundVoid):
             self._void(event)
         elif isinstance(event, LossMeasured) and math.isfinite(event.loss):
@@ -194,25 +207,19 @@ class History:
         self.rounds_void_before = past.rounds_void
         self.complete = True
 
-    def _seal(self, event: RoundSealed) -> None:
+    def _add(self, bucket: Bucket, event: RoundSealed | BeatSealed, losses: Sequence[float]) -> None:
+        """Add a sealed round or beat. losses: of the round, or of each node in the beat."""
         up, down, dense = self._counts.bytes_up, self._counts.bytes_down, self._counts.dense_bytes
         before_up, before_down, before_dense = self._bytes_before
         self._bytes_before = (up, down, dense)
-        bucket = Bucket(
-            step=event.step + 1,
-            tokens=event.tokens,
-            update_bytes=event.update_bytes,
-            bytes_up=up - before_up,
-            bytes_down=down - before_down,
-            dense_bytes=dense - before_dense,
-            nodes=len(event.counted),
-            at_s=event.at - self.started,
-        )
-        add_loss(bucket, event.loss)
+        bucket.step = self.step = max(bucket.step, self.step)  # nodes that come may be behind
+        bucket.bytes_up, bucket.bytes_down = up - before_up, down - before_down
+        bucket.dense_bytes = dense - before_dense
+        bucket.nodes = len({entry.node for entry in event.counted})
+        bucket.at_s = event.at - self.started
+        add_loss(bucket, event.loss, losses)
         self.series.add(bucket)
         self._sealed.append((event.at, self._counts.tokens))
-        for entry in event.counted:
-            self._manner(entry.node).weight = entry.weight
 
     def _manner(self, node: str) -> Manner:
         if node not in self.manners:
@@ -236,10 +243,12 @@ async def read_past(
     tokens_a_sample: int,
     sets: Iterable[str],
     submit: Callable[[Callable[[], None]], Awaitable[None]],
+    beats: ReadBeat | None = None,
 ) -> Past:
-    """Read the history of the steps before `stop` and of the terms before `term`.
+    """Read the history of the rows before `stop` and of the terms before `term`.
 
-    sets: names of the held-out sets. `submit` runs one piece of the work, which takes milliseconds, on a worker thread.
+    beats: reads the reports of a row, in a run without a centre. sets: names of the held-out sets. `submit`
+    runs one piece of the work, which takes milliseconds, on a worker thread.
     Raises LedgerError.
     """
     past = Past()
@@ -252,7 +261,10 @@ async def read_past(
     def read_rows(start: int) -> None:
         for step, body_bytes, counted in ledger.counted_at(start, min(start + ROWS_AT_ONCE, stop)):
             tokens = sum(samples for _, samples in counted) * tokens_a_sample
-            past.series.add(Bucket(step + 1, tokens=tokens, update_bytes=body_bytes, nodes=len(counted)))
+            if beats is None:
+                past.series.add(Bucket(step + 1, tokens=tokens, update_bytes=body_bytes, nodes=len(counted)))
+            else:
+                past.series.add(beats(step, tokens, counted))
             for node, samples in counted:
                 share = past.shares.setdefault(node, Share())
                 share.rounds += 1

@@ -11,7 +11,7 @@ it was created.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 BUCKETS_MAX = 2048
@@ -60,9 +60,11 @@ def with_loss(step: int, loss: float) -> Bucket:
     return bucket
 
 
-def add_loss(bucket: Bucket, loss: float) -> None:
+def add_loss(bucket: Bucket, loss: float, losses: Sequence[float] = ()) -> None:
+    """Set the loss of a bucket. losses: of single nodes, all finite, if they are known."""
     if math.isfinite(loss):
-        bucket.loss_sum, bucket.losses, bucket.loss_min, bucket.loss_max = loss, 1, loss, loss
+        bucket.loss_sum, bucket.losses = loss, 1
+        bucket.loss_min, bucket.loss_max = min(losses, default=loss), max(losses, default=loss)
 
 
 class Series:

@@ -27,6 +27,7 @@ from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.rpc.calls import CallRefused
 from thinwire_coordinator.rpc.request_bounds import HEADER_BYTES_MAX
 from thinwire_coordinator.swarm.byte_budget import ByteBudget
+from thinwire_coordinator.swarm.counts import NodeCounts
 from thinwire_coordinator.swarm.members import Member
 from thinwire_proto.limits import LOST_AFTER_S, RELAY_WAIT_S
 from thinwire_proto.wire import service_pb2 as pb
@@ -121,13 +122,19 @@ class Relay:
             self._free()
             yield parcel
 
-    async def take(self, member: Member, parcels: AsyncIterator[pb.Parcel]) -> None:
+    async def take(self, member: Member, parcels: AsyncIterator[pb.Parcel], counts: NodeCounts | None = None) -> None:
         """Hand on what a node sends, until it ends its stream. One without a node keeps the stream alive.
+
+        counts: of the node.
 
         Raises CallRefused, with a reason, if the node has to stop."""
         async for parcel in parcels:
             if member.expelled is not None:
                 raise CallRefused(member.expelled)
+            if counts is not None:
+                size = parcel.ByteSize()
+                counts.relay_up += size
+                counts.bytes_up += size
             if not parcel.node:
                 continue
             if len(parcel.node) != NODE_BYTES:
@@ -202,16 +209,20 @@ class Relay:
 
 
 async def relay_parcels(
-    relay: Relay | None, member: Member, parcels: AsyncIterator[pb.Parcel], context: Context[Any, Any]
+    relay: Relay | None,
+    member: Member,
+    parcels: AsyncIterator[pb.Parcel],
+    context: Context[Any, Any],
+    counts: NodeCounts,
 ) -> AsyncIterator[pb.Parcel]:
-    """Serve one stream of a node. relay: None if the run needs none."""
+    """Serve one stream of a node. relay: None if the run needs none. counts: of the node."""
     if relay is None:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, NOT_GOSSIP)
     outbox = relay.open(member.node_id)
 
     async def take() -> None:
         try:
-            await relay.take(member, parcels)
+            await relay.take(member, parcels, counts)
         finally:
             relay.close(member.node_id, outbox)  # so that the stream ends
 
@@ -220,6 +231,9 @@ async def relay_parcels(
         async for parcel in relay.parcels(outbox):
             if member.expelled is not None:
                 return
+            size = parcel.ByteSize()
+            counts.relay_down += size
+            counts.bytes_down += size
             yield parcel
         if taking.done():
             taking.result()

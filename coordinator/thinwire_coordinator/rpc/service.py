@@ -261,7 +261,7 @@ class Service(GossipCalls):
     ) -> AsyncIterator[pb.Parcel]:
         member = await self._member(context)
         async with _one_at_a_time(member, "Relay", context):
-            async for parcel in relay_parcels(self._relay, member, request_iterator, context):
+            async for parcel in relay_parcels(self._relay, member, request_iterator, context, self._counts(member)):
                 yield parcel
         _check_expelled(member)
 

@@ -7,6 +7,7 @@ counted in `rpc.service`, which knows the node.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -45,7 +46,9 @@ class NodeCounts:
 
     counted, not_counted: contributions. dropped: micro-batches that the node dropped. compute_s: time that the node
     computed; dropped and compute_s are as the node reports them. lost: how often the node disappeared without leaving.
-    bytes_fetched: bytes of snapshots, of the corpus and of blobs.
+    bytes_fetched: bytes of snapshots, of the corpus and of blobs. In a run without a centre, relay_up and relay_down
+    are bytes of parcels to and from the relay, which are in bytes_up and bytes_down too; iteration and loss are of the
+    newest sealed report.
     """
 
     counted: int = 0
@@ -58,6 +61,10 @@ class NodeCounts:
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_fetched: int = 0
+    relay_up: int = 0
+    relay_down: int = 0
+    iteration: int = 0
+    loss: float | None = None
 
 
 class Counts:
@@ -74,8 +81,10 @@ class Counts:
         self.rounds_sealed: Counter[str] = Counter()
         """By how they ended: `everybody` (all awaited nodes contributed) or `time`."""
         self.rounds_void: Counter[str] = Counter()
+        self.beats = 0
+        """Rows with the reports of a beat, in a run without a centre."""
         self.counted = 0
-        """Contributions in sealed updates."""
+        """Contributions in sealed updates; reports in beats."""
         self.not_counted: Counter[Reason] = Counter()
         """Contributions that were not counted, by the receipt's reason."""
         self.fingerprints_equal = 0
@@ -109,13 +118,13 @@ class Counts:
 
     @property
     def bytes_up(self) -> int:
-        """Bytes of contributions received."""
-        return self.traffic.received.bytes["contribution"]
+        """Bytes that nodes have sent to train: contributions, or parcels for the relay."""
+        return self.traffic.received.bytes["contribution"] + self.traffic.received.bytes["parcel"]
 
     @property
     def bytes_down(self) -> int:
-        """Bytes of updates sent."""
-        return self.traffic.sent.bytes["update"]
+        """Bytes that nodes have received to train: updates, or parcels from the relay."""
+        return self.traffic.sent.bytes["update"] + self.traffic.sent.bytes["parcel"]
 
     @property
     def bytes_fetched(self) -> int:
@@ -157,7 +166,7 @@ class Counts:
             case RoundSealed():
                 self._seal(event)
             case BeatSealed():
-                self._count(event.counted, event.tokens_a_sample)
+                self._count(event)
             case RoundVoid():
                 self.rounds_void[_end_of(event.why)] += 1
             case Fetched():
@@ -194,9 +203,18 @@ class Counts:
         tokens_a_sample = event.tokens // max(1, sum(entry.samples for entry in event.counted))
         self._credit(event.counted, tokens_a_sample)
 
-    def _count(self, reports: tuple[Counted, ...], tokens_a_sample: int) -> None:
-        self.tokens += tokens_a_sample * sum(entry.samples for entry in reports)
-        self._credit(reports, tokens_a_sample)
+    def _count(self, event: BeatSealed) -> None:
+        self.beats += 1
+        self.tokens += event.tokens
+        ring = ring_bytes_of_all(event.members, self._parameters) / max(1, event.members)
+        self.dense_bytes += round(ring * event.iterations_done)
+        if math.isfinite(event.loss):
+            self.loss_training = event.loss
+        self._credit(event.counted, event.tokens_a_sample)
+        for node, progress in event.progress.items():
+            counts = self.of(node)
+            counts.iteration = max(counts.iteration, progress.iteration)
+            counts.loss = counts.loss if progress.loss is None else progress.loss
 
     def _credit(self, counted: tuple[Counted, ...], tokens_a_sample: int) -> None:
         self.counted += len(counted)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import math
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -120,11 +121,54 @@ class RoundSealed:
 
 
 @dataclass(frozen=True)
-class BeatSealed:
-    """The reports of a beat are sealed, in a run without a centre."""
+class NodeProgress:
+    """A node's progress in a beat. iteration: how many it has finished. loss: of its own parameters on its own samples,
+    mean over the beat's; None without samples."""
 
+    iteration: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class BeatSealed:
+    """The reports of a beat are sealed, in a run without a centre.
+
+    beat: the number of its row. progress: of each node in it, by its newest report. iterations: least, median and most
+    of the members that take part. iterations_done: of all nodes together in this beat, from their samples. members: of
+    the topology. loss: mean over samples, nats per token; not finite without samples. learning_rate: at the median.
+    every: iterations from one exchange to the next.
+    """
+
+    beat: int
+    at: float
     counted: tuple[Counted, ...]
     tokens_a_sample: int
+    progress: Mapping[str, NodeProgress]
+    iterations: tuple[int, int, int]
+    iterations_done: float
+    members: int
+    loss: float
+    learning_rate: float
+    every: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_a_sample * sum(entry.samples for entry in self.counted)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The finite losses of single nodes."""
+        return tuple(one.loss for one in self.progress.values() if one.loss is not None and math.isfinite(one.loss))
+
+
+@dataclass(frozen=True)
+class DisagreementMeasured:
+    """The nodes of a run without a centre are `distance` apart at an iteration: see `GossipFigures`."""
+
+    iteration: int
+    nodes: int
+    distance: float
+    in_steps: float | None
 
 
 @dataclass(frozen=True)
@@ -225,6 +269,7 @@ Event = (
     | FingerprintCompared
     | RoundSealed
     | BeatSealed
+    | DisagreementMeasured
     | RoundVoid
     | UpdateApplied
     | UpdateSent

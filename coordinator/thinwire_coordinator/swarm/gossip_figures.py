@@ -13,7 +13,8 @@ class GossipFigures:
     members. disagreement: root mean square distance of the members from their mean; error: relative, of the
     estimate; in_steps: the distance over the size of a step; measured_at: the iteration of that measurement, 0
     before the first. deposits: parameters in the final mean. None while unknown. codec and every: of the exchange
-    now; control: the reason of the newest decision about them; target: of in_steps, 0 for none."""
+    now; control: the reason of the newest decision about them; target: of in_steps, 0 for none. beats: rows
+    that are sealed, over all terms."""
 
     stage: Literal["waiting", "training", "deposit", "complete"] = "waiting"
     missing: int = 0
@@ -31,3 +32,4 @@ class GossipFigures:
     every: int = 1
     target: float = 0.0
     control: str = ""
+    beats: int = 0

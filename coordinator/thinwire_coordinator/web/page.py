@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from thinwire_coordinator.observe.history import History, read_past
+from thinwire_coordinator.observe.past_beats import PastBeats
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.swarm.events import Event, NodeCame
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -84,7 +85,9 @@ class Page:
     def open(self, swarm: Swarm) -> None:
         """Start to watch the swarm. A background task reads the earlier history from the ledger."""
         self._swarm = view = swarm.view
-        self._history = History(view.counts, view.step, view.now, [found.name for found in view.held_out_sets])
+        names = [found.name for found in view.held_out_sets]
+        step = view.step if view.gossip is None else view.gossip.iterations[1]
+        self._history = History(view.counts, step, view.now, names, rows=swarm.state.watch_ledger.step)
         events = swarm.events
         self._live = Live(self._message, events.failed)
         self._record = partial(_record_names, swarm)
@@ -105,10 +108,11 @@ class Page:
             past = await read_past(
                 swarm.state.watch_ledger,
                 view.term.number,
-                history.since_step,
+                history.rows_before,
                 view.contract.model.context,
                 list(history.held_out),
                 submit,
+                PastBeats(swarm.state.watch_ledger, swarm.state.bodies).read if view.gossip is not None else None,
             )
         except LedgerError as error:
             log.warning("the page cannot show the history before step %d: %s", history.since_step, error)

@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the whole run, up to some step."""
+    """Sums over the whole run. step: rows of the ledger by then."""
 
     step: int = 0
     tokens: int = 0
@@ -87,11 +87,16 @@ class Continued:
         memory.newest, memory.written = newest, memory.written + len(fresh)
         for point in fresh:
             if point.series == TRAINING:
-                memory.totals = Totals(point.step, point.tokens, point.bytes_up, point.bytes_down)
+                memory.totals = _totals(point)
         memory.save()
 
     def close(self) -> None:
         self._sink.close()
+
+
+def _totals(point: Point) -> Totals:
+    rows = point.step if point.rows is None else point.rows
+    return Totals(rows, point.tokens, point.bytes_up, point.bytes_down)
 
 
 def totals_at(stop: int, known: Sequence[Totals], ledger: Ledger, tokens_a_sample: int) -> Totals:

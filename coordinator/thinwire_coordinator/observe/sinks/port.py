@@ -8,15 +8,17 @@ from typing import Protocol, TypeVar
 
 TRAINING = "training"
 HELD_OUT = "held out"
+CONSENSUS = "consensus"
 
 
 @dataclass(frozen=True)
 class Point:
     """Figures of a run at one step.
 
-    series: TRAINING, or HELD_OUT and the name of the set. Steps ascend within a series, but a loss may be measured
-    after the next step is sealed. step: number of updates sealed. at: Unix time in seconds. values: by name, such as
-    `loss/training`. tokens, bytes_up, bytes_down: totals of the run so far, which a restarted coordinator continues.
+    series: TRAINING, CONSENSUS, or HELD_OUT and the name of the set. Steps ascend within a series, but a loss may be
+    measured after the next step is sealed. step: number of updates sealed, or the median iteration of a run without a
+    centre. at: Unix time in seconds. values: by name, such as `loss/training`. tokens, bytes_up, bytes_down: totals of
+    the run so far, which a restarted coordinator continues. rows: of the ledger by then.
     """
 
     series: str
@@ -26,6 +28,7 @@ class Point:
     tokens: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    rows: int | None = None
 
 
 Item_contra = TypeVar("Item_contra", contravariant=True)

@@ -89,7 +89,7 @@ class Sinks(Collector):
     def totals(self, memories: dict[str, Memory], swarm: Swarm) -> Totals:
         """The totals of earlier terms. For a worker thread, because it may read the ledger. Raises LedgerError."""
         known, view = [memory.totals for memory in memories.values()], swarm.view
-        return totals_at(view.step, known, swarm.state.watch_ledger, view.contract.model.context)
+        return totals_at(swarm.state.watch_ledger.step, known, swarm.state.watch_ledger, view.contract.model.context)
 
     def begin(self, swarm: Swarm, memories: dict[str, Memory], before: Totals, exposition: Exposition) -> None:
         """Watch the swarm."""
