@@ -33,10 +33,7 @@ test: lint  ## lint and all tests; about 10 minutes on two cores (PYTEST_ARGS)
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy -p deploy -p bench -p tools
-	$(BIN)/mypy tests
-	$(BIN)/mypy -p examples
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.stubs --check
 	$(BIN)/python -m deploy.dashboards --check
