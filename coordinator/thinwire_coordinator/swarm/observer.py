@@ -72,11 +72,13 @@ class _Notes:
     malformed: list[str] = field(default_factory=list)
     came: set[str] = field(default_factory=set)
     copy: asyncio.Future[Replica] | None = None  # the replica at the round's step, if the round will be audited
+    votes: int = 0  # of all subjects; kept here, because adding them up at each contribution is quadratic
 
-    @property
-    def votes(self) -> int:
-        """Votes of all subjects."""
-        return sum(len(subject.ballot) for subject in self.subjects.values())
+    def note(self, node: str, subject: Subject) -> None:
+        """Note what a node voted, in place of what was noted of it before."""
+        before = self.subjects.get(node)
+        self.votes += len(subject.ballot) - (len(before.ballot) if before is not None else 0)
+        self.subjects[node] = subject
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,11 @@ class Observer:
         some = chain.from_iterable(range(run.start, run.start + run.count) for run in contribution.trained)
         positions = tuple(position for _, position in zip(range(AUDIT_POSITIONS_MAX), some, strict=False))
         # the share may have become smaller since the votes were sampled
-        notes.subjects[contribution.node] = Subject(self._secret.thinned(ballot, notes.share), positions)
+        notes.note(contribution.node, Subject(self._secret.thinned(ballot, notes.share), positions))
         while notes.votes > NOTED_VOTES_MAX:
             notes.share /= 2
-            for node, subject in notes.subjects.items():
-                notes.subjects[node] = replace(subject, ballot=self._secret.thinned(subject.ballot, notes.share))
+            for node, subject in list(notes.subjects.items()):
+                notes.note(node, replace(subject, ballot=self._secret.thinned(subject.ballot, notes.share)))
 
     def refused(self, node: str, reason: Reason) -> None:
         """A contribution was not accepted."""
