@@ -20,6 +20,9 @@ ADVERSARY ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
+# images set it, and then each process of the tests compiles thinwire, and rewrites the tests, anew
+unexport PYTHONDONTWRITEBYTECODE
+
 STUBS := proto/thinwire_proto/wire/service_pb2.py
 
 .PHONY: swarm test test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help

@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -243,14 +243,16 @@ class Chaos:
                 process.popen.wait()
 
 
-def main() -> None:
+def main(
+    arguments: Sequence[str] | None = None, start_program: Callable[[list[str], IO[bytes]], Started] = start_installed
+) -> None:
     parser = argparse.ArgumentParser("python -m chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="thinwire-chaos-"))
     print(f"seed {given.seed}, {given.minutes:g} minutes, logs in {folder}", flush=True)
-    chaos = Chaos(folder, random.Random(given.seed))
+    chaos = Chaos(folder, random.Random(given.seed), start_program=start_program)
     try:
         run(chaos, given.minutes * 60)
     except Failed as error:

@@ -10,16 +10,16 @@ import faulthandler
 import importlib
 import os
 import pickle
-import subprocess
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from support.modules import beside_the_tests
+from support.fork_server import run
 
 RANKS = 4
 HANGS_AFTER_S = 90
@@ -32,14 +32,14 @@ STOPPED = "stopped"
 
 def run_scenes(folder: Path, scenes: str) -> list[dict[str, Any]]:
     """What each rank's scenes returned, by the scene's name."""
-    command = [sys.executable, "-W", "default", __file__, str(folder), scenes]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=beside_the_tests())
+    done = run(["python", __file__, str(folder), scenes], folder, timeout_s=150)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [folder / f"{rank}.pickle" for rank in range(RANKS)]
     return [pickle.loads(path.read_bytes()) if path.exists() else {} for path in found]
 
 
 def main() -> None:
+    warnings.simplefilter("default")
     folder, name = Path(sys.argv[1]), sys.argv[2]
     module = importlib.import_module(name)
     left = {_fork(rank, folder, module.SCENES) for rank in range(RANKS)}

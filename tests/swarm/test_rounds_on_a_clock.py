@@ -6,8 +6,6 @@ import json
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,15 +13,14 @@ import msgpack
 import pytest
 from safetensors import safe_open
 
+import chaos
 from deploy.local_swarm.processes import Process
 from support.dying_coordinator import POINTS, SENT
-from support.modules import beside_the_tests
 from support.real import RealSwarm, ended, last_fingerprint, run_text, start_quickly, totals, until
 from thinwire_coordinator.ledger.verify import verify
 from thinwire_node.observe import status
 from thinwire_proto.limits import LOST_AFTER_S
 
-ROOT = Path(__file__).parents[2]
 CLOCK = 'pace = "clock"\n'
 
 
@@ -177,23 +174,17 @@ def test_a_killed_node_restores_the_momentum_of_its_last_extraction(swarm: RealS
     assert swarm.status().fingerprints_different == 0
 
 
-def test_the_swarm_survives_half_a_minute_of_chaos() -> None:
+def test_the_swarm_survives_half_a_minute_of_chaos(capsys: pytest.CaptureFixture[str]) -> None:
     """Scenario 12. `make chaos` runs for any length of time."""
-    command = [sys.executable, "-m", "chaos", "--seed", "1", "--minutes", "0.5"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=beside_the_tests(), capture_output=True, text=True, check=False, timeout=170
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all replicas were equal, and the ledger verifies" in done.stdout
+    chaos.main(["--seed", "1", "--minutes", "0.5"], start_quickly)
+    assert "all replicas were equal, and the ledger verifies" in capsys.readouterr().out
 
 
 def test_chaos_detects_a_swarm_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import chaos as module  # noqa: PLC0415 - used only here
-
-    monkeypatch.setattr(module, "STANDSTILL_S", 0.0)
-    chaos = module.Chaos(tmp_path, random.Random(1), start_program=start_quickly)
+    monkeypatch.setattr(chaos, "STANDSTILL_S", 0.0)
+    found = chaos.Chaos(tmp_path, random.Random(1), start_program=start_quickly)
     try:
-        with pytest.raises(module.Failed, match="no step after"):
-            module.run(chaos, 60)
+        with pytest.raises(chaos.Failed, match="no step after"):
+            chaos.run(found, 60)
     finally:
-        chaos.kill_all()
+        found.kill_all()
