@@ -9,12 +9,13 @@ import pytest
 
 from thinwire_planner.choosing.choice import predict
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
-from thinwire_planner.methods.gossip import CODECS, GossipVariant
+from thinwire_planner.methods.gossip import CODECS, GossipVariant, codec_of
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.methods.mirrors import FAN_OUT, levels
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import OVERHEAD, transfer_s
 from thinwire_planner.timing.network import Network
+from thinwire_proto.errors import ConfigError
 
 BITS = 8 * (1 + OVERHEAD)
 PARAMETERS = 1_000_000
@@ -130,3 +131,12 @@ def test_a_thousand_nodes_are_predicted() -> None:
     where = setting(1000)
     assert seconds("gossip, one-peer-exponential, one bit", where) > 0.5
     assert seconds("star, base age 1", where) > 0.5
+
+
+def test_codecs_of_a_contract_have_the_bytes_of_their_kind() -> None:
+    assert codec_of("sign").bytes_a_parameter == codec_of("dct-sign").bytes_a_parameter == 0.126
+    assert codec_of("dense").bytes_a_parameter == 4
+    assert codec_of("topk:64").bytes_a_parameter == pytest.approx(0.0169, rel=0.01)
+    assert codec_of("topk:16").bytes_a_parameter == pytest.approx(0.0053, rel=0.02)
+    with pytest.raises(ConfigError, match="'zip' are not known"):
+        codec_of("zip")

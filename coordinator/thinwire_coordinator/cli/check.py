@@ -7,13 +7,8 @@ import sys
 
 from rich.console import Console
 
-from thinwire_coordinator.cli.plan_table import table
 from thinwire_coordinator.planning.problems import CheckedFile, Problem, check_file
-
-NO_FIGURES = (
-    'exchange.kind = "gossip": a node sends whole messages to its peers in each iteration, and there are no rounds. '
-    "`thinwire plan` predicts their time"
-)
+from thinwire_proto.errors import ConfigError
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -34,21 +29,32 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _deeper(arguments: argparse.Namespace, file: CheckedFile) -> list[Problem]:
     """Check a file without errors against its model and data, and print its figures."""
+    from thinwire_coordinator.cli.plan_table import table  # noqa: PLC0415
     from thinwire_coordinator.cli.planned import memory_of, speed_of  # noqa: PLC0415
-    from thinwire_coordinator.planning.advice import advise, plan_of  # noqa: PLC0415
+    from thinwire_coordinator.planning.advice import AnyPlan, advise, plan_of  # noqa: PLC0415
     from thinwire_coordinator.planning.completion import complete  # noqa: PLC0415
+    from thinwire_coordinator.planning.gossip_advice import advise_gossip, without_effect  # noqa: PLC0415
+    from thinwire_coordinator.planning.gossip_plan import gossip_plan_of  # noqa: PLC0415
 
     assert file.run is not None
     found = complete(file.run)
     problems = [Problem(file.line_of_text(section, text), "", text) for section, text in found.errors]
     if found.model is None:
         return problems
-    plan = plan_of(found.run, found.model, found.data, speed_of(arguments, found.model), memory_of(arguments))
-    if file.run.exchange.kind == "gossip":
-        print(f"{arguments.run}: {NO_FIGURES}")
-    elif not problems:
+    swarm, memory_bytes = speed_of(arguments, found.model), memory_of(arguments)
+    plan: AnyPlan
+    if found.run.exchange.kind == "gossip":
+        try:
+            plan = gossip_plan_of(found.run, found.model, found.data, swarm, memory_bytes)
+        except ConfigError as error:
+            return [*problems, Problem(file.line("exchange"), "exchange", str(error))]
+        advices = [*advise_gossip(plan), *without_effect(file.lines)]
+    else:
+        plan = plan_of(found.run, found.model, found.data, swarm, memory_bytes)
+        advices = advise(plan)
+    if not problems:
         Console().print(table(plan))
-    for advice in advise(plan):
+    for advice in advices:
         problems.append(Problem(file.line(*advice.key.split(".")), advice.key, advice.text, is_error=False))
     return problems
 

@@ -11,11 +11,13 @@ from rich.console import Console
 
 from thinwire_coordinator.cli.plan_table import table
 from thinwire_coordinator.cli.planned import memory_of, speed_of
-from thinwire_coordinator.planning.advice import advise, plan_of
+from thinwire_coordinator.planning.advice import AnyPlan, advise, plan_of
 from thinwire_coordinator.planning.choice import choose
 from thinwire_coordinator.planning.completion import model_of, sizes_of
-from thinwire_coordinator.planning.facts import DataFacts
+from thinwire_coordinator.planning.facts import RTT_SECONDS, DataFacts
 from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_coordinator.planning.gossip_advice import advise_gossip
+from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
 from thinwire_coordinator.planning.prepared import read_prepared, sizes_of_manifest
 from thinwire_coordinator.planning.run_text import Key, run_text
 from thinwire_coordinator.planning.starting_model import check_name, chosen_model
@@ -41,15 +43,20 @@ def init(arguments: argparse.Namespace) -> None:
     model = model_of(given)
     facts = facts_of(model, begins=bool(given.first_weights))
     swarm, memory_bytes = speed_of(arguments, facts), memory_of(arguments)
-    run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
-    plan = plan_of(run, facts, sizes, swarm, memory_bytes)
+    plan: AnyPlan
+    if arguments.exchange == "gossip":
+        run = choose_gossip(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
+        plan = gossip_plan_of(run, facts, sizes, swarm, memory_bytes)
+    else:
+        run = choose(model, data, facts, sizes, swarm, tokens=arguments.tokens, steps=arguments.steps)
+        plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     text = run_text(plan, _command(arguments), model_keys, data_keys, sizes.tokens)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None
     Console().print(table(plan))
-    for advice in advise(plan):
+    for advice in advise_gossip(plan) if isinstance(plan, GossipPlan) else advise(plan):
         print(f"note: {advice.key}: {advice.text}")
     again = shlex.join(["thinwire-coordinator", "check", str(out), *_swarm(arguments)])
     print(f"{out} is written. Read it; after a change, run: {again}")
@@ -80,6 +87,7 @@ def _command(arguments: argparse.Namespace) -> str:
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += ["--lora"] if arguments.lora else []
+    words += ["--exchange", arguments.exchange] if arguments.exchange != "star" else []
     return shlex.join(["thinwire-coordinator", "init", *words, *_swarm(arguments)])
 
 
@@ -87,4 +95,6 @@ def _swarm(arguments: argparse.Namespace) -> list[str]:
     """The options that describe nodes and links."""
     speed = arguments.tokens_per_second
     machine = ["--machine", arguments.machine] if speed is None else ["--tokens-per-second", f"{speed:g}"]
-    return ["--nodes", str(arguments.nodes), "--up", f"{arguments.up:g}", "--down", f"{arguments.down:g}", *machine]
+    rtt = [] if arguments.rtt == 1000 * RTT_SECONDS else ["--rtt", f"{arguments.rtt:g}"]
+    links = ["--up", f"{arguments.up:g}", "--down", f"{arguments.down:g}", *rtt]
+    return ["--nodes", str(arguments.nodes), *links, *machine]

@@ -15,7 +15,7 @@ def speed_of(arguments: argparse.Namespace, facts: ModelFacts) -> SwarmFacts:
     """The nodes and links of the options."""
     given = arguments.tokens_per_second
     speed = given if given is not None else MACHINES[arguments.machine].flops_s / facts.flops_a_token
-    return SwarmFacts(arguments.nodes, 1e6 * arguments.up, 1e6 * arguments.down, speed)
+    return SwarmFacts(arguments.nodes, 1e6 * arguments.up, 1e6 * arguments.down, speed, arguments.rtt / 1e3)
 
 
 def memory_of(arguments: argparse.Namespace) -> float:

@@ -6,6 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
+from thinwire_coordinator.planning.facts import RTT_SECONDS
 from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
 
 NODES, UP_MBIT, DOWN_MBIT = 4, 10.0, 50.0
@@ -20,6 +21,12 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
         "--lora", action="store_true", help="train an adapter on the model in the folder, which is frozen"
     )
     init.add_argument("--data", type=Path, metavar="FOLDER", help="prepared data; default: the byte corpus")
+    init.add_argument(
+        "--exchange",
+        choices=("star", "gossip"),
+        default="star",
+        help="star (default): the coordinator merges votes; gossip: nodes that trust each other average with peers",
+    )
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()
     long.add_argument(
@@ -41,6 +48,8 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
     for name, default, what in (("--up", UP_MBIT, "upload"), ("--down", DOWN_MBIT, "download")):
         text = f"a node's {what} in Mbit/s; default {default:g}"
         command.add_argument(name, type=_positive, default=default, metavar="MBIT", help=text)
+    text = f"round trip between two nodes in ms, for a run without a centre; default {1000 * RTT_SECONDS:g}"
+    command.add_argument("--rtt", type=_positive, default=1000 * RTT_SECONDS, metavar="MS", help=text)
     speed = command.add_mutually_exclusive_group()
     speed.add_argument(
         "--machine",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.forecast import Forecast, forecast
+from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_coordinator.planning.memory import DEFAULT_MICRO_BATCH, micro_batch_for, node_bytes
 from thinwire_coordinator.planning.settings import PASSES_MAX, TOKENS_A_PARAMETER, known_rate
 from thinwire_proto.contract import TILE_EDGE, RunSpec
@@ -49,6 +50,9 @@ class Plan:
     micro_batch: int
 
 
+AnyPlan = Plan | GossipPlan
+
+
 def plan_of(run: RunSpec, model: ModelFacts, data: DataFacts, swarm: SwarmFacts, memory_bytes: float) -> Plan:
     """The plan of a run, with the largest micro-batch that fits into a node's memory."""
     micro_batch = micro_batch_for(run, model, memory_bytes)
@@ -57,12 +61,11 @@ def plan_of(run: RunSpec, model: ModelFacts, data: DataFacts, swarm: SwarmFacts,
 
 
 def advise(plan: Plan) -> list[Advice]:
-    """All warnings about a run."""
-    rules = RULES if plan.run.exchange.kind != "gossip" else RULES_OF_ANY_EXCHANGE
-    return [advice for rule in rules for advice in rule(plan)]
+    """All warnings about a run with rounds. `gossip_advice` has those without a centre."""
+    return [advice for rule in RULES for advice in rule(plan)]
 
 
-def _padding(plan: Plan) -> Iterator[Advice]:
+def _padding(plan: AnyPlan) -> Iterator[Advice]:
     if plan.model.padding > PADDING_MAX and not plan.model.frozen:  # an adapter is narrow, and small
         yield Advice(
             "model",
@@ -109,7 +112,7 @@ def _volume(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _memory(plan: Plan) -> Iterator[Advice]:
+def _memory(plan: AnyPlan) -> Iterator[Advice]:
     needed = plan.figures.node_memory_bytes
     if needed > plan.memory_bytes:
         yield Advice(
@@ -127,7 +130,7 @@ def _memory(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _rate(plan: Plan) -> Iterator[Advice]:
+def _rate(plan: AnyPlan) -> Iterator[Advice]:
     given, known = plan.run.schedule.learning_rate, known_rate(plan.model.trained)
     if plan.model.frozen or plan.model.begins:
         return  # other rates suit a model that is fine-tuned
@@ -139,7 +142,7 @@ def _rate(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _duration(plan: Plan) -> Iterator[Advice]:
+def _duration(plan: AnyPlan) -> Iterator[Advice]:
     if plan.figures.run_s > LONG_RUN_SECONDS:
         yield Advice(
             "schedule.steps",
@@ -152,7 +155,7 @@ def _duration(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _vocabulary(plan: Plan) -> Iterator[Advice]:
+def _vocabulary(plan: AnyPlan) -> Iterator[Advice]:
     spare = plan.run.model.vocabulary - plan.data.vocabulary if plan.data.vocabulary else 0
     if spare > SPARE_VOCABULARY_MAX:
         enough = -(-plan.data.vocabulary // TILE_EDGE) * TILE_EDGE
@@ -163,7 +166,7 @@ def _vocabulary(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _data(plan: Plan) -> Iterator[Advice]:
+def _data(plan: AnyPlan) -> Iterator[Advice]:
     if plan.figures.passes > PASSES_MAX:
         yield Advice(
             "schedule.steps",
@@ -173,7 +176,7 @@ def _data(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _mixture(plan: Plan) -> Iterator[Advice]:
+def _mixture(plan: AnyPlan) -> Iterator[Advice]:
     if plan.data.unused:
         yield Advice(
             "data.weights",
@@ -181,7 +184,7 @@ def _mixture(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _tokens(plan: Plan) -> Iterator[Advice]:
+def _tokens(plan: AnyPlan) -> Iterator[Advice]:
     facts, tokens = plan.model, plan.figures.tokens
     if facts.frozen or facts.begins:
         return
@@ -217,7 +220,7 @@ def _nodes(plan: Plan) -> Iterator[Advice]:
         )
 
 
-def _schedule(plan: Plan) -> Iterator[Advice]:
+def _schedule(plan: AnyPlan) -> Iterator[Advice]:
     schedule = plan.run.schedule
     if schedule.warmup_steps > WARMUP_PART_MAX * schedule.steps:
         yield Advice(
@@ -258,5 +261,15 @@ RULES: tuple[Callable[[Plan], Iterator[Advice]], ...] = (
     _schedule,
     _speed,
 )
-RULES_OF_ANY_EXCHANGE = (_padding, _rate, _vocabulary, _mixture, _schedule)
+RULES_OF_ANY_EXCHANGE: tuple[Callable[[AnyPlan], Iterator[Advice]], ...] = (
+    _padding,
+    _memory,
+    _rate,
+    _duration,
+    _vocabulary,
+    _data,
+    _mixture,
+    _tokens,
+    _schedule,
+)
 """Those that do not look at the figures of rounds, which a run without a centre does not have."""

@@ -50,7 +50,7 @@ def choose(
     nobody.
     """
     demo, seconds = _round_s(facts, swarm)
-    length_s = _rounded_s(max(seconds, facts.context / swarm.tokens_s))  # at least one sample
+    length_s = rounded_s(max(seconds, facts.context / swarm.tokens_s))  # at least one sample
     fitting = length_s * swarm.tokens_s / facts.context
     wanted_samples = known_batch(facts.trained) / facts.context / swarm.nodes
     rounds = RoundSpec(
@@ -99,7 +99,7 @@ def _transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
     return up + 8 * traffic.update_bytes(facts, demo, swarm.nodes) / swarm.down_bits_s
 
 
-def _rounded_s(seconds: float) -> float:
+def rounded_s(seconds: float) -> float:
     """Round up to a length that people like to read."""
     unit = next(unit for below, unit in ((10, 0.5), (60, 1), (600, 5), (math.inf, 60)) if seconds < below)
     return math.ceil(seconds / unit - 1e-9) * unit

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from thinwire_proto.contract import TILE_EDGE
 
+RTT_SECONDS = 0.05
+"""A round trip between two homes of a continent, if nothing else is known."""
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -62,9 +65,11 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class SwarmFacts:
-    """The nodes of a run and their links. tokens_s: what one node trains per second."""
+    """The nodes of a run and their links. tokens_s: what one node trains per second. rtt_s: the round trip between two
+    nodes, and between a node and the coordinator; only a run without a centre is planned by it."""
 
     nodes: int
     up_bits_s: float
     down_bits_s: float
     tokens_s: float
+    rtt_s: float = RTT_SECONDS

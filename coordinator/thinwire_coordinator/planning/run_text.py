@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from thinwire_common.units import human_count
-from thinwire_coordinator.planning.advice import Plan
-from thinwire_coordinator.planning.figures_in_words import Row, coordinator_rows, run_rows, volunteer_rows
+from thinwire_coordinator.planning import figures_in_words, gossip_words
+from thinwire_coordinator.planning.advice import AnyPlan, Plan
+from thinwire_coordinator.planning.figures_in_words import Row
+from thinwire_coordinator.planning.gossip_plan import GossipPlan
 from thinwire_proto.contract import RunSpec
 
 COMMENT_COLUMN = 32
@@ -16,39 +18,43 @@ Key = tuple[str, Any, str]
 """(key, value, comment) of one line."""
 
 
-def run_text(plan: Plan, command: str, model: Sequence[Key], data: Sequence[Key], sources: Mapping[str, int]) -> str:
+def rows_of(plan: AnyPlan) -> dict[str, list[Row]]:
+    """The figures of a plan, by what they are about."""
+    if isinstance(plan, GossipPlan):
+        return {
+            "the run": gossip_words.run_rows(plan),
+            "each volunteer": gossip_words.volunteer_rows(plan),
+            "the coordinator": gossip_words.coordinator_rows(plan),
+        }
+    return {
+        "the run": figures_in_words.run_rows(plan),
+        "each volunteer": figures_in_words.volunteer_rows(plan),
+        "the coordinator": figures_in_words.coordinator_rows(plan),
+    }
+
+
+def run_text(plan: AnyPlan, command: str, model: Sequence[Key], data: Sequence[Key], sources: Mapping[str, int]) -> str:
     """The text of a run file.
 
     command: how it was made. model, data: the lines of these sections. sources: tokens of each source of the data.
     """
-    run = plan.run
+    keys = gossip_words.keys_of(plan) if isinstance(plan, GossipPlan) else _keys_of_rounds(plan)
+    sections = {"model": _keys(model), "data": [*_keys(data), *_mixture(sources)]}
+    sections |= {name: _keys(lines) for name, lines in keys.items()}
     lines = [
         f"# Made by: {command}",
         "#",
         "# Edit what you like, then run `thinwire-coordinator check` on this file. docs/run-file.md has every key.",
         "# Figures are estimates for the nodes and links given above; `check` works them out again.",
         "#",
-        *_rows("The run", run_rows(plan)),
-        *_rows("Each volunteer", volunteer_rows(plan)),
-        *_rows("The coordinator", coordinator_rows(plan)),
-        "",
-        "[model]",
-        *_keys(model),
-        "",
-        "[data]",
-        *_keys(data),
-        *_mixture(sources),
-        "",
-        "[schedule]",
-        *_keys(_schedule(plan)),
-        "",
-        "[round]",
-        *_keys(_round(plan)),
-        "",
-        "[demo]",
-        *_keys(_demo(run)),
+        *(line for title, rows in rows_of(plan).items() for line in _rows(title.capitalize(), rows)),
+        *(line for name, of_section in sections.items() for line in ("", f"[{name}]", *of_section)),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _keys_of_rounds(plan: Plan) -> dict[str, list[Key]]:
+    return {"schedule": _schedule(plan), "round": _round(plan), "demo": _demo(plan.run)}
 
 
 def _schedule(plan: Plan) -> list[Key]:
@@ -104,5 +110,5 @@ def _keys(keys: Iterable[Key]) -> list[str]:
     lines = []
     for key, value, comment in keys:
         text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
-        lines.append(f"{text:<{COMMENT_COLUMN}}# {comment}" if comment else text)
+        lines.append(f"{text:<{COMMENT_COLUMN - 1}} # {comment}" if comment else text)
     return lines

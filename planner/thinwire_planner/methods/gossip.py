@@ -8,8 +8,9 @@ average over a cycle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -68,6 +69,28 @@ CODECS = (
     ),
 )
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`."""
+
+
+NAMES = {"sign": "one bit", "dct-sign": "one bit", "topk": "top-64"}
+"""Kinds of codecs of a contract that have another name here."""
+TILE_COMPONENTS = 4096
+CODEC_OVERHEAD = 1.02
+"""Bytes of the code for places over their entropy (docs/performance.md)."""
+
+
+def codec_of(name: str) -> CodecBytes:
+    """The bytes and seconds of a contract's codec, such as `sign` or `topk:64`. Raises ConfigError."""
+    kind, _, kept = name.partition(":")
+    for codec in CODECS:
+        if codec.name == NAMES.get(kind, kind):
+            return replace(codec, bytes_a_parameter=_topk_bytes(int(kept))) if kept else codec
+    raise ConfigError(f"planner: the bytes of the codec {name!r} are not known")
+
+
+def _topk_bytes(kept: int) -> float:
+    """Bytes a parameter of so many of the components of each tile: their places, their signs, and a magnitude."""
+    bits = math.log2(math.comb(TILE_COMPONENTS, kept)) + kept
+    return (CODEC_OVERHEAD * bits / 8 + 1) / TILE_COMPONENTS
 
 
 @lru_cache(maxsize=64)

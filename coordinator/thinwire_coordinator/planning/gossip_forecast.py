@@ -1,0 +1,162 @@
+"""Foretells a run without a centre, and the star beside it, by the models of the planner."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from thinwire_coordinator.gossip.deposits import DEPOSIT_BYTES_A_PARAMETER
+from thinwire_coordinator.planning import memory
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.forecast import MONTH_SECONDS
+from thinwire_planner.methods.gossip import GossipVariant, codec_of
+from thinwire_planner.methods.method import Setting, all_variants
+from thinwire_planner.timing.compute import ComputeTimes
+from thinwire_planner.timing.network import Network
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.needs import FROZEN_BYTES_A_PARAMETER, PROGRAM_BYTES
+
+VARIATION = 0.1
+"""Coefficient of variation of the computing of a node, as of `thinwire plan`."""
+COORDINATOR_RATE = 1e9
+"""Bits a second of the coordinator's own line, as of `thinwire plan`."""
+COORDINATOR_BYTES_A_PARAMETER = 16
+"""Measured peak without the sums of votes, which it has none of (docs/performance.md)."""
+SNAPSHOTS = 2
+"""The first state, and the mean."""
+REPORT_BYTES = 512
+"""A report in the body and the row of a beat: session, head, figures, signature and two hashes."""
+ITERATIONS = 400
+"""Of the simulation behind a forecast."""
+STAR = "star, base age 1, by the clock"
+RATE_FACTOR_MAX = 1e4
+"""Rates of the lines up to so many times lower or higher are looked at."""
+BISECTIONS = 12
+
+
+@dataclass(frozen=True)
+class GossipForecast:
+    """The figures of a run. A step is one iteration of each node.
+
+    message_s: the longest message of a step. bytes_a_parameter, step_bytes: sent and received by a node in a step.
+    relay_bits_s: that the coordinator sends if it hands on all messages. star_*: of the star, on the same lines and for
+    the same gradients. star_below_bits_s: rate up below which its step is shorter; 0: at none, inf: at each.
+    """
+
+    computing_s: float
+    message_s: float
+    step_s: float
+    bytes_a_parameter: float
+    step_bytes: float
+    tokens_a_step: float
+    tokens: float
+    passes: float
+    run_s: float
+    first_download_bytes: float
+    node_memory_bytes: float
+    node_disk_bytes: float
+    coordinator_memory_bytes: float
+    coordinator_disk_bytes: float
+    relay_bits_s: float
+    star_step_s: float
+    star_bytes_a_parameter: float
+    star_below_bits_s: float
+
+    @property
+    def bytes_a_month(self) -> float:
+        """Sent and received by a node that takes part all the time."""
+        return self.step_bytes / self.step_s * MONTH_SECONDS
+
+    @property
+    def run_bytes(self) -> float:
+        return self.step_bytes * self.run_s / self.step_s
+
+
+def exchange_of(run: RunSpec) -> tuple[GossipSpec, AdamWSpec]:
+    """The sections of a run without a centre. Raises ConfigError for any other run."""
+    if not isinstance(run.exchange, GossipSpec) or not isinstance(run.rule, AdamWSpec):
+        raise ConfigError('these figures are those of exchange.kind = "gossip" with rule.kind = "adamw"')
+    return run.exchange, run.rule
+
+
+def gossip_forecast(
+    run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts, micro_batch: int = 8
+) -> GossipForecast:
+    """Foretell a run with `swarm.nodes` equal nodes that are there all the time. Raises ConfigError if the topology
+    cannot join so many nodes."""
+    exchange, rule = exchange_of(run)
+    setting = setting_of(facts, swarm, rule.samples * facts.context / swarm.tokens_s)
+    variant = variant_of(exchange)
+    found, star = variant.forecast(setting), _star_s(setting)
+    step_bytes = found.bytes_a_parameter * facts.trained
+    tokens_a_step = float(rule.samples * facts.context * swarm.nodes)
+    tokens, run_s = tokens_a_step * run.schedule.steps, found.seconds * run.schedule.steps
+    each = COORDINATOR_BYTES_A_PARAMETER + DEPOSIT_BYTES_A_PARAMETER
+    beats = run_s / run.round.length_s
+    parts = dict(found.parts)
+    return GossipForecast(
+        computing_s=parts["computing"],
+        message_s=parts["message"],
+        step_s=found.seconds,
+        bytes_a_parameter=found.bytes_a_parameter,
+        step_bytes=step_bytes,
+        tokens_a_step=tokens_a_step,
+        tokens=tokens,
+        passes=tokens / data.all_tokens if data.all_tokens else 0.0,
+        run_s=run_s,
+        first_download_bytes=4.0 * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen,
+        node_memory_bytes=memory.node_bytes(run, facts, micro_batch),
+        node_disk_bytes=memory.node_disk_bytes(facts, data),
+        coordinator_memory_bytes=PROGRAM_BYTES + each * facts.trained + FROZEN_BYTES_A_PARAMETER * facts.frozen,
+        coordinator_disk_bytes=SNAPSHOTS * 4.0 * facts.trained + beats * swarm.nodes * REPORT_BYTES + data.bytes,
+        relay_bits_s=8 * step_bytes / 2 * swarm.nodes / found.seconds,
+        star_step_s=star[0],
+        star_bytes_a_parameter=star[1],
+        star_below_bits_s=_star_below(setting, variant),
+    )
+
+
+def setting_of(facts: ModelFacts, swarm: SwarmFacts, computing_s: float) -> Setting:
+    """The nodes and lines, as the planner has them. computing_s: of one gradient of a node."""
+    return Setting(
+        parameters=facts.trained,
+        compute=ComputeTimes.around(computing_s, VARIATION),
+        network=Network.uniform(swarm.nodes, swarm.up_bits_s, swarm.rtt_s, down_bits_s=swarm.down_bits_s),
+        speeds=(1.0,) * swarm.nodes,
+        coordinator_up_bits_s=COORDINATOR_RATE,
+        coordinator_down_bits_s=COORDINATOR_RATE,
+        iterations_max=ITERATIONS,
+    )
+
+
+def variant_of(exchange: GossipSpec) -> GossipVariant:
+    return GossipVariant(exchange.topology, codec_of(exchange.codec), slack=exchange.slack)
+
+
+def _star_s(setting: Setting) -> tuple[float, float]:
+    """Seconds of a step of the star, and bytes a parameter that a node sends and receives in it."""
+    (star,) = [one for one in all_variants(setting) if one.name == STAR]
+    found = star.forecast(setting)
+    return found.seconds, found.bytes_a_parameter
+
+
+def _star_below(setting: Setting, variant: GossipVariant) -> float:
+    """The rate up, in bits a second, below which the star's step is shorter. 0: at no rate, inf: at each."""
+    rate = float(setting.network.up_bits_s.min())
+
+    def is_shorter(factor: float) -> bool:
+        scaled = setting.with_network(setting.network.scaled(rate=factor))
+        return _star_s(scaled)[0] < variant.forecast(scaled).seconds
+
+    low, high = 1 / RATE_FACTOR_MAX, RATE_FACTOR_MAX
+    if not is_shorter(low):
+        return 0.0
+    if is_shorter(high):
+        return math.inf
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_shorter(middle) else (low, middle)
+    return rate * low

@@ -1,0 +1,161 @@
+"""`init` and `check` of a run without a centre: its figures, the sentence about the star, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from thinwire_coordinator.cli.check import check
+from thinwire_coordinator.cli.init import init
+from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.footprint import facts_of
+from thinwire_coordinator.planning.gossip_advice import advise_gossip, without_effect
+from thinwire_coordinator.planning.gossip_plan import GossipPlan, choose_gossip, gossip_plan_of
+from thinwire_coordinator.planning.gossip_words import beside_the_star
+from thinwire_coordinator.planning.problems import check_file
+from thinwire_proto.contract import CorpusSpec, Parameter, RunSpec
+from thinwire_proto.contract.exchanges.gossip import GossipSpec
+from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.codec import make_codec
+
+MODEL = PRESETS["byte-1m"]
+DATA = DataFacts({"text": 10**8}, 10**8, 256)
+
+
+@lru_cache
+def facts() -> ModelFacts:
+    return facts_of(MODEL)
+
+
+def a_swarm(nodes: int = 4, up: float = 10e6, tokens_s: float = 28e3) -> SwarmFacts:
+    return SwarmFacts(nodes, up, 5 * up, tokens_s)
+
+
+def chosen(swarm: SwarmFacts) -> RunSpec:
+    return choose_gossip(MODEL, CorpusSpec(), facts(), DATA, swarm)
+
+
+def a_plan(swarm: SwarmFacts | None = None, *, memory: float = 16e9, **sections: dict[str, object]) -> GossipPlan:
+    """The plan of the run that `init` chooses, with these keys of its sections instead."""
+    swarm = swarm or a_swarm()
+    run = chosen(swarm)
+    changed = {name: getattr(run, name).model_copy(update=keys) for name, keys in sections.items()}
+    return gossip_plan_of(run.model_copy(update=changed), facts(), DATA, swarm, memory)
+
+
+@pytest.mark.parametrize("codec", ["dense", "bf16", "int8", "sign", "dct-sign", "topk:64", "topk:16"])
+def test_the_foretold_bytes_are_those_of_the_codec(codec: str) -> None:
+    layout = TileLayout([Parameter(name="w", shape=(1024, 1024))])
+    difference = torch.randn(layout.parameters, generator=torch.Generator().manual_seed(1))
+    body = make_codec(codec, layout).encode(difference)
+    assert a_plan(exchange={"codec": codec}).figures.bytes_a_parameter == pytest.approx(
+        2 * len(body) / layout.parameters, rel=0.02
+    )
+
+
+def test_the_forecast_adds_up() -> None:
+    plan = a_plan()
+    figures = plan.figures
+    assert figures.step_s >= max(figures.computing_s, figures.message_s)
+    assert figures.tokens == pytest.approx(figures.tokens_a_step * plan.run.schedule.steps)
+    assert figures.tokens == pytest.approx(20 * facts().trained, rel=0.01)
+    assert figures.relay_bits_s == pytest.approx(4 * 8 * figures.step_bytes / 2 / figures.step_s)
+
+
+def test_the_star_is_better_below_the_rate_that_the_sentence_names() -> None:
+    plan = a_plan(a_swarm(up=100e6))
+    below = plan.figures.star_below_bits_s
+    assert f"the star is better below {below / 1e6:.3g} Mbit/s up" in beside_the_star(plan)
+    for factor, is_better in ((0.9, True), (1.1, False)):
+        swarm = replace(plan.swarm, up_bits_s=factor * below, down_bits_s=5 * factor * below)
+        there = gossip_plan_of(plan.run, facts(), DATA, swarm, 16e9)
+        assert ("the star is better here" in beside_the_star(there)) is is_better
+        assert ("exchange.kind" in {advice.key for advice in advise_gossip(there)}) is is_better
+
+
+def test_the_sentence_compares_the_bytes_of_todays_defaults() -> None:
+    assert "0.086 bytes a parameter in it, in place of 0.25" in beside_the_star(a_plan(a_swarm(up=1e6)))
+
+
+def test_a_sensible_run_has_no_warnings() -> None:
+    assert advise_gossip(a_plan(a_swarm(up=100e6, tokens_s=10e3))) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "key", "said"),
+    [
+        (a_plan(exchange={"codec": "dense"}), "exchange.codec", '"sign" needs one bit a parameter'),
+        (a_plan(a_swarm(up=1e5)), "rule.samples", "more samples in an iteration exchange less often"),
+        (a_plan(exchange={"patience_ms": 100}), "exchange.patience_ms", r"less than 2 steps of .* give \d+ or more"),
+        (a_plan(round={"length_ms": 50}), "round.length_ms", "shorter than a step"),
+        (a_plan(round={"min_contributions": 5}), "round.min_contributions", "waits for 5 nodes, and there are 4"),
+        (a_plan(round={"nodes_max": 2}), "round.nodes_max", "only 2 of 4 nodes"),
+        (a_plan(a_swarm(64, up=100e6)), "exchange.kind", "the coordinator hands on .* Mbit/s"),
+        (a_plan(schedule={"steps": 10**7}), "exchange.codec", "sends and receives .* a month"),
+        (a_plan(memory=0.1e9), "model", "choose a smaller model"),
+    ],
+)
+def test_what_does_not_fit_is_warned_of_with_figures(plan: GossipPlan, key: str, said: str) -> None:
+    found = [advice.text for advice in advise_gossip(plan) if advice.key == key]
+    assert any(re.search(said, text) for text in found), advise_gossip(plan)
+
+
+def test_keys_of_the_star_alone_have_no_effect() -> None:
+    given = [("demo",), ("demo", "k"), ("round",), ("round", "base_age_max"), ("round", "length_ms"), ("aggregation",)]
+    assert [advice.key for advice in without_effect(given)] == ["demo", "round.base_age_max", "aggregation"]
+
+
+def run_init(*words: str) -> None:
+    init(parser().parse_args(["init", *words]))
+
+
+def run_check(*words: str) -> None:
+    check(parser().parse_args(["check", *words]))
+
+
+def test_the_file_that_init_writes_has_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.toml"
+    run_init("--exchange", "gossip", "--out", str(out), "--nodes", "8", "--rtt", "80")
+    text, run = out.read_text(), read_run(out)
+    assert isinstance(run.exchange, GossipSpec)
+    assert run.rule.kind == "adamw"
+    assert "[demo]" not in text
+    assert "init --exchange gossip --nodes 8 --up 10 --down 50 --rtt 80" in text
+    assert "the star is better" in text
+    assert check_file(out).problems == ()
+    capsys.readouterr()
+    run_check(str(out), "--nodes", "8", "--rtt", "80")
+    shown = capsys.readouterr().out
+    assert "or the star" in shown
+    assert f"{out}: no errors" in shown
+
+
+def test_check_names_the_lines_of_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.toml"
+    out.write_text('[demo]\nk = 32\n[round]\nbase_age_max = 1\n[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
+    run_check(str(out))
+    shown = capsys.readouterr().out
+    assert f"{out}:1: warning: demo: has no effect without a centre" in shown
+    assert f"{out}:4: warning: round.base_age_max: has no effect" in shown
+
+
+def test_a_topology_that_cannot_join_so_many_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.toml"
+    out.write_text('[exchange]\nkind = "gossip"\ntopology = "complete"\n[rule]\nkind = "adamw"\n')
+    with pytest.raises(SystemExit):
+        run_check(str(out), "--nodes", "200")
+    assert f"{out}:1: error: exchange: planner: a complete graph" in capsys.readouterr().out
+
+
+def test_one_node_cannot_be_without_a_centre(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs 2 nodes or more"):
+        run_init("--exchange", "gossip", "--out", str(tmp_path / "run.toml"), "--nodes", "1")
