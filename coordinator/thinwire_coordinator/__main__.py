@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from typing import NoReturn
@@ -15,6 +16,8 @@ from thinwire_proto.errors import MEND_DISK, ThinwireError
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended, as shells have it."""
+UNREAD = 141
+"""Exit status of a command whose output nobody reads any more, as behind `| head`: 128 + SIGPIPE."""
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -24,10 +27,14 @@ def main() -> None:
     try:
         log_to_stderr(read_options(CommonOptions, arguments).log_level)
         arguments.command(arguments)
+        sys.stdout.flush()
     except ThinwireError as error:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+        sys.exit(UNREAD)
     except OSError as error:
         _fail(f"the disk fails: {error}; {MEND_DISK}")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,6 +118,19 @@ def test_an_old_name_is_a_warning(tmp_path: Path) -> None:
     (found,) = checked.problems
     assert (found.is_error, found.line) == (False, 2)
     assert checked.run is not None
+
+
+def test_output_that_nobody_reads_ends_the_command_in_silence(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[schedule]\nstep = 1\n")
+    unread, output = os.pipe()
+    os.close(unread)
+    try:
+        command = [sys.executable, "-m", "thinwire_coordinator", "check", str(path)]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(output)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_errors_are_told_without_torch(tmp_path: Path) -> None:
