@@ -133,15 +133,7 @@ def decode_reports(data: bytes) -> list[SignedReport]:
         if version != BODY_VERSION:
             raise ValueError(f"it has version {version}; this thinwire reads version {BODY_VERSION}")
         found = [_signed(*entry) for entry in entries]
-    except (
-        ValueError,
-        TypeError,
-        struct.error,
-        OverflowError,
-        AttributeError,
-        IndexError,
-        msgpack.UnpackException,
-    ) as error:
+    except (*_NOT_A_BEAT, msgpack.UnpackException) as error:
         raise PayloadError(f"this is not a beat: {error or type(error).__name__}") from None
     if encode_reports(found) != data:
         raise PayloadError("this beat is not in canonical form, so its hash would differ")
