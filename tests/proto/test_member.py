@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from support.member_world import MemberWorld
+from support.member_world import MemberWorld, SimulatedNode
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
@@ -200,6 +201,34 @@ def test_a_newcomer_begins_with_the_parameters_of_its_first_peer() -> None:
     world.run()
     assert torch.allclose(world.nodes[4].member.x, torch.full_like(world.nodes[4].member.x, 7.0))
     assert world.nodes[4].finished[-1][1] == 19
+
+
+def test_a_node_that_was_left_out_goes_on_where_its_peers_are() -> None:
+    """It comes back with its disk 20 iterations later, and nobody waits for iterations that it has missed."""
+    world = MemberWorld(4, replace(PATIENT, patience_s=5.0), topology="complete", step=drawn_step)
+    away: list[SimulatedNode] = []
+
+    def leave() -> None:
+        world.kill(3)
+        away.append(world.nodes.pop(3))
+        world.rewire(world.furthest + 3)
+
+    def come_back() -> None:
+        world.nodes[3] = away[0]
+        world.restart(3)
+        world.rewire(world.furthest + 3, newcomers={3})
+
+    world.at(4.5, leave)
+    world.at(26.0, come_back)
+    world.run()
+    back = world.nodes[3]
+    iterations = [iteration for _, iteration in back.finished]
+    assert iterations[-1] == 39
+    assert max(later - sooner for sooner, later in pairwise(iterations)) > 10  # it has passed what it missed
+    assert len({round(node.finished[-1][0]) for node in world.nodes.values()}) == 1
+    waits = [wait for node in world.nodes.values() for wait in node.waited_s]
+    assert sum(wait > 2.5 for wait in waits) <= 3  # each of the others for its death, and nobody for its return
+    assert float((back.member.x - world.nodes[0].member.x).abs().max()) < 1.0
 
 
 def test_a_message_keeps_all_its_fields_over_the_wire() -> None:

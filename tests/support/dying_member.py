@@ -22,8 +22,8 @@ from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.storage import gossip_journal
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal
 from thinwire_node.storage.state import NodeState
+from thinwire_proto.gossip.chain import GENESIS, MixChain
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.member import GENESIS, Member
 
 NEVER = "never"
 POINTS: dict[str, tuple[Any, str, bool]] = {
@@ -64,16 +64,16 @@ def arm(point: str, number: int) -> None:
 
 
 def record(file: Path) -> None:
-    real = Member._extend
+    real = MixChain.extend
     lines = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def extend(member: Member, turn: Turn) -> None:
-        before, hashes = member.head, [each.hex() for each in member._hashes[turn]]
-        real(member, turn)
+    def extend(chain: MixChain, turn: Turn) -> None:
+        before, hashes = chain.head, [each.hex() for each in chain._hashes[turn]]
+        real(chain, turn)
         place = [turn.topology, turn.iteration, turn.peer]
-        os.write(lines, (json.dumps([before.hex(), member.head.hex(), *place, *hashes]) + "\n").encode())
+        os.write(lines, (json.dumps([before.hex(), chain.head.hex(), *place, *hashes]) + "\n").encode())
 
-    Member._extend = extend  # type: ignore[assignment,method-assign]
+    MixChain.extend = extend  # type: ignore[assignment,method-assign]
 
 
 def kept_chain(file: Path, head: bytes) -> list[Record]:

@@ -12,7 +12,7 @@ from thinwire_coordinator.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.gossip.member import GENESIS
+from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.reports import SignedReport, decode_reports
 from thinwire_proto.wire.rows import Counted, Row
 

@@ -11,14 +11,14 @@ Topologies: an assignment holds from its `start`. A node that has passed it take
 iteration; turns that only one end has begun are void, as `iteration` says. An edge begins with the parameters that all
 had in the beginning, if it is one of the first topology; otherwise each end sends a snapshot. It ends when a topology
 is without it, and its last turns are mixed or its peer is absent. One that begins anew does so with the topology that
-says so; until then the old one stands, and messages of the new one wait.
+says so; until then the old one stands, and messages of the new one wait. A node that a topology has left out, and that
+is behind, takes the parameters of the first peer that it hears, as a new one does, and goes on where that peer is.
 
 A peer whose message cannot be read has its edge ended, until a topology begins it anew (`unreadable`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -29,16 +29,15 @@ from torch import Tensor
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
 from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
 from thinwire_proto.gossip.levels import Levels
 from thinwire_proto.gossip.mixing import late_factor
-from thinwire_proto.gossip.peer_wire import NUMBER_MAX, message_hash
+from thinwire_proto.gossip.peer_wire import NUMBER_MAX
 
-GENESIS = hashlib.sha256(b"thinwire chain 1").digest()
-"""The head of a chain in which nothing was mixed."""
 FIRST_TOPOLOGY = 1
 SEQUENCE_BITS = 24
 """Messages of an edge count from 2²⁴ times the topology in which it began, so that none is taken for an older one's."""
@@ -70,7 +69,7 @@ class Member:
 
     def __init__(self, layout: TileLayout, settings: MemberSettings, x: Tensor) -> None:
         self.x = x
-        self.head = GENESIS
+        self._chain = MixChain()
         self._layout = layout
         self._settings = settings
         self._first = x.clone()
@@ -84,10 +83,14 @@ class Member:
         self._waiting: dict[int, deque[Message]] = {}  # by peer, not read yet
         self._arrived: dict[int, deque[Turn]] = {}  # by peer, read, and not told to the machine yet
         self._unreadable: dict[int, str] = {}
-        self._hashes: dict[Turn, list[bytes]] = {}  # of this node's message, and of the peer's
         self._in_state: dict[int, int] = {}  # by peer, the last message that is in the newest `state`
         self._saved: dict[int, int] = {}  # the same of the newest state that is on disk
         self._adopted = -1
+
+    @property
+    def head(self) -> bytes:
+        """Of the chain of what the node has mixed, 32 bytes."""
+        return self._chain.head
 
     @property
     def iteration(self) -> int:
@@ -122,6 +125,7 @@ class Member:
         if assignment.topology <= self.topology:
             return None
         self._assignments[assignment.topology] = assignment
+        mix = self._give_up_edges() if self._is_behind else None
         for peer, since in assignment.since.items():
             if peer in self._copies.edges and self._since[peer] != since:
                 self._renewed[peer] = since
@@ -131,7 +135,6 @@ class Member:
         for older in [one for one in self._assignments.values() if one.topology < assignment.topology]:
             if older.start >= assignment.start and older.topology not in kept:
                 del self._assignments[older.topology]  # it never holds
-        mix = None
         for peer in self.peers:
             if peer not in assignment.since and assignment.start <= self.iteration:
                 mix = self._machine.absent(peer) or mix  # it may be in the new topology already
@@ -166,7 +169,7 @@ class Member:
                 self._refuse(peer, error)
                 continue
             messages.append((peer, message))
-            self._hash(Turn(assignment.topology, iteration, peer), 0, message)
+            self._chain.note(Turn(assignment.topology, iteration, peer), OWN, message)
         self._machine.begin(assignment.topology, iteration, [peer for peer, _ in messages])
         self._drop_old(assignment)
         for peer in self.peers:
@@ -231,7 +234,7 @@ class Member:
                 continue  # the edge has ended since the decision
             try:
                 if self._copies.mix(self.x, [turn], self._weight):
-                    self._extend(turn)
+                    self._chain.extend(turn)
             except PayloadError as error:
                 self._refuse(turn.peer, error)
 
@@ -250,7 +253,7 @@ class Member:
             sorted(edges.items()),
             [assignment.plain() for assignment in self._assignments.values()],
             [sorted(each.items()) for each in (self._since, self._renewed, self._ended)],
-            [[*turn.plain(), *hashes] for turn, hashes in sorted(self._hashes.items())],
+            self._chain.plain(),
             [turn.plain() for arrived in self._arrived.values() for turn in arrived],
             self._adopted,
             self._levels.plain(),
@@ -269,7 +272,8 @@ class Member:
             state.numbers, strict_map_key=False, raw=False
         )
         member = cls(layout, settings, tensors["first"])
-        member.x, member.head, member._adopted = tensors["x"], head, adopted
+        member.x, member._adopted = tensors["x"], adopted
+        member._chain.load(head, hashes)
         member._machine.load(machine)
         member._levels = Levels.from_plain(levels)
         for peer, numbers in edges:
@@ -281,11 +285,25 @@ class Member:
         member._since, member._renewed, member._ended = (dict(each) for each in since)
         for turn in (Turn(*each) for each in arrived):
             member._arrived.setdefault(turn.peer, deque()).append(turn)
-        member._hashes = {Turn(*numbers): list(found) for *numbers, found in ((*h[:3], h[3:]) for h in hashes)}
         member._saved = {peer: edge.received for peer, edge in member._copies.edges.items()}
         return member
 
     # inside
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether a topology has left this node out, and the newest has it again from a later iteration on."""
+        newest = self._assignments.get(self.topology)
+        if newest is None or not newest.adopts or not max(0, self.iteration, self._adopted) < newest.start:
+            return False
+        return all(since > self._at(self.iteration).topology for since in newest.since.values())
+
+    def _give_up_edges(self) -> Mix | None:
+        mix = None
+        for peer in self.peers:  # which have ended these edges
+            mix = self._machine.absent(peer) or mix
+            self._end(peer)
+        return mix
 
     def _at(self, iteration: int) -> Assignment:
         """The assignment that holds in an iteration."""
@@ -304,9 +322,7 @@ class Member:
         self._levels.forget(min([turn.iteration for turn in kept], default=self.iteration))
         for number in [number for number in self._assignments if number < min(oldest, holds.topology)]:
             del self._assignments[number]
-        self._hashes = {
-            turn: hashes for turn, hashes in self._hashes.items() if turn in kept or turn.iteration > self.iteration
-        }
+        self._chain.keep(kept, self.iteration)
 
     def _join(self, peer: int, since: int) -> None:
         self._since[peer] = since
@@ -317,7 +333,7 @@ class Member:
         self._copies.leave(peer)
         for kept in (self._since, self._renewed, self._ended, self._arrived, self._saved, self._in_state):
             kept.pop(peer, None)
-        self._hashes = {turn: hashes for turn, hashes in self._hashes.items() if turn.peer != peer}
+        self._chain.forget(peer)
 
     def _refuse(self, peer: int, error: PayloadError) -> None:
         since = self._renewed.get(peer, self._since.get(peer, 0))
@@ -339,7 +355,7 @@ class Member:
                 continue
             try:
                 self._check_turn(peer, waiting[0])
-                if self.waits_to_adopt and waiting[0].codec == SNAPSHOT:
+                if (self.waits_to_adopt or self._is_behind) and waiting[0].codec == SNAPSHOT:
                     self._adopt(waiting[0])
                 if self._arrived.get(peer) or not self._machine.accepts(peer):
                     break
@@ -367,7 +383,7 @@ class Member:
     def _take(self, peer: int, message: Message) -> None:
         edge = self._copies.edges[peer]
         if not edge.has(message.sequence):
-            self._hash(Turn(*message.when, peer), 1, message)
+            self._chain.note(Turn(*message.when, peer), THEIRS, message)
         self._arrived.setdefault(peer, deque()).extend(Turn(*when, peer) for when in edge.receive(message))
 
     def _tell_machine(self, peer: int) -> Mix | None:
@@ -382,14 +398,3 @@ class Member:
 
     def _weight(self, turn: Turn) -> float:
         return self._levels.turns(self._assignments[turn.topology], turn.iteration)[turn.peer]
-
-    def _hash(self, turn: Turn, place: int, message: Message) -> None:
-        hashes = self._hashes.setdefault(turn, [b"", b""])
-        hashes[place] = hashes[place] or message_hash(message)
-
-    def _extend(self, turn: Turn) -> None:
-        place = msgpack.packb(turn.plain())
-        self.head = hashlib.sha256(b"".join([self.head, place, *self._hashes[turn]])).digest()
-        self._hashes = {
-            other: hashes for other, hashes in self._hashes.items() if other.peer != turn.peer or other > turn
-        }
