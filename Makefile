@@ -27,8 +27,8 @@ STUBS := proto/thinwire_proto/wire/service_pb2.py
 
 .PHONY: swarm test test-compose lint bench bench-wan bench-staleness bench-adversary science fuzz abuse simulate chaos proto dashboards screenshots example clean help
 
-swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; WITH_METRICS=1: Prometheus too)
-	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) $(if $(WITH_METRICS),--metrics)
+swarm: $(VENV)/.run  ## a coordinator and three nodes on this machine (NODES, ROUNDS, PRESET; EXCHANGE=gossip: without a centre; WITH_METRICS=1: Prometheus too)
+	@$(BIN)/python -m deploy.local_swarm --nodes $(NODES) --rounds $(ROUNDS) --preset $(PRESET) --exchange $(EXCHANGE) $(if $(WITH_METRICS),--metrics)
 
 test: lint  ## lint and all tests; about 10 minutes on two cores (PYTEST_ARGS)
 	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)

@@ -26,6 +26,7 @@ from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 POLL_S = 0.5
 STATUS_TIMEOUT_S = 10.0
 PROMPT = "def "
+BEAT_MS = 2000
 
 
 def main() -> None:
@@ -35,10 +36,7 @@ def main() -> None:
     folder = Path("runs").absolute() / f"swarm-{stamp}-{os.getpid()}"
     folder.mkdir(parents=True)
     run_file = folder / "run.toml"
-    warmup = min(10, arguments.rounds - 1)
-    run_file.write_text(
-        f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\nsteps = {arguments.rounds}\nwarmup_steps = {warmup}\n'
-    )
+    run_file.write_text(_run_text(arguments))
     for number in ENDING:  # SIGINT too, because a process in the background inherits it as ignored
         signal.signal(number, _interrupt)
     try:
@@ -58,6 +56,17 @@ def main() -> None:
     sys.exit(0 if outcome.passed else 1)
 
 
+def _run_text(arguments: argparse.Namespace) -> str:
+    """The run file. Without a centre, the first topology waits for all nodes, and beats are short, to be watched."""
+    warmup = min(10, arguments.rounds - 1)
+    text = f'[model]\npreset = "{arguments.preset}"\n\n[schedule]\n'
+    text += f"steps = {arguments.rounds}\nwarmup_steps = {warmup}\n"
+    if arguments.exchange == "gossip":
+        text += f"\n[round]\nlength_ms = {BEAT_MS}\nmin_contributions = {arguments.nodes}\n"
+        text += '\n[exchange]\nkind = "gossip"\n\n[rule]\nkind = "adamw"\n'
+    return text
+
+
 def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Console) -> SwarmOutcome:
     with Processes(folder, nodes, metrics) as processes:
         console.print(f"starting a coordinator and {nodes} nodes; logs in {folder}")
@@ -71,6 +80,7 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
             seconds = _watch(processes, stub, console)
             status = _last_status(processes, stub, console)
     left = {node.name: left_with(node) for node in processes.nodes}
+    without_centre = status.HasField("gossip")
     if status.step < status.steps:
         tails = "\n".join(f"{node.name}:\n{node.tail()}" for node in processes.nodes if node.popen.returncode)
         raise SwarmError(f"the nodes ended at step {status.step} of {status.steps}\n{tails}")
@@ -78,7 +88,8 @@ def _run(folder: Path, run_file: Path, nodes: int, metrics: bool, console: Conso
     verified, text = _coordinator_says("verify", processes)
     _, sample = _coordinator_says("sample", processes, "--prompt", PROMPT)
     lines = text.splitlines()
-    said = next((line for line in lines if line.startswith("replayed")), lines[-1] if lines else "ended without output")
+    wanted = "the final mean" if without_centre else "replayed"
+    said = next((line for line in lines if line.startswith(wanted)), lines[-1] if lines else "ended without output")
     return SwarmOutcome(status, left, verified, f"verify: {said}", sample, folder, seconds)
 
 
@@ -147,6 +158,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("make swarm", description=__doc__)
     parser.add_argument("--nodes", type=_positive, default=3)
     parser.add_argument("--rounds", type=_positive, default=200)
+    parser.add_argument("--exchange", choices=("star", "gossip"), default="star", help="gossip: without a centre")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="byte-1m")
     parser.add_argument("--metrics", action="store_true", help="serve metrics, and scrape them with Prometheus")
     return parser.parse_args()

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from deploy.local_swarm.gossip_summary import add_gossip, print_model
 from thinwire_common.units import human_bytes
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.wire.service_pb2 import StatusReply
@@ -36,8 +37,12 @@ class SwarmOutcome:
         return has_both and self.status.loss_newest < self.status.loss_first
 
     @property
+    def without_centre(self) -> bool:
+        return self.status.HasField("gossip")
+
+    @property
     def passed(self) -> bool:
-        return self.replicas_equal and self.loss_fell and self.verified
+        return (self.without_centre or self.replicas_equal) and self.loss_fell and self.verified
 
 
 def print_summary(outcome: SwarmOutcome, console: Console) -> None:
@@ -49,11 +54,28 @@ def print_summary(outcome: SwarmOutcome, console: Console) -> None:
     newest = f"{status.loss_newest:.3f}" if outcome.loss_fell or status.loss_newest_step else "not measured"
     table.add_row("held-out loss", f"{status.loss_first:.3f} → {newest} nats per byte")
     rate = status.tokens / outcome.seconds if outcome.seconds else 0
+    unit = "iterations of each node" if outcome.without_centre else "steps"
     table.add_row(
-        "trained", f"{status.step} steps, {status.tokens:,} tokens in {outcome.seconds:.0f} s, {rate:,.0f} tokens/s"
+        "trained", f"{status.step} {unit}, {status.tokens:,} tokens in {outcome.seconds:.0f} s, {rate:,.0f} tokens/s"
     )
+    if outcome.without_centre:
+        add_gossip(table, status.gossip)
     console.print(table)
     _print_bytes(status, nodes, console)
+    if outcome.without_centre:
+        print_model(outcome.folder, status, console)
+    else:
+        _print_replicas(outcome, console)
+    if not outcome.loss_fell:
+        console.print("the held-out loss did NOT fall", style="bold red")
+    console.print(outcome.verify_text, style=None if outcome.verified else "bold red")
+    console.print("\na sample from the model:", style="dim")
+    console.print(outcome.sample)
+    console.print(f"\nstate and logs: {outcome.folder}")
+
+
+def _print_replicas(outcome: SwarmOutcome, console: Console) -> None:
+    status, nodes = outcome.status, len(outcome.left)
     fingerprints = Table(
         title="fingerprints, as computed by each process", title_justify="left", box=None, padding=(0, 2)
     )
@@ -72,35 +94,29 @@ def print_summary(outcome: SwarmOutcome, console: Console) -> None:
         console.print(words, style="green")
     else:
         console.print("the replicas are NOT proven equal", style="bold red")
-    if not outcome.loss_fell:
-        console.print("the held-out loss did NOT fall", style="bold red")
-    console.print(outcome.verify_text, style=None if outcome.verified else "bold red")
-    console.print("\na sample from the model:", style="dim")
-    console.print(outcome.sample)
-    console.print(f"\nstate and logs: {outcome.folder}")
 
 
 def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
+    without = status.HasField("gossip")
     ring = ring_bytes(nodes) * status.parameters * status.step
     table = Table(
-        title="bytes per node over the whole run, and per parameter and round",
+        title=f"bytes per node over the whole run, and per parameter and {'iteration' if without else 'round'}",
         title_justify="left",
         box=None,
         padding=(0, 2),
     )
-    for title in ("", "sent", "received", "per parameter", "fewer"):
+    for title in ("", "sent", "received", *(("direct", "relay") if without else ()), "per parameter", "fewer"):
         table.add_column(title, justify="left" if not title else "right")
     per_round = max(1, status.parameters * status.step)
     for node in sorted(status.nodes, key=lambda node: node.name):
         total = node.bytes_up + node.bytes_down
         fewer = f"{ring / total:,.0f}×" if total and ring else "–"
-        table.add_row(
-            node.name, human_bytes(node.bytes_up), human_bytes(node.bytes_down), f"{total / per_round:.4f} B", fewer
-        )
+        lines = (node.direct_up + node.direct_down, node.relay_up + node.relay_down) if without else ()
+        moved = [human_bytes(count) for count in (node.bytes_up, node.bytes_down, *lines)]
+        table.add_row(node.name, *moved, f"{total / per_round:.4f} B", fewer)
     if ring:
-        table.add_row(
-            "fp32 ring all-reduce", human_bytes(ring / 2), human_bytes(ring / 2), f"{ring / per_round:.4f} B", ""
-        )
+        moved = [human_bytes(ring / 2)] * 2 + [""] * (2 if without else 0)
+        table.add_row("fp32 ring all-reduce", *moved, f"{ring / per_round:.4f} B", "")
     console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
     console.print(f"(plus {human_bytes(fetched)} of corpus and snapshot, once at the start)", style="dim")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from thinwire_common.units import human_bytes
-from thinwire_coordinator.cli.status_table import equality, table
+from thinwire_coordinator.cli.status_table import disagreement, equality, table
 from thinwire_proto.wire.service_pb2 import StatusReply
 
 PLAIN_EVERY_S = 5.0
@@ -48,10 +48,13 @@ class View:
         elif time.monotonic() - self._printed_at > PLAIN_EVERY_S:
             self._printed_at = time.monotonic()
             loss = f"loss {status.loss_newest:.3f}" if status.HasField("loss_newest") else "loss not measured yet"
+            unit, agreement = "step", f"replicas {equality(status)}"
+            if status.HasField("gossip"):
+                unit, agreement = "iteration", f"disagreement {disagreement(status.gossip)}"
             self._console.print(
-                f"step {status.step}/{status.steps}  {loss}  {rate:,.0f} tokens/s  "
+                f"{unit} {status.step}/{status.steps}  {loss}  {rate:,.0f} tokens/s  "
                 f"up {human_bytes(status.bytes_up)}  down {human_bytes(status.bytes_down)}  "
-                f"replicas {equality(status)}  ({status.state})",
+                f"{agreement}  ({status.state})",
             )
 
     def _tokens_per_second(self, tokens: int) -> float:

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import Series, parsed, read, value
 from support.real import ended, real_swarm, run_text, until
+from thinwire_node.observe.status import read as status_of
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
@@ -67,6 +68,9 @@ def test_nodes_that_listen_train_and_one_is_killed_in_the_middle(tmp_path: Path)
         mean = final_mean(in_integers(parameters_of(tmp_path / name)) for name in nodes)
         assert torch.equal(torch.cat([tensor.reshape(-1) for tensor in model.tensors.values()]), mean)
         assert "the final mean of 3 nodes" in swarm.verify()
+        for told in swarm.status().nodes:
+            assert told.direct_up > told.relay_up, "what a node reports of its direct lines is shown"
+            assert told.direct_up + told.relay_up == told.bytes_up
 
 
 def test_a_node_whose_peers_are_direct_costs_the_coordinator_a_kilobyte_a_beat(tmp_path: Path) -> None:
@@ -91,6 +95,12 @@ def test_a_node_whose_peers_are_direct_costs_the_coordinator_a_kilobyte_a_beat(t
         before, first = figures(), [figures(at) for at in told]
         since = beats()
         until(lambda: beats() >= since + BEATS * len(nodes), "beats", coordinator, *nodes)
+        for shown in swarm.status().nodes:
+            assert len(shown.edges) == 2
+            assert {edge.node_id for edge in shown.edges} < {node.node_id for node in swarm.status().nodes}
+            report = status_of(tmp_path / shown.name)
+            assert report.peers is not None
+            assert [edge.line for edge in report.peers.edges] == ["direct", "direct"]
         after = figures()
 
         def grown(name: str, **labels: str) -> float:

@@ -71,6 +71,11 @@ def check_what_is_shown(swarm: RealSwarm, address: str) -> None:
     assert all(
         least <= mean <= most for mean, least, most in zip(*(found["steps"][name] for name in LOSSES), strict=True)
     )
+    told = swarm.status()
+    assert told.gossip.all_reduce_bytes > 0
+    assert {node.iteration for node in told.nodes} == {STEPS}
+    assert all(node.HasField("loss") and node.relay_up > 0 and node.relay_down > 0 for node in told.nodes)
+    assert all(node.direct_up == 0 and node.relay_up == node.bytes_up for node in told.nodes)
     status = json.loads(read(f"http://{address}/api/status"))
     rows = status["node_list"]["rows"]
     assert [row["up"] > 0 and row["down"] > 0 for row in rows] == [True] * 3

@@ -63,6 +63,25 @@ def test_the_summary_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> No
     assert running_below(tmp_path) == []
 
 
+def test_without_a_centre_the_summary_shows_lines_bytes_and_what_export_gives(tmp_path: Path) -> None:
+    with local_swarm(tmp_path, "--nodes", "2", "--rounds", "6", "--exchange", "gossip") as process:
+        text, _ = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, text
+    first, last = re.search(r"held-out loss +(\S+) → (\S+) nats", text).groups()  # type: ignore[union-attr]
+    assert float(last) < float(first)
+    assert "6 iterations of each node" in text
+    assert re.search(r"^iteration 6/6 ", text, re.MULTILINE)
+    assert "replicas" not in text
+    assert "disagreement" in text
+    assert "sign, each iteration; topology" in text
+    assert re.search(r"node-1 .+ 0 B +[1-9][0-9.]* [kM]B +0\.\d{4} B", text)  # nothing direct, all through the relay
+    assert "fp32 ring all-reduce" in text
+    assert "the exact mean of the parameters of 2 nodes" in text
+    assert "verify: the final mean of 2 nodes" in text
+    assert "a sample from the model:" in text
+    assert running_below(tmp_path) == []
+
+
 def running_below(folder: Path) -> list[str]:
     """Command lines of the processes that use a folder."""
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -17,6 +18,7 @@ BAR_WIDTH = 60
 LOSS_MAX = 700.0
 """A larger loss has a perplexity that is no float."""
 PERPLEXITY_IN_FULL = 1e6
+EDGES_SHOWN = 4
 NODES_SHOWN = 50
 """Number of nodes in the table: those with the most tokens."""
 
@@ -29,9 +31,13 @@ def equality(status: StatusReply) -> str:
     return f"equal, {compared} comparisons" if not different else f"{different} of {compared} comparisons DIFFER"
 
 
+def _unit(status: StatusReply) -> str:
+    return "iteration" if status.HasField("gossip") else "step"
+
+
 def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
     """All fields of a status. Names of nodes are shown literally, never parsed as markup."""
-    unit = "iteration" if status.HasField("gossip") else "step"
+    unit = _unit(status)
     heading = Text(f"thinwire · {unit} {status.step} of {status.steps}", style="bold")
     progress = Table.grid()  # a bar without a grid does not end its line
     progress.add_row(ProgressBar(total=status.steps, completed=status.step, width=BAR_WIDTH))
@@ -52,7 +58,11 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
         _add_gossip(facts, status.gossip)
     else:
         facts.add_row("round", f"{status.round} ({status.rounds_void} void)", *state)
-    newest = f"{status.loss_newest:.3f} at step {status.loss_newest_step}" if status.HasField("loss_newest") else "–"
+    newest = (
+        f"{status.loss_newest:.3f} at {_unit(status)} {status.loss_newest_step}"
+        if status.HasField("loss_newest")
+        else "–"
+    )
     training = f"{status.loss_training:.3f}" if status.HasField("loss_training") else "–"
     facts.add_row("held-out loss", newest, "training loss", training)
     rate = ("tokens/s", f"{tokens_per_second:,.0f}") if tokens_per_second is not None else ()
@@ -65,12 +75,21 @@ def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     return facts
 
 
+def disagreement(gossip: GossipStatus) -> str:
+    """The distance of the nodes from their mean, as text."""
+    if not gossip.HasField("disagreement"):
+        return "not measured yet"
+    steps = f" ({gossip.disagreement_in_steps:.3g} steps)" if gossip.HasField("disagreement_in_steps") else ""
+    return f"{gossip.disagreement:.4g}{steps}"
+
+
 def _add_gossip(facts: Table, gossip: GossipStatus) -> None:
     spread = f"{gossip.iteration_least} to {gossip.iteration_most}, median {gossip.iteration_median}"
-    distance = f"{gossip.disagreement:.4g}" if gossip.HasField("disagreement") else "–"
-    if gossip.HasField("disagreement_in_steps"):
-        distance += f" ({gossip.disagreement_in_steps:.3g} steps)"
+    distance = disagreement(gossip)
+    distance += f" of at most {gossip.target:g}" if gossip.target else ""
     facts.add_row("iterations", spread, "disagreement", distance)
+    every = "each iteration" if gossip.every <= 1 else f"one of {gossip.every} iterations"
+    facts.add_row("beats", f"{gossip.beats}", "exchange", Text(f"{clean_text(gossip.codec)}, {every}"))
 
 
 def _held_out(status: StatusReply) -> Table:
@@ -87,12 +106,13 @@ def _held_out(status: StatusReply) -> Table:
 
 
 def _nodes(status: StatusReply) -> Table:
+    if status.HasField("gossip"):
+        return _nodes_without_centre(status)
     nodes = Table(box=None, padding=(0, 2), header_style="dim")
     more = ("not counted", "up", "down", "replica") if status.nodes_in_full else ()
     for title in ("node", "counted", "tokens", *more):
         nodes.add_column(title, justify="left" if title in ("node", "replica") else "right")
-    shown = sorted(status.nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
-    for node in sorted(shown, key=lambda node: node.name):
+    for node in _shown(status):
         nodes.add_row(
             Text(clean_name(node.name)),
             str(node.counted),
@@ -100,6 +120,41 @@ def _nodes(status: StatusReply) -> Table:
             *(_in_full(node) if status.nodes_in_full else ()),
         )
     return nodes
+
+
+def _shown(status: StatusReply) -> list[NodeStatus]:
+    """The nodes of the table, by name."""
+    most = sorted(status.nodes, key=lambda node: (-node.tokens, node.name))[:NODES_SHOWN]
+    return sorted(most, key=lambda node: node.name)
+
+
+def _nodes_without_centre(status: StatusReply) -> Table:
+    """Iterations and losses of single nodes; for the organizer also their bytes and edges."""
+    nodes = Table(box=None, padding=(0, 2), header_style="dim")
+    more = ("direct", "relay", "an iteration", "peers") if status.nodes_in_full else ()
+    for title in ("node", "iteration", "loss", "tokens", *more):
+        nodes.add_column(title, justify="left" if title in ("node", "peers") else "right")
+    names = {node.node_id: clean_name(node.name) for node in status.nodes}
+    for node in _shown(status):
+        row = [f"{node.iteration}", f"{node.loss:.3f}" if node.HasField("loss") else "–", f"{node.tokens:,}"]
+        if status.nodes_in_full:
+            direct, relay = node.direct_up + node.direct_down, node.relay_up + node.relay_down
+            each = human_bytes((direct + relay) / node.iteration) if node.iteration else "–"
+            row += [human_bytes(direct), human_bytes(relay), each]
+        nodes.add_row(Text(clean_name(node.name)), *row, *([_edges(node, names)] if more else []))
+    return nodes
+
+
+def _edges(node: NodeStatus, names: Mapping[str, str]) -> Text:
+    """The peers of a node, each with its line and the iteration of its newest message."""
+    if not node.active:
+        return Text("away")
+    shown = []
+    for edge in node.edges[:EDGES_SHOWN]:
+        newest = f" {edge.iteration}" if edge.HasField("iteration") else ""
+        shown.append(f"{names.get(edge.node_id, edge.node_id[:8])} {clean_text(edge.line)}{newest}")
+    more = len(node.edges) - len(shown)
+    return Text(", ".join([*shown, f"{more} more"] if more > 0 else shown))
 
 
 def _in_full(node: NodeStatus) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from thinwire_coordinator.gossip.store import Store
 from thinwire_coordinator.ledger.gossip_consensus import Measurement
 from thinwire_coordinator.ledger.gossip_level import GivenLevel
 from thinwire_coordinator.swarm.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
-from thinwire_coordinator.swarm.gossip_figures import GossipFigures
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures, SeenPeer
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -35,6 +35,7 @@ from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
 from thinwire_proto.gossip.reports import REPORTS_MAX, SignedReport
+from thinwire_proto.gossip.seen_lines import SeenLines
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -100,10 +101,13 @@ class Beats:
         await self.decide()
         await self._store.keep()
 
-    async def beat(self, member: Member, signed: SignedReport, sketch: bytes, address: str = "") -> BeatAnswer:
+    async def beat(
+        self, member: Member, signed: SignedReport, sketch: bytes, address: str = "", lines: SeenLines | None = None
+    ) -> BeatAnswer:
         """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused.
 
-        address: HOST:PORT at which its peers reach the node; empty if it does not listen."""
+        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those
+        who watch."""
         node, before = member.node_id, self._answered.get(member.node_id)
         if before is not None and before.session == signed.session and signed.number <= before.number:
             if signed.hash != before.hash:
@@ -112,6 +116,8 @@ class Beats:
         else:
             self._take(member, signed, sketch, address)
             self._answered[node] = _Answered(signed.session, signed.number, signed.hash)
+        if lines is not None:
+            self._see(node, lines)
         await self.decide()
         answer = self._answer(self.directory.by_node[node], signed.report.topology)
         await self._store.keep()
@@ -145,6 +151,13 @@ class Beats:
             self._pending.append(SealedReport(signed, member.public_key, samples))
             self._sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
             self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
+
+    def _see(self, node: str, lines: SeenLines) -> None:
+        """Show the lines of a node, with the ids of its peers."""
+        self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received)
+        named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
+        edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)
+        self.figures.edges[node] = edges
 
     def _has_room(self, node: str) -> bool:
         return self._in_row.get(node, 0) < REPORTS_OF_A_NODE and len(self._pending) < REPORTS_MAX
@@ -293,6 +306,7 @@ class Beats:
 
     def _went(self, node: str, *, lost: bool) -> None:
         self._sketches.drop(node)
+        self.figures.edges.pop(node, None)
         member = self._swarm.members.by_id.get(node)
         if member is not None and member.beats:
             member.beats = False

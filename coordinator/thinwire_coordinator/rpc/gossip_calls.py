@@ -15,6 +15,7 @@ from thinwire_coordinator.rpc.calls import CallRefused, host_of
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.gossip.lines_wire import lines_of
 from thinwire_proto.gossip.report_wire import report_of
 from thinwire_proto.gossip.reports import SIGNATURE_BYTES, SignedReport
 from thinwire_proto.wire import service_pb2 as pb
@@ -45,7 +46,8 @@ class GossipCalls(SwarmServicer):
         run = self._without_centre("Beat")
         try:
             address = address_of(request.listens_at, host_of(self._peer(context)))
-            answer = await run.beats.beat(member, _signed(member, request), request.sketch, address)
+            lines = lines_of(request.lines) if request.HasField("lines") else None
+            answer = await run.beats.beat(member, _signed(member, request), request.sketch, address, lines)
         except ReportRefused as refused:
             raise CallRefused(refused.denied) from None
         except PayloadError as error:

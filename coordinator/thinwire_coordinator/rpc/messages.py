@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from thinwire_coordinator.ledger.ledger import Recorded
 from thinwire_coordinator.round.admission import ContributionClaim
 from thinwire_coordinator.round.announcements import Announcement, RoundAnnouncement
 from thinwire_coordinator.round.measurement import Part
 from thinwire_coordinator.round.receipts import Receipt
-from thinwire_coordinator.swarm.counts import NodeCounts
-from thinwire_coordinator.swarm.gossip_figures import GossipFigures
+from thinwire_coordinator.swarm.counts import Counts, NodeCounts
+from thinwire_coordinator.swarm.gossip_figures import GossipFigures, SeenPeer
 from thinwire_coordinator.swarm.joining import JoinDecision, OfferedMomentum
 from thinwire_coordinator.swarm.view import MemberView, SwarmView
 from thinwire_proto.identity import statements
@@ -118,6 +120,7 @@ def status(
 ) -> pb.StatusReply:
     """The state of the swarm. step: the step of the fingerprint, or the newest one. in_full: for the organizer."""
     counts, name = view.counts, next((found.name for found in view.held_out_sets), "")
+    edges = view.gossip.edges if view.gossip is not None else {}
     first, newest = recorded.first.get(name), recorded.newest.get(name)
     return pb.StatusReply(
         state=view.condition,
@@ -142,12 +145,15 @@ def status(
         held_out=_held_out(view, recorded),
         nodes_active=view.active,
         nodes_in_full=in_full,
-        nodes=[_node_status(member, counts.of(member.node_id), in_full) for member in view.members.values()],
-        gossip=_gossip(view.gossip) if view.gossip is not None else None,
+        nodes=[
+            _node_status(member, counts.of(member.node_id), in_full, edges.get(member.node_id, ()))
+            for member in view.members.values()
+        ],
+        gossip=_gossip(view.gossip, counts) if view.gossip is not None else None,
     )
 
 
-def _gossip(figures: GossipFigures) -> pb.GossipStatus:
+def _gossip(figures: GossipFigures, counts: Counts) -> pb.GossipStatus:
     least, median, most = figures.iterations
     return pb.GossipStatus(
         iteration_least=least,
@@ -160,6 +166,12 @@ def _gossip(figures: GossipFigures) -> pb.GossipStatus:
         disagreement_error=figures.error,
         disagreement_in_steps=figures.in_steps,
         deposits=figures.deposits,
+        beats=figures.beats,
+        codec=figures.codec,
+        every=figures.every,
+        target=figures.target,
+        control=figures.control,
+        all_reduce_bytes=2 * counts.dense_bytes,
     )
 
 
@@ -174,9 +186,16 @@ def _held_out(view: SwarmView, recorded: Recorded) -> list[pb.HeldOutLoss]:
     return losses
 
 
-def _node_status(member: MemberView, counts: NodeCounts, in_full: bool) -> pb.NodeStatus:
+def _node_status(member: MemberView, counts: NodeCounts, in_full: bool, edges: Sequence[SeenPeer]) -> pb.NodeStatus:
     if not in_full:  # what the ledger tells everybody
-        return pb.NodeStatus(node_id=member.node_id, name=member.name, counted=counts.counted, tokens=counts.tokens)
+        return pb.NodeStatus(
+            node_id=member.node_id,
+            name=member.name,
+            counted=counts.counted,
+            tokens=counts.tokens,
+            iteration=counts.iteration,
+            loss=counts.loss,
+        )
     return pb.NodeStatus(
         node_id=member.node_id,
         name=member.name,
@@ -191,4 +210,11 @@ def _node_status(member: MemberView, counts: NodeCounts, in_full: bool) -> pb.No
         bytes_down=counts.bytes_down,
         bytes_fetched=counts.bytes_fetched,
         replica_equal=counts.replica_equal,
+        iteration=counts.iteration,
+        loss=counts.loss,
+        relay_up=counts.relay_up,
+        relay_down=counts.relay_down,
+        direct_up=counts.direct_up,
+        direct_down=counts.direct_down,
+        edges=[pb.EdgeStatus(node_id=edge.node, line=edge.line, iteration=edge.iteration) for edge in edges],
     )

@@ -39,6 +39,9 @@ from thinwire_proto.wire.rows import Counted
 NODES_MAX = 65_536
 """When twice this many nodes have counts, only this many are kept: those with the most tokens."""
 
+DIRECT_BYTES_MAX = 1 << 45
+"""Bytes of direct lines that are believed of a node, so that no sum of all nodes is beyond 64 bits."""
+
 
 @dataclass
 class NodeCounts:
@@ -46,9 +49,11 @@ class NodeCounts:
 
     counted, not_counted: contributions. dropped: micro-batches that the node dropped. compute_s: time that the node
     computed; dropped and compute_s are as the node reports them. lost: how often the node disappeared without leaving.
-    bytes_fetched: bytes of snapshots, of the corpus and of blobs. In a run without a centre, relay_up and relay_down
-    are bytes of parcels to and from the relay, which are in bytes_up and bytes_down too; iteration and loss are of the
-    newest sealed report.
+    bytes_fetched: bytes of snapshots, of the corpus and of blobs.
+
+    In a run without a centre, relay_up and relay_down are bytes of parcels to and from the relay, direct_up and
+    direct_down those of direct lines, as the node reports them; bytes_up and bytes_down have both. direct_seen: its
+    newest report of them. iteration, loss: of its newest sealed report.
     """
 
     counted: int = 0
@@ -63,6 +68,9 @@ class NodeCounts:
     bytes_fetched: int = 0
     relay_up: int = 0
     relay_down: int = 0
+    direct_up: int = 0
+    direct_down: int = 0
+    direct_seen: tuple[int, int] = (0, 0)
     iteration: int = 0
     loss: float | None = None
 
@@ -113,18 +121,21 @@ class Counts:
         """By kind: `snapshot`, `corpus` or `blob`."""
         self.evaluation_parts: Counter[str] = Counter()
         """Parts of held-out measurements, by what became of them; see `PartJudged`."""
+        self.direct_up = 0
+        self.direct_down = 0
+        """Bytes between nodes on direct lines, as they report them."""
         self.loss_training: float | None = None
         """Training loss of the newest sealed update."""
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that nodes have sent to train: contributions, or parcels for the relay."""
-        return self.traffic.received.bytes["contribution"] + self.traffic.received.bytes["parcel"]
+        """Bytes that nodes have sent to train: contributions, or parcels to the relay and to each other."""
+        return self.traffic.received.bytes["contribution"] + self.traffic.received.bytes["parcel"] + self.direct_up
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that nodes have received to train: updates, or parcels from the relay."""
-        return self.traffic.sent.bytes["update"] + self.traffic.sent.bytes["parcel"]
+        """Bytes that nodes have received to train: updates, or parcels from the relay and from each other."""
+        return self.traffic.sent.bytes["update"] + self.traffic.sent.bytes["parcel"] + self.direct_down
 
     @property
     def bytes_fetched(self) -> int:
@@ -144,6 +155,19 @@ class Counts:
                 self.nodes = dict(by_tokens[:NODES_MAX])
             found = self.nodes[node_id] = NodeCounts()
         return found
+
+    def direct_is(self, node_id: str, sent: int, received: int) -> None:
+        """Count what a node reports of its direct lines: sums since its process started, so that smaller ones are those
+        of a new process."""
+        node = self.of(node_id)
+        before_up, before_down = node.direct_seen
+        is_new = sent < before_up or received < before_down
+        up, down = (sent, received) if is_new else (sent - before_up, received - before_down)
+        node.direct_seen = (sent, received)
+        up, down = min(up, DIRECT_BYTES_MAX - node.direct_up), min(down, DIRECT_BYTES_MAX - node.direct_down)
+        node.direct_up, node.direct_down = node.direct_up + up, node.direct_down + down
+        node.bytes_up, node.bytes_down = node.bytes_up + up, node.bytes_down + down
+        self.direct_up, self.direct_down = self.direct_up + up, self.direct_down + down
 
     def watch(self, event: Event) -> None:
         """Add an event to the counts. The most frequent events come first in the match."""

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from thinwire_proto.gossip.seen_lines import Line
+
+
+@dataclass(frozen=True)
+class SeenPeer:
+    """An edge of a node, as it reports it. node: the peer's id. iteration: of the peer's newest message."""
+
+    node: str
+    line: Line
+    iteration: int | None
 
 
 @dataclass
@@ -14,7 +25,7 @@ class GossipFigures:
     estimate; in_steps: the distance over the size of a step; measured_at: the iteration of that measurement, 0
     before the first. deposits: parameters in the final mean. None while unknown. codec and every: of the exchange
     now; control: the reason of the newest decision about them; target: of in_steps, 0 for none. beats: rows
-    that are sealed, over all terms."""
+    that are sealed, over all terms. edges: by node, as it last reported them."""
 
     stage: Literal["waiting", "training", "deposit", "complete"] = "waiting"
     missing: int = 0
@@ -33,3 +44,4 @@ class GossipFigures:
     target: float = 0.0
     control: str = ""
     beats: int = 0
+    edges: dict[str, tuple[SeenPeer, ...]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from thinwire_node.exchange.port import Entrance
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.consensus import Level
+from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.identity.keys import PublicKey
 
 Parcels = AsyncIterator[Any]
@@ -33,7 +34,7 @@ class BeatReport:
     node has mixed. samples, loss, compute_ms: since the last report; nats per token. trained_through: the last position
     of the lease in the parameters. missed: members that the node has waited for in vain since the last report.
     listens_at: HOST:PORT, or empty. step_norm: of the newest step. sketch: of the parameters with which
-    sketch_iteration begins, packed; empty without one, and then 0."""
+    sketch_iteration begins, packed; empty without one, and then 0. lines: for those who watch."""
 
     topology: int
     iteration: int
@@ -47,6 +48,7 @@ class BeatReport:
     step_norm: float = 0.0
     sketch: bytes = b""
     sketch_iteration: int = 0
+    lines: SeenLines = field(default_factory=SeenLines)
 
 
 @dataclass(frozen=True)

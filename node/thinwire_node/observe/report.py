@@ -117,6 +117,16 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """An edge of a node. member: number of the peer. line: direct, relay or away. iteration: of the peer's newest
+    message; None before the first."""
+
+    member: int
+    line: str
+    iteration: int | None = None
+
+
+@dataclass(frozen=True)
 class Peers:
     """The peers of a node in a swarm without a centre. topology: the newest that it knows; 0: none yet. sent_bytes,
     received_bytes: of messages to and from peers; the same by kind of line, direct or relay. waited_s: time that
@@ -131,6 +141,7 @@ class Peers:
     direct: int = 0
     sent_bytes_by_line: dict[str, int] = field(default_factory=dict)
     received_bytes_by_line: dict[str, int] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

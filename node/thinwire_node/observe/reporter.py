@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from thinwire_common.traffic import Traffic
 from thinwire_node.daemon import Node
 from thinwire_node.exchange.port import AnnouncedRound, Waiting
-from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Given, Peers, Report, RunPosition
+from thinwire_node.observe.report import STATES, VERSION, Bytes, Clock, Device, Edge, Given, Peers, Report, RunPosition
 from thinwire_node.session.gossip.session import GossipState
 from thinwire_node.session.record import Record
 from thinwire_node.session.session import SessionState
@@ -143,6 +143,7 @@ def _peers(record: Record, gossip: GossipState | None) -> Peers | None:
         direct=gossip.direct,
         sent_bytes_by_line=dict(traffic.peers_sent),
         received_bytes_by_line=dict(traffic.peers_received),
+        edges=[Edge(edge.member, edge.line, edge.iteration) for edge in gossip.edges],
     )
 
 

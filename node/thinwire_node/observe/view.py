@@ -8,10 +8,11 @@ from rich.text import Text
 
 from thinwire_common.traffic import KINDS
 from thinwire_common.units import human_bytes, human_seconds
-from thinwire_node.observe.report import Report
+from thinwire_node.observe.report import Peers, Report
 from thinwire_proto.clean_text import clean_name, clean_text
 
 LABEL_WIDTH = 13
+EDGES_SHOWN = 8
 TWO_COLUMNS_FROM = 72
 BAR_WIDTH_MAX = 40
 UNKNOWN = "–"
@@ -26,7 +27,7 @@ def lines(report: Report, width: int) -> list[Text]:
         rows = [_pair(*left, half) + _pair(*right) for left, right in zip(pairs[::2], pairs[1::2], strict=True)]
     else:
         rows = [_pair(*pair) for pair in pairs]
-    found = [head, _progress(report, width), *rows, *_remarks(report)]
+    found = [head, _progress(report, width), *rows, *_edges(report.peers), *_remarks(report)]
     for line in found:
         line.truncate(width, overflow="ellipsis")
     return found
@@ -45,28 +46,78 @@ def _progress(report: Report, width: int) -> Text:
     step, steps = report.place.step, report.place.steps
     if step is None or not steps:
         return Text("the node does not know the run yet", style="dim")
-    words = f" step {step:,} of {steps:,}"
+    words = f" {_unit(report)} {step:,} of {steps:,}"
     whole = max(0, min(BAR_WIDTH_MAX, width - len(words)))
     done = min(whole, whole * step // steps)
     return Text.assemble(("━" * done, "green"), ("━" * (whole - done), "dim"), words)
 
 
+def _unit(report: Report) -> str:
+    return "step" if report.peers is None else "iteration"
+
+
+def _lines(peers: Peers) -> str:
+    return f"{peers.direct} direct, {peers.present - peers.direct} relay, {peers.absent} away"
+
+
+def _between(peers: Peers, iterations: int) -> list[tuple[str, str]]:
+    """Pairs of labels with their values, in a run without a centre. iterations: finished by this process."""
+    found = [("peers", _lines(peers)), ("topology", f"{peers.topology}" if peers.topology else UNKNOWN)]
+    for line in ("direct", "relay"):
+        sent, received = peers.sent_bytes_by_line.get(line, 0), peers.received_bytes_by_line.get(line, 0)
+        found.append((line, f"{human_bytes(sent)} up, {human_bytes(received)} down"))
+    both = sum(peers.sent_bytes_by_line.values()) + sum(peers.received_bytes_by_line.values())
+    found.append(("messages", f"{human_bytes(both / iterations)} an iteration" if iterations else UNKNOWN))
+    return found
+
+
+def _edges(peers: Peers | None) -> list[Text]:
+    """A line for each edge, and how many more there are."""
+    if peers is None:
+        return []
+    found = [
+        _pair(
+            f"member {edge.member}",
+            edge.line if edge.iteration is None else f"{edge.line}, newest message of iteration {edge.iteration:,}",
+        )
+        for edge in peers.edges[:EDGES_SHOWN]
+    ]
+    more = len(peers.edges) - len(found)
+    return [*found, Text(f"and {more} more peers", style="dim")] if more > 0 else found
+
+
 def _pairs(report: Report) -> list[tuple[str, str]]:
     """An even number of labels with their values."""
-    position, given, passed, clock = report.place, report.given, report.bytes, report.clock
+    position, given, clock = report.place, report.given, report.clock
     left = "" if position.round_left_s is None else f", {human_seconds(position.round_left_s)} left"
     heard = given.counted + given.not_counted
+    if report.peers is not None:
+        lease = UNKNOWN if position.lease_samples is None else f"{position.lease_samples:,} samples left"
+        return [
+            *_common(report),
+            *_between(report.peers, given.counted),
+            ("lease", lease),
+            ("device", report.device.name or UNKNOWN),
+        ]
     return [
         ("round", UNKNOWN if position.round is None else f"{position.round:,}{left}"),
+        *_common(report),
+        ("counted", f"{given.counted:,} of {heard:,} contributions" if heard else UNKNOWN),
+        ("clock", UNKNOWN if clock.error_s is None else f"known to ±{human_seconds(clock.error_s)}"),
+        ("lease", UNKNOWN if position.lease_samples is None else f"{position.lease_samples:,} samples left"),
+        ("device", report.device.name or UNKNOWN),
+    ]
+
+
+def _common(report: Report) -> list[tuple[str, str]]:
+    """The pairs that all runs have."""
+    given, passed = report.given, report.bytes
+    return [
         ("loss", UNKNOWN if given.loss is None else f"{given.loss:.3f} nats/token"),
         ("tokens", f"{given.tokens:,} counted"),
         ("speed", f"{given.tokens_s:,.0f} tokens/s"),
         ("up", f"{human_bytes(sum(passed.sent.values()))}, {human_bytes(passed.sent_s)}/s"),
         ("down", f"{human_bytes(sum(passed.received.values()))}, {human_bytes(passed.received_s)}/s"),
-        ("counted", f"{given.counted:,} of {heard:,} contributions" if heard else UNKNOWN),
-        ("clock", UNKNOWN if clock.error_s is None else f"known to ±{human_seconds(clock.error_s)}"),
-        ("lease", UNKNOWN if position.lease_samples is None else f"{position.lease_samples:,} samples left"),
-        ("device", report.device.name or UNKNOWN),
     ]
 
 
@@ -81,6 +132,8 @@ def _remarks(report: Report) -> list[Text]:
         found.append(_pair("too old", f"{given.gradients_dropped:,} gradients dropped"))
     if given.data_wait_s >= 1:
         found.append(_pair("data", f"training waited {human_seconds(given.data_wait_s)} for them"))
+    if report.peers is not None and report.peers.waited_s >= 1:
+        found.append(_pair("waited", f"{human_seconds(report.peers.waited_s)} for messages of peers"))
     if given.samples_skipped:
         found.append(_pair("skipped", f"{given.samples_skipped:,} samples whose shard could not be read"))
     if given.resyncs:
@@ -112,11 +165,11 @@ def one_line(report: Report) -> str:
     parts: Iterable[str | None] = (
         report.words,
         None if position.round is None else f"round {position.round}",
-        None if position.step is None else f"step {position.step} of {position.steps}",
+        None if position.step is None else f"{_unit(report)} {position.step} of {position.steps}",
         None if given.loss is None else f"loss {given.loss:.3f}",
         f"{given.tokens_s:,.0f} tokens/s",
         f"up {human_bytes(sum(passed.sent.values()))}",
         f"down {human_bytes(sum(passed.received.values()))}",
-        f"{given.counted} counted, {given.not_counted} not",
+        f"{given.counted} counted, {given.not_counted} not" if report.peers is None else _lines(report.peers),
     )
     return "; ".join(part for part in parts if part)

@@ -1034,6 +1034,12 @@ class GossipStatus(_message.Message):
     DISAGREEMENT_ERROR_FIELD_NUMBER: _builtins.int
     DISAGREEMENT_IN_STEPS_FIELD_NUMBER: _builtins.int
     DEPOSITS_FIELD_NUMBER: _builtins.int
+    BEATS_FIELD_NUMBER: _builtins.int
+    CODEC_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
+    ALL_REDUCE_BYTES_FIELD_NUMBER: _builtins.int
     iteration_least: _builtins.int
     """Iterations that a node has finished: least, median and most."""
     iteration_median: _builtins.int
@@ -1048,6 +1054,16 @@ class GossipStatus(_message.Message):
     disagreement_in_steps: _builtins.float
     deposits: _builtins.int
     """Nodes whose parameters are in the final mean."""
+    beats: _builtins.int
+    """Rows of beats, in all terms."""
+    codec: _builtins.str
+    """The codec of messages now, and iterations from one exchange to the next."""
+    every: _builtins.int
+    target: _builtins.float
+    """The disagreement in steps that the coordinator holds; 0 for none. Why it last changed codec or `every`."""
+    control: _builtins.str
+    all_reduce_bytes: _builtins.int
+    """Bytes a node would have sent and received by all-reducing its gradients in as many iterations, summed over the nodes."""
     def __init__(
         self,
         *,
@@ -1061,10 +1077,16 @@ class GossipStatus(_message.Message):
         disagreement_error: _builtins.float = ...,
         disagreement_in_steps: _builtins.float | None = ...,
         deposits: _builtins.int = ...,
+        beats: _builtins.int = ...,
+        codec: _builtins.str = ...,
+        every: _builtins.int = ...,
+        target: _builtins.float = ...,
+        control: _builtins.str = ...,
+        all_reduce_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "disagreement", b"disagreement", "disagreement_in_steps", b"disagreement_in_steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "deposits", b"deposits", "disagreement", b"disagreement", "disagreement_error", b"disagreement_error", "disagreement_in_steps", b"disagreement_in_steps", "iteration_least", b"iteration_least", "iteration_median", b"iteration_median", "iteration_most", b"iteration_most", "members", b"members", "present", b"present", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement", "_disagreement_in_steps", b"_disagreement_in_steps", "all_reduce_bytes", b"all_reduce_bytes", "beats", b"beats", "codec", b"codec", "control", b"control", "deposits", b"deposits", "disagreement", b"disagreement", "disagreement_error", b"disagreement_error", "disagreement_in_steps", b"disagreement_in_steps", "every", b"every", "iteration_least", b"iteration_least", "iteration_median", b"iteration_median", "iteration_most", b"iteration_most", "members", b"members", "present", b"present", "target", b"target", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disagreement: _TypeAlias = _typing.Literal["disagreement"]  # noqa: Y015
     _WhichOneofArgType__disagreement: _TypeAlias = _typing.Literal["_disagreement", b"_disagreement"]  # noqa: Y015
@@ -1124,6 +1146,13 @@ class NodeStatus(_message.Message):
     REPLICA_EQUAL_FIELD_NUMBER: _builtins.int
     COMPUTE_S_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    RELAY_UP_FIELD_NUMBER: _builtins.int
+    RELAY_DOWN_FIELD_NUMBER: _builtins.int
+    DIRECT_UP_FIELD_NUMBER: _builtins.int
+    DIRECT_DOWN_FIELD_NUMBER: _builtins.int
+    EDGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     name: _builtins.str
     active: _builtins.bool
@@ -1143,6 +1172,18 @@ class NodeStatus(_message.Message):
     """Time spent on forward and backward, as its contributions reported."""
     lost: _builtins.int
     """How often its connection ended without `Leave`."""
+    iteration: _builtins.int
+    """In a run without a centre: iterations finished, and the loss of its newest sealed report. Everybody sees these."""
+    loss: _builtins.float
+    relay_up: _builtins.int
+    """In a run without a centre: bytes through the relay, which are a part of bytes_up and bytes_down, and of direct lines,
+    as the node reports them.
+    """
+    relay_down: _builtins.int
+    direct_up: _builtins.int
+    direct_down: _builtins.int
+    @_builtins.property
+    def edges(self) -> _containers.RepeatedCompositeFieldContainer[Global___EdgeStatus]: ...
     def __init__(
         self,
         *,
@@ -1159,16 +1200,59 @@ class NodeStatus(_message.Message):
         replica_equal: _builtins.bool | None = ...,
         compute_s: _builtins.float = ...,
         lost: _builtins.int = ...,
+        iteration: _builtins.int = ...,
+        loss: _builtins.float | None = ...,
+        relay_up: _builtins.int = ...,
+        relay_down: _builtins.int = ...,
+        direct_up: _builtins.int = ...,
+        direct_down: _builtins.int = ...,
+        edges: _abc.Iterable[Global___EdgeStatus] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "replica_equal", b"replica_equal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_replica_equal", b"_replica_equal", "loss", b"loss", "replica_equal", b"replica_equal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "compute_s", b"compute_s", "counted", b"counted", "dropped", b"dropped", "lost", b"lost", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_replica_equal", b"_replica_equal", "active", b"active", "bytes_down", b"bytes_down", "bytes_fetched", b"bytes_fetched", "bytes_up", b"bytes_up", "compute_s", b"compute_s", "counted", b"counted", "direct_down", b"direct_down", "direct_up", b"direct_up", "dropped", b"dropped", "edges", b"edges", "iteration", b"iteration", "loss", b"loss", "lost", b"lost", "name", b"name", "node_id", b"node_id", "not_counted", b"not_counted", "relay_down", b"relay_down", "relay_up", b"relay_up", "replica_equal", b"replica_equal", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
     _WhichOneofReturnType__replica_equal: _TypeAlias = _typing.Literal["replica_equal"]  # noqa: Y015
     _WhichOneofArgType__replica_equal: _TypeAlias = _typing.Literal["_replica_equal", b"_replica_equal"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_equal) -> _WhichOneofReturnType__replica_equal | None: ...
 
 Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
+
+@_typing.final
+class EdgeStatus(_message.Message):
+    """An edge of a node in a run without a centre, as the node reports it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    line: _builtins.str
+    """direct, relay or away."""
+    iteration: _builtins.int
+    """The iteration of the newest message that came."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        line: _builtins.str = ...,
+        iteration: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration", "line", b"line", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__iteration: _TypeAlias = _typing.Literal["iteration"]  # noqa: Y015
+    _WhichOneofArgType__iteration: _TypeAlias = _typing.Literal["_iteration", b"_iteration"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__iteration) -> _WhichOneofReturnType__iteration | None: ...
+
+Global___EdgeStatus: _TypeAlias = EdgeStatus  # noqa: Y015
 
 @_typing.final
 class Parcel(_message.Message):
@@ -1319,6 +1403,7 @@ class BeatRequest(_message.Message):
     STEP_NORM_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
     topology: _builtins.int
     """The newest topology that the node has."""
     iteration: _builtins.int
@@ -1351,6 +1436,10 @@ class BeatRequest(_message.Message):
     def missed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Member numbers that the node has waited for in vain since its last report."""
 
+    @_builtins.property
+    def lines(self) -> Global___LinesReport:
+        """For those who watch: neither signed nor in a row, and nothing is decided by it. See thinwire_proto.gossip.lines_wire."""
+
     def __init__(
         self,
         *,
@@ -1368,16 +1457,94 @@ class BeatRequest(_message.Message):
         step_norm: _builtins.float = ...,
         signature: _builtins.bytes = ...,
         number: _builtins.int = ...,
+        lines: Global___LinesReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "trained_through", b"trained_through"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "lines", b"lines", "trained_through", b"trained_through"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_iteration", b"sketch_iteration", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through", "compute_ms", b"compute_ms", "head", b"head", "iteration", b"iteration", "lines", b"lines", "listens_at", b"listens_at", "loss", b"loss", "missed", b"missed", "number", b"number", "samples", b"samples", "signature", b"signature", "sketch", b"sketch", "sketch_iteration", b"sketch_iteration", "step_norm", b"step_norm", "topology", b"topology", "trained_through", b"trained_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trained_through: _TypeAlias = _typing.Literal["trained_through"]  # noqa: Y015
     _WhichOneofArgType__trained_through: _TypeAlias = _typing.Literal["_trained_through", b"_trained_through"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trained_through) -> _WhichOneofReturnType__trained_through | None: ...
 
 Global___BeatRequest: _TypeAlias = BeatRequest  # noqa: Y015
+
+@_typing.final
+class LinesReport(_message.Message):
+    """The lines of a node to its peers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIRECT_SENT_FIELD_NUMBER: _builtins.int
+    DIRECT_RECEIVED_FIELD_NUMBER: _builtins.int
+    EDGES_FIELD_NUMBER: _builtins.int
+    direct_sent: _builtins.int
+    """Payload bytes of direct lines since the node's process started. The relay counts its own."""
+    direct_received: _builtins.int
+    @_builtins.property
+    def edges(self) -> _containers.RepeatedCompositeFieldContainer[Global___EdgeReport]:
+        """At most 64."""
+
+    def __init__(
+        self,
+        *,
+        direct_sent: _builtins.int = ...,
+        direct_received: _builtins.int = ...,
+        edges: _abc.Iterable[Global___EdgeReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["direct_received", b"direct_received", "direct_sent", b"direct_sent", "edges", b"edges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinesReport: _TypeAlias = LinesReport  # noqa: Y015
+
+@_typing.final
+class EdgeReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Line:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _LineEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[EdgeReport._Line.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        LINE_NONE: EdgeReport._Line.ValueType  # 0
+        """The peer is away."""
+        LINE_DIRECT: EdgeReport._Line.ValueType  # 1
+        LINE_RELAY: EdgeReport._Line.ValueType  # 2
+
+    class Line(_Line, metaclass=_LineEnumTypeWrapper): ...
+    LINE_NONE: EdgeReport.Line.ValueType  # 0
+    """The peer is away."""
+    LINE_DIRECT: EdgeReport.Line.ValueType  # 1
+    LINE_RELAY: EdgeReport.Line.ValueType  # 2
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    member: _builtins.int
+    """The member number of the peer."""
+    line: Global___EdgeReport.Line.ValueType
+    iteration: _builtins.int
+    """The iteration of the newest message of the peer; none before the first."""
+    def __init__(
+        self,
+        *,
+        member: _builtins.int = ...,
+        line: Global___EdgeReport.Line.ValueType = ...,
+        iteration: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iteration", b"_iteration", "iteration", b"iteration", "line", b"line", "member", b"member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__iteration: _TypeAlias = _typing.Literal["iteration"]  # noqa: Y015
+    _WhichOneofArgType__iteration: _TypeAlias = _typing.Literal["_iteration", b"_iteration"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__iteration) -> _WhichOneofReturnType__iteration | None: ...
+
+Global___EdgeReport: _TypeAlias = EdgeReport  # noqa: Y015
 
 @_typing.final
 class BeatReply(_message.Message):

@@ -11,6 +11,7 @@ from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.consensus import Level
+from thinwire_proto.gossip.lines_wire import report_of_lines
 from thinwire_proto.gossip.report_wire import sign_report
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import PublicKey, SecretKey
@@ -45,6 +46,7 @@ def beat_request(report: BeatReport, number: int, key: SecretKey, session: bytes
         missed=report.missed,
         listens_at=report.listens_at,
         step_norm=report.step_norm,
+        lines=report_of_lines(report.lines),
     )
     sign_report(request, number, key, session)
     return request

@@ -18,6 +18,7 @@ from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import set_or_after
+from thinwire_proto.gossip.seen_lines import SeenEdge
 from thinwire_proto.limits import BEAT_LEAST_S
 from thinwire_proto.task import DataSource
 
@@ -28,7 +29,7 @@ log = logging.getLogger("thinwire.node")
 class GossipState:
     """The state of a node that takes part, for observers. iteration: how many are finished. topology: the newest that
     it knows. peers: with which it has an edge; present: to which it has a line; direct: to which that is a direct one.
-    words: what it does."""
+    words: what it does. edges: the line to each peer, and the iteration of its newest message."""
 
     iteration: int
     topology: int
@@ -36,6 +37,7 @@ class GossipState:
     present: int
     direct: int
     words: str
+    edges: tuple[SeenEdge, ...] = ()
 
 
 class GossipSession:
@@ -141,4 +143,6 @@ class GossipSession:
             words = f"waiting: {answer.text}"
         view, lines = training.work.view, training.lines
         present, direct = len(lines.present), len(lines.direct)
-        return GossipState(training.work.finished, view.topology, len(view.peers), present, direct, words)
+        return GossipState(
+            training.work.finished, view.topology, len(view.peers), present, direct, words, training.seen_lines().edges
+        )

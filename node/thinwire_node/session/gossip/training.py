@@ -29,6 +29,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Mix
+from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
@@ -79,6 +80,7 @@ class GossipTraining:
         self._changed = asyncio.Event()
         self._leaving = False
         self._iterations_here = 0
+        self._heard: dict[int, int] = {}  # by peer, the iteration of its newest message
         self._untaken: dict[int, int] = {}  # by peer, messages on their way to the compute thread
         self._running: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Future[Any]] = set()
@@ -127,7 +129,19 @@ class GossipTraining:
             step_norm=sketched.step_norm,
             sketch=sketched.sketch,
             sketch_iteration=sketched.iteration,
+            lines=self.seen_lines(),
         )
+
+    def seen_lines(self) -> SeenLines:
+        """The lines to all peers, for those who watch."""
+        direct, present, traffic = self.lines.direct, self.lines.present, self._record.traffic
+        edges = tuple(
+            SeenEdge(
+                peer, "direct" if peer in direct else "relay" if peer in present else "away", self._heard.get(peer)
+            )
+            for peer in sorted(self.places)
+        )
+        return SeenLines(traffic.peers_sent["direct"], traffic.peers_received["direct"], edges)
 
     def reported(self, report: BeatReport) -> None:
         """The coordinator has answered a report."""
@@ -169,6 +183,7 @@ class GossipTraining:
         """Open the lines of all edges, and close those of edges that have ended."""
         self.places = {peer: place for peer, place in self.places.items() if peer in self.work.view.peers}
         self._lost &= self.places.keys()
+        self._heard = {peer: iteration for peer, iteration in self._heard.items() if peer in self.places}
         if self._reached:
             self.lines.assign(self.places)
 
@@ -178,6 +193,7 @@ class GossipTraining:
         if self._untaken.get(peer, 0) >= UNACKNOWLEDGED_MAX:
             raise PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already")
         self._untaken[peer] = self._untaken.get(peer, 0) + 1
+        self._heard[peer] = max(message.iteration, self._heard.get(peer, 0))
         self._errand(self._received(peer, self.work.received(peer, message)))
 
     async def _received(self, peer: int, taking: asyncio.Future[Mix | None]) -> None:
