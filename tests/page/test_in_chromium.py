@@ -16,9 +16,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, expect, sync_playwright
 
+from support.accessibility import serious
 from support.real import RealSwarm, real_swarm, run_text, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -118,17 +118,6 @@ class Open:
 @pytest.fixture(scope="module")
 def light(watched: CrowdedCoordinator, browser: Browser) -> Open:
     return Open(browser, watched.address)
-
-
-def serious(page: Page) -> list[str]:
-    """Serious and critical accessibility violations that axe finds, with their elements."""
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{violation['id']}: {node['target']}"
-        for violation in found
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
 
 
 def test_it_loads_within_a_second(watched: CrowdedCoordinator, light: Open) -> None:

@@ -21,6 +21,9 @@ Plain = dict[str, Any]
 
 VOLUNTEERS = 12
 """Number of volunteers listed by name. The page shows how many more there are."""
+CONTROL_LENGTH_MAX = 200
+EDGES_MAX = 8
+"""Edges of a node in the table."""
 NODES_MAX = 200
 """Maximum number of rows of the table of nodes in one answer."""
 
@@ -33,6 +36,7 @@ def run_of(swarm: SwarmView) -> Plain:
         "parameters": swarm.layout.parameters,
         "model": contract.model.in_words(),
         "k": contract.demo.k,
+        "exchange": contract.exchange.kind,
         "steps": swarm.steps,
         "pace": contract.round.pace,
         "length_s": contract.round.length_s,
@@ -54,8 +58,10 @@ def summary(swarm: SwarmView, history: History) -> Plain:
     return {
         "state": swarm.condition,
         "term": swarm.term.number,
-        "round": swarm.round_number,
+        "round": swarm.round_number if swarm.gossip is None else swarm.gossip.beats,
         "step": swarm.step,
+        "at_step": history.step,
+        "gossip": None if swarm.gossip is None else agreement(swarm.gossip),
         "at_s": round(now - history.started, 1),
         "clock": clock(swarm, now),
         "loss": {
@@ -137,13 +143,36 @@ SORTS: dict[str, Callable[[Row], Any]] = {
     "equal": lambda row: {False: 0, None: 1, True: 2}[row[2].replica_equal],
     "up": lambda row: -row[2].bytes_up,
     "down": lambda row: -row[2].bytes_down,
+    "iteration": lambda row: -row[2].iteration,
+    "loss": lambda row: -math.inf if row[2].loss is None else -row[2].loss,
+    "direct": lambda row: -row[2].direct_up - row[2].direct_down,
+    "relay": lambda row: -row[2].relay_up - row[2].relay_down,
 }
 """Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
 
 
-PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
+PUBLIC = frozenset({"id", "name", "rounds", "tokens", "iteration", "loss"})
 """Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
 DEFAULT_SORT = "tokens"
+
+
+def agreement(figures: GossipFigures) -> Plain:
+    """The figures that only a run without a centre has."""
+    return {
+        "iterations": figures.iterations,
+        "topology": figures.topology,
+        "members": figures.members,
+        "present": figures.present,
+        "disagreement": _short(figures.disagreement, 8),
+        "error": _short(figures.error),
+        "in_steps": _short(figures.in_steps),
+        "measured_at": figures.measured_at,
+        "target": figures.target,
+        "codec": figures.codec,
+        "every": figures.every,
+        "control": figures.control[:CONTROL_LENGTH_MAX],
+        "deposits": figures.deposits,
+    }
 
 
 def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
@@ -161,7 +190,7 @@ def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int
     ]
     rows.sort(key=lambda row: (row[1].name.casefold(), row[0]))  # the order of rows with equal keys
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
-    shown = [_node(*row) for row in rows[offset : offset + count]]
+    shown = [_node(*row) | _between(swarm, *row[:3]) for row in rows[offset : offset + count]]
     if not in_full:
         shown = [{key: value if key in PUBLIC else None for key, value in row.items()} for row in shown]
     return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
@@ -183,6 +212,30 @@ def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manne
         "not_counted": counts.not_counted,
         "why_not": REASONS.get(refused.reason, "not counted") if refused else None,
         "lost": counts.lost,
+    }
+
+
+def _between(swarm: SwarmView, node: str, member: MemberView, counts: NodeCounts) -> Plain:
+    """What a run without a centre knows of a node beside the rest."""
+    if swarm.gossip is None:
+        return {}
+    moved, edges = counts.bytes_up + counts.bytes_down, swarm.gossip.edges.get(node, ())
+    members = swarm.members
+    return {
+        "iteration": counts.iteration,
+        "loss": _short(counts.loss),
+        "direct": counts.direct_up + counts.direct_down,
+        "relay": counts.relay_up + counts.relay_down,
+        "each": round(moved / counts.iteration) if counts.iteration else None,
+        "edges": [
+            {
+                "name": members[edge.node].name if edge.node in members else edge.node[:8],
+                "line": edge.line,
+                "iteration": edge.iteration,
+            }
+            for edge in edges[:EDGES_MAX]
+        ],
+        "edges_more": max(0, len(edges) - EDGES_MAX),
     }
 
 
@@ -273,9 +326,9 @@ def _losses(buckets: list[Bucket]) -> dict[str, list[float | None]]:
     }
 
 
-def _short(number: float | None) -> float | None:
-    """Round to four decimals, which is enough for charts. Returns None if not finite, because JSON has no infinity."""
-    return None if number is None or not math.isfinite(number) else round(number, 4)
+def _short(number: float | None, digits: int = 4) -> float | None:
+    """Round to `digits` decimals; four are enough for charts. Returns None if not finite: JSON has no infinity."""
+    return None if number is None or not math.isfinite(number) else round(number, digits)
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,6 +1,7 @@
 // Subscribes to the coordinator's status and renders it. While the coordinator is unreachable, says so and retries.
 
 import { Chart } from "./charts.js";
+import { agreement, NAMES, spread } from "./gossip.js";
 import { NodeTable, showThanks, showVoids } from "./tables.js";
 import * as words from "./words.js";
 
@@ -23,6 +24,7 @@ const charts = {
 };
 const AXES = {
   step: { label: "step", unit: "steps", text: words.count, whole: true },
+  tokens: { label: "tokens", unit: "tokens", text: words.amount, tick: words.briefAmount },
   at_s: { label: "after", unit: "time since this coordinator started", text: words.duration },
 };
 const nodes = new NodeTable(() => askDetails());
@@ -30,6 +32,7 @@ let against = "step";
 let chosen = 0; // the held-out set that is shown, by its place in run.held_out
 let run = null; // the properties of the run that never change
 let history = null;
+let names = NAMES.star; // of what this run has
 let newest = null; // the newest summary
 let heard = 0; // time of the last message
 let deadline = null; // deadline of the open round, on this browser's clock
@@ -135,17 +138,21 @@ function show(said) {
   byId("round").classList.toggle("long", said.round > 99_999);
   put("waits", said.clock.text);
   showClock(said.clock, before?.round !== said.round);
-  put("step", `Step ${words.count(said.step)}`);
+  if (said.gossip) {
+    showAgreement(said.gossip);
+    if (run && said.clock.phase !== "complete") fill(said.gossip.iterations[1] / run.steps);
+  }
+  put("step", `${names.step} ${words.count(said.step)}`);
   if (run) {
-    put("steps", `of ${words.count(run.steps)}`);
+    put("steps", `of ${words.count(run.steps)}${said.gossip ? ` · ${spread(said.gossip.iterations)}` : ""}`);
     byId("progress").value = said.step / run.steps;
-    document.title = `${words.loss(said.loss.held_out)} · step ${words.count(said.step)} · thinwire`;
+    document.title = `${words.loss(said.loss.held_out)} · ${names.step.toLowerCase()} ${words.count(said.step)} · thinwire`;
   }
   showFigures(said);
   const restarted = before && before.term !== said.term;
   const filled = before && !before.history_complete && said.history_complete;
   if (restarted || filled) askHistory();
-  else if (history && (said.step > (before?.step ?? 0) || said.loss.held_out_step !== before?.loss.held_out_step)) grow(said);
+  else if (history && (said.at_step > (before?.at_step ?? 0) || said.loss.held_out_step !== before?.loss.held_out_step)) grow(said);
   const left = before && before.nodes.active !== said.nodes.active;
   if (restarted || left || said.sample_step !== asked.sample) asked.moment = null;
 }
@@ -158,11 +165,21 @@ function showFigures(said) {
   const { compared, different } = said.nodes;
   byId("equal").classList.toggle("bad", different > 0);
   const all = compared ? `replicas equal in ${words.amount(compared)} comparisons` : "replicas not compared yet";
-  put("equal", different ? `${words.count(different)} of ${words.amount(compared)} comparisons differ` : all);
+  const report = said.gossip && `${words.count(said.gossip.present)} of ${words.count(said.gossip.members)} members report`;
+  put("equal", report ?? (different ? `${words.count(different)} of ${words.amount(compared)} comparisons differ` : all));
   put("tokens", words.amount(said.tokens));
   put("rate", said.tokens_per_s ? `${words.amount(said.tokens_per_s)} per second` : "");
   put("moved", words.bytes(said.bytes.up + said.bytes.down));
   put("fewer", said.bytes.fewer ? `${words.amount(Math.round(said.bytes.fewer))} times fewer than dense` : "");
+}
+
+function showAgreement(gossip) {
+  const list = byId("agreement-list");
+  const parts = agreement(gossip).flatMap(([label, text]) => [
+    Object.assign(document.createElement("dt"), { textContent: label }),
+    Object.assign(document.createElement("dd"), { textContent: text }),
+  ]);
+  if (list.textContent !== parts.map((part) => part.textContent).join("")) list.replaceChildren(...parts);
 }
 
 /** The unit of the shown loss, where it began, and the same as perplexity and in bits per byte. */
@@ -214,12 +231,23 @@ function offerSets() {
 
 function showRun() {
   offerSets();
+  const gossips = run.exchange === "gossip";
+  names = NAMES[gossips ? "gossip" : "star"];
+  nodes.use(run.exchange);
+  AXES.step.label = names.axis;
+  AXES.step.unit = names.steps;
+  put("dial", names.dial);
+  put("against-steps", names.steps);
+  put("thanks-rounds", names.thanks);
+  byId("agreement").hidden = !gossips;
+  byId("void-rounds").hidden = gossips;
+  if (gossips) put("bytes-note", "Bytes are payload bytes of messages between nodes since this coordinator started: it counts those through its relay, and nodes report those of direct lines. A loss is that of each node's own parameters, and the held-out loss that of the mean model, in the beginning and at the end.");
   put("run", `${words.amount(run.parameters)} parameters, ${run.model} · contract ${run.contract.slice(0, 8)}`);
 }
 
 function showSample(sample) {
   if (!sample) return;
-  put("sample-step", `at step ${words.count(sample.step)}`);
+  put("sample-step", `at ${names.step.toLowerCase()} ${words.count(sample.step)}`);
   const prompt = Object.assign(document.createElement("b"), { textContent: sample.prompt });
   byId("sample").replaceChildren(prompt, sample.text);
 }
@@ -227,10 +255,10 @@ function showSample(sample) {
 /** Append the newest values to the history, so that the page need not fetch it again. */
 function grow(said) {
   const { steps, held_out: held } = history;
-  if (said.step > (steps.step.at(-1) ?? 0)) {
+  if (said.at_step > (steps.step.at(-1) ?? 0)) {
     const { training } = said.loss;
     const { up, down, dense } = said.bytes;
-    const added = { step: said.step, at_s: said.at_s, tokens: said.tokens, bytes_up: up, bytes_down: down, dense_bytes: dense };
+    const added = { step: said.at_step, at_s: said.at_s, tokens: said.tokens, bytes_up: up, bytes_down: down, dense_bytes: dense };
     const all = { ...added, loss: training, loss_min: training, loss_max: training };
     for (const [name, value] of Object.entries(all)) steps[name].push(value);
     grown += 1;
@@ -248,11 +276,11 @@ function drawCharts() {
   const { steps, held_out: held } = history;
   const x = steps[against];
   const axis = AXES[against];
-  const measured = against === "step" ? held.step : held.step.map((step) => timeOf(steps, step));
+  const measured = against === "step" ? held.step : held.step.map((step) => valueAt(steps, against, step));
   charts.loss.show(
     [
-      { name: "training", x, y: steps.loss, low: steps.loss_min, high: steps.loss_max, style: "second" },
-      { name: run?.held_out.length > 1 ? `held out: ${nameOf(chosen)}` : "held out", x: measured, y: held.loss, dots: true },
+      { name: names.training, x, y: steps.loss, low: steps.loss_min, high: steps.loss_max, style: "second" },
+      { name: run?.held_out.length > 1 ? `${names.held}: ${nameOf(chosen)}` : names.held, x: measured, y: held.loss, dots: true, style: run?.exchange === "gossip" ? "apart" : undefined },
     ],
     axis,
   );
@@ -267,9 +295,10 @@ function drawCharts() {
   charts.tokens.show([{ name: "trained", x, y: steps.tokens }], axis);
 }
 
-function timeOf(steps, step) {
+function valueAt(steps, name, step) {
+  if (step === 0 && name === "tokens") return 0;
   const i = steps.step.findIndex((at) => at >= step);
-  return i < 0 ? null : steps.at_s[i];
+  return i < 0 ? null : steps[name][i];
 }
 
 // helpers

@@ -3,7 +3,7 @@
 import { element } from "./charts.js";
 import * as words from "./words.js";
 
-const COLUMNS = [
+const STAR_COLUMNS = [
   { sort: "name", title: "node" },
   { sort: "active", title: "state" },
   { sort: "rounds", title: "rounds", number: true },
@@ -13,6 +13,18 @@ const COLUMNS = [
   { sort: "equal", title: "replica" },
   { sort: "up", title: "up", number: true },
   { sort: "down", title: "down", number: true },
+];
+
+const GOSSIP_COLUMNS = [
+  { sort: "name", title: "node" },
+  { sort: "active", title: "state" },
+  { sort: "iteration", title: "iteration", number: true },
+  { sort: "loss", title: "loss", number: true },
+  { sort: "tokens", title: "tokens", number: true },
+  { sort: "direct", title: "direct", number: true },
+  { sort: "relay", title: "by relay", number: true },
+  { sort: null, title: "an iteration", number: true },
+  { sort: null, title: "peers, newest message" },
 ];
 
 /** The table of nodes. Shows one page at a time; the coordinator sorts. `ask` is called to request another page. */
@@ -26,16 +38,25 @@ export class NodeTable {
     this.pager = document.querySelector(".pager");
     this.before = document.getElementById("before");
     this.after = document.getElementById("after");
-    this.headings = COLUMNS.map((column) => {
+    this.before.addEventListener("click", () => this.turn(-this.count));
+    this.after.addEventListener("click", () => this.turn(this.count));
+    this.use("star");
+  }
+
+  /** Have the columns of a run with or without a centre. */
+  use(exchange) {
+    if (this.exchange === exchange) return;
+    this.exchange = exchange;
+    this.columns = exchange === "gossip" ? GOSSIP_COLUMNS : STAR_COLUMNS;
+    this.headings = this.columns.map((column) => {
       const heading = element("th", { scope: "col", class: column.number ? "number" : "" });
       const button = Object.assign(element("button", { type: "button" }), { textContent: column.title });
       button.addEventListener("click", () => this.sortBy(column.sort));
-      heading.append(button);
+      if (column.sort) heading.append(button);
+      else heading.textContent = column.title;
       return heading;
     });
-    document.querySelector("#node-table thead tr").append(...this.headings);
-    this.before.addEventListener("click", () => this.turn(-this.count));
-    this.after.addEventListener("click", () => this.turn(this.count));
+    document.querySelector("#node-table thead tr").replaceChildren(...this.headings);
     this.mark();
   }
 
@@ -56,8 +77,9 @@ export class NodeTable {
   }
 
   /** Mark the column that orders the table. sorts: the orders that there are for this reader. */
-  mark(sorts = COLUMNS.map((column) => column.sort)) {
-    COLUMNS.forEach((column, i) => {
+  mark(sorts = this.columns.map((column) => column.sort)) {
+    this.columns.forEach((column, i) => {
+      if (!column.sort) return;
       this.headings[i].firstChild.disabled = !sorts.includes(column.sort);
       const turned = this.sort === `-${column.sort}`;
       if (turned || this.sort === column.sort) this.headings[i].setAttribute("aria-sort", turned ? "ascending" : "descending");
@@ -72,7 +94,7 @@ export class NodeTable {
     }
     if (!list.sorts.includes(this.sort.replace("-", ""))) this.sort = list.sort;
     this.mark(list.sorts);
-    this.body.replaceChildren(...list.rows.map(nodeRow));
+    this.body.replaceChildren(...list.rows.map(this.exchange === "gossip" ? gossipRow : starRow));
     const last = list.offset + list.rows.length;
     document.getElementById("which").textContent = `${list.offset + 1} to ${last} of ${words.count(list.total)}`;
     this.pager.hidden = list.total <= this.count;
@@ -83,10 +105,43 @@ export class NodeTable {
   }
 }
 
-function nodeRow(node) {
+function rowOf(node) {
   const known = node.active !== null; // the page tells strangers little of a node
   const row = element("tr", { class: node.active || !known ? "" : "away" });
   const name = Object.assign(element("th", { scope: "row", title: `${node.name} (${node.id})` }), { textContent: node.name });
+  return { known, row, name };
+}
+
+function gossipRow(node) {
+  const { known, row, name } = rowOf(node);
+  row.append(
+    name,
+    cell(!known ? "–" : node.active ? "active" : "away"),
+    cell(words.count(node.iteration), "number"),
+    cell(words.loss(node.loss), "number"),
+    cell(words.count(node.tokens), "number"),
+    cell(words.bytes(node.direct), "number"),
+    cell(words.bytes(node.relay), "number"),
+    cell(words.bytes(node.each), "number"),
+    known ? edges(node) : cell("–"),
+  );
+  return row;
+}
+
+/** The peers of a node: each with its line and the iteration of its newest message. */
+function edges(node) {
+  const shown = node.edges.map((edge) => {
+    const at = edge.iteration === null ? "" : ` ${words.count(edge.iteration)}`;
+    return Object.assign(element("span", { class: `edge ${edge.line}`, title: `${edge.name}: ${edge.line}` }), { textContent: `${edge.name} ${edge.line}${at}` });
+  });
+  const found = cell("", "edges");
+  found.append(...shown);
+  if (node.edges_more) found.append(`and ${words.count(node.edges_more)} more`);
+  return found;
+}
+
+function starRow(node) {
+  const { known, row, name } = rowOf(node);
   const replica = { true: "equal", false: "differs" }[node.equal] ?? "–";
   const state = !known ? "–" : node.active ? (node.why_not ? `active, ${node.why_not}` : "active") : "away";
   row.append(
