@@ -32,6 +32,8 @@ from thinwire_proto.limits import RECEIPT_WAIT_S
 log = logging.getLogger("thinwire.node")
 
 OUT_OF_MEMORY = re.compile("out of memory|can.t allocate memory", re.IGNORECASE)
+PING_UNANSWERED = "ping timeout"
+"""gRPC's words for the end of a connection whose ping was not answered in time."""
 NAME_DIGITS = 8
 """Digits of the id of a node without a name; the coordinator shows as many."""
 RESYNCS_IN_VAIN_MAX = 5
@@ -64,6 +66,7 @@ class Node:
         self.leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
+        self._thin_line = False  # a ping was not answered once, perhaps because a download filled the line up
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
 
@@ -157,6 +160,7 @@ class Node:
             what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
             text = f"{what}: {error}"
             tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
+            self._thin_line = self._thin_line or PING_UNANSWERED in text
             return False
         except NotGenuine as error:
             text = f"{error}; nothing was applied"
@@ -192,7 +196,7 @@ class Node:
     async def _session(self) -> None:
         """Connect, join and take part until the session ends."""
         assert self.machine is not None
-        exchange = self.machine.connect(kind_of(self.contract), self.record.traffic)
+        exchange = self.machine.connect(kind_of(self.contract), self.record.traffic, thin_line=self._thin_line)
         self._joined = False
         self.doing = "connecting"
         try:

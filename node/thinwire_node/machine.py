@@ -51,8 +51,8 @@ class Machine(Protocol):
     def open_state(self) -> NodeState:
         """Open the state directory. Raises ConfigError."""
 
-    def connect(self, kind: str, traffic: Traffic) -> AnyExchange:
-        """Open an exchange of this kind; `traffic` counts its bytes. Raises ConfigError."""
+    def connect(self, kind: str, traffic: Traffic, *, thin_line: bool = False) -> AnyExchange:
+        """Open an exchange of this kind; see `Surroundings`. Raises ConfigError."""
 
     async def make_work(
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None
@@ -105,8 +105,8 @@ class RealMachine:
     def open_state(self) -> NodeState:
         return NodeState(self._state_dir, self._cache_bytes)
 
-    def connect(self, kind: str, traffic: Traffic) -> AnyExchange:
-        return open_exchange(kind, Surroundings(self._address, self.clocks, traffic, self._invite))
+    def connect(self, kind: str, traffic: Traffic, *, thin_line: bool = False) -> AnyExchange:
+        return open_exchange(kind, Surroundings(self._address, self.clocks, traffic, self._invite, thin_line))
 
     async def make_work(
         self, contract: Contract, state: NodeState, data: DataSource, replica: Replica, kept: KeptMomentum | None

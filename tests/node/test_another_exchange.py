@@ -119,9 +119,9 @@ class Alone:
         raise Refused("this swarm measures no held-out loss")
 
     async def publish(self, claim: Claim, payload: bytes) -> Outcome:
-        if self._swarm.loses_connection:
-            self._swarm.loses_connection = False
-            raise LinkLost("the cable was pulled")
+        if reason := self._swarm.loses_connection:
+            self._swarm.loses_connection = ""
+            raise LinkLost(reason)
         outcome = self._swarm.seal(self._node_id, claim, payload, self._now())
         self._changed.set()
         return outcome
@@ -145,13 +145,13 @@ class Alone:
 
 
 class SwarmOfOne:
-    """The state of the run. `loses_connection`: the connection breaks before the next contribution arrives."""
+    """The state of the run. `loses_connection`: why the connection breaks before the next contribution arrives."""
 
     def __init__(self) -> None:
         self.round = 0
         self.replica = random_replica(CONTRACT)
         self.sealed: list[SealedUpdate] = []
-        self.loses_connection = False
+        self.loses_connection = ""
         self.left = 0
 
     @property
@@ -195,7 +195,7 @@ def settings(folder: Path, address: str) -> NodeSettings:
 async def test_a_node_takes_part_through_an_exchange_defined_in_this_file(tmp_path: Path) -> None:
     settings_ = settings(tmp_path, "alone:1")
     swarm = SWARMS["alone:1"]
-    swarm.loses_connection = True
+    swarm.loses_connection = "the cable was pulled"
     kept = NodeState(settings_.state_dir)
     kept.write("contract.json", CONTRACT.written)
     kept.close()
@@ -222,9 +222,11 @@ class Introduced(RealMachine):
     def __init__(self, settings_: NodeSettings) -> None:
         super().__init__(settings_.address, settings_.state_dir, settings_.device)
         self.kinds: list[str] = []
+        self.thin_lines: list[bool] = []
 
-    def connect(self, kind: str, traffic: Traffic) -> AnyExchange:
+    def connect(self, kind: str, traffic: Traffic, *, thin_line: bool = False) -> AnyExchange:
         self.kinds.append(kind)
+        self.thin_lines.append(thin_line)
         return super().connect("alone", traffic)
 
 
@@ -235,6 +237,19 @@ async def test_a_node_without_a_contract_learns_the_kind_and_connects_again(tmp_
     await node.run(asyncio.Event())
     assert machine.kinds == ["star", "alone"]
     assert node.record.counted == STEPS
+
+
+@pytest.mark.parametrize(
+    ("reason", "thin_line"), [("Stream removed (ping timeout)", True), ("the cable was pulled", False)]
+)
+async def test_a_node_whose_ping_was_not_answered_bounds_what_is_on_the_way_to_it(
+    tmp_path: Path, reason: str, thin_line: bool
+) -> None:
+    settings_ = settings(tmp_path, "alone:3")
+    SWARMS["alone:3"].loses_connection = reason
+    machine = Introduced(settings_)
+    await Node(settings_, machine).run(asyncio.Event())
+    assert machine.thin_lines == [False, False, thin_line]
 
 
 def test_an_error_names_an_unknown_kind_of_exchange(tmp_path: Path) -> None:

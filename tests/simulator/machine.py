@@ -97,7 +97,7 @@ class SimulatedMachine:
     def open_state(self) -> NodeState:
         return self._state
 
-    def connect(self, kind: str, traffic: Traffic) -> Exchange:
+    def connect(self, kind: str, traffic: Traffic, *, thin_line: bool = False) -> Exchange:
         connection = self._network.connect(self._name)
 
         async def close() -> None:

@@ -29,12 +29,14 @@ class Surroundings:
     """The arguments that open an exchange.
 
     address: HOST:PORT of the coordinator. traffic: counts the bytes sent and received. invite: names the coordinator
-    that answers there; None: any is taken."""
+    that answers there; None: any is taken. thin_line: whether to bound what is on its way to this node, as
+    `exchange.coordinator.link` explains."""
 
     address: str
     clocks: Clocks
     traffic: Traffic
     invite: Invite | None = None
+    thin_line: bool = False
 
 
 AnyExchange = Exchange | GossipExchange

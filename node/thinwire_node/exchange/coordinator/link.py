@@ -53,6 +53,10 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", round(limits.RECONNECT_MAX_S * 1000)),
 )
+THIN_LINE_BYTES = 256 << 10
+THIN_LINE_OPTIONS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", THIN_LINE_BYTES))
+"""For a node whose line up is thin: acknowledgements of a fast download fill it, and a ping waits behind them for so
+long that the connection counts as lost. gRPC's window would grow with that delay."""
 LOST = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -277,9 +281,9 @@ class Link:
             raise LinkLost(f"a file broke off after {received} of {size or 0} bytes")
 
 
-async def connect(address: str, invite: Invite | None, traffic: Traffic) -> Link:
-    """Open a gRPC link; see `dial`. `traffic` counts its messages and bytes."""
-    dialled = await dial(address, invite, CHANNEL_OPTIONS)
+async def connect(address: str, invite: Invite | None, traffic: Traffic, *, thin_line: bool = False) -> Link:
+    """Open a gRPC link; see `dial`. `traffic` counts its messages and bytes. thin_line: see THIN_LINE_OPTIONS."""
+    dialled = await dial(address, invite, CHANNEL_OPTIONS + (THIN_LINE_OPTIONS if thin_line else ()))
     channel = dialled.channel
     traffic.connecting_to(dialled.port)
 

@@ -69,4 +69,5 @@ class Star(Entrance):
 
 def open_star(surroundings: Surroundings) -> Star:
     address, invite = surroundings.address, surroundings.invite
-    return Star(lambda: connect(address, invite, surroundings.traffic), surroundings.clocks, invite)
+    traffic, thin_line = surroundings.traffic, surroundings.thin_line
+    return Star(lambda: connect(address, invite, traffic, thin_line=thin_line), surroundings.clocks, invite)

@@ -43,4 +43,5 @@ class Gossip(Entrance):
 
 def open_gossip(surroundings: Surroundings) -> Gossip:
     address, invite = surroundings.address, surroundings.invite
-    return Gossip(lambda: connect(address, invite, surroundings.traffic), surroundings.clocks, invite)
+    traffic, thin_line = surroundings.traffic, surroundings.thin_line
+    return Gossip(lambda: connect(address, invite, traffic, thin_line=thin_line), surroundings.clocks, invite)
