@@ -151,8 +151,12 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 """Sort keys of the table of nodes. The most interesting rows come first: largest, latest, differing."""
 
 
-PUBLIC = frozenset({"id", "name", "rounds", "tokens", "iteration", "loss"})
+PUBLIC = frozenset({"id", "name", "rounds", "tokens"})
 """Fields of a node that the page shows to everybody: those that the ledger has, which everybody gets."""
+PUBLIC_IN_GOSSIP = PUBLIC | {"iteration", "loss"}
+"""The same in a run without a centre, whose ledger has the nodes' reports."""
+OF_GOSSIP = frozenset({"iteration", "loss", "direct", "relay"})
+"""Orders by what only a run without a centre knows of a node."""
 DEFAULT_SORT = "tokens"
 
 
@@ -177,11 +181,14 @@ def agreement(figures: GossipFigures) -> Plain:
 
 def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int, *, in_full: bool) -> Plain:
     """One page of the table of nodes. sort: a key of SORTS; a leading minus reverses it. in_full: for the organizer;
-    others get what is PUBLIC, and null for all else.
+    others get what is public, and null for all else.
 
     An order tells of what it is made from, so others get DEFAULT_SORT in place of an order by anything else. The answer
     says its order (`sort`), and which ones there are for whoever asked (`sorts`)."""
-    sorts = [name for name in SORTS if in_full or name in PUBLIC]
+    public = PUBLIC if swarm.gossip is None else PUBLIC_IN_GOSSIP
+    sorts = [name for name in SORTS if in_full or name in public]
+    if swarm.gossip is None:
+        sorts = [name for name in sorts if name not in OF_GOSSIP]
     if sort.removeprefix("-") not in sorts:
         sort = DEFAULT_SORT
     rows: list[Row] = [
@@ -192,7 +199,7 @@ def nodes(swarm: SwarmView, history: History, sort: str, offset: int, count: int
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     shown = [_node(*row) | _between(swarm, *row[:3]) for row in rows[offset : offset + count]]
     if not in_full:
-        shown = [{key: value if key in PUBLIC else None for key, value in row.items()} for row in shown]
+        shown = [{key: value if key in public else None for key, value in row.items()} for row in shown]
     return {"total": len(rows), "offset": offset, "sort": sort, "sorts": sorts, "rows": shown}
 
 
