@@ -66,7 +66,8 @@ class Node:
         self.leaving = False
         self._resyncs_in_vain = 0
         self._joined = False
-        self._thin_line = False  # a ping was not answered once, perhaps because a download filled the line up
+        self._is_fetching = False
+        self._thin_line = False  # a ping was not answered while the node fetched, which may have filled the line up
         self.has_joined = asyncio.Event()
         """Set once this process has joined the swarm."""
 
@@ -160,7 +161,7 @@ class Node:
             what = "the session ended" if self._joined else f"no coordinator at {self.settings.address}"
             text = f"{what}: {error}"
             tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
-            self._thin_line = self._thin_line or PING_UNANSWERED in text
+            self._thin_line = self._thin_line or (self._is_fetching and PING_UNANSWERED in text)
             return False
         except NotGenuine as error:
             text = f"{error}; nothing was applied"
@@ -200,7 +201,9 @@ class Node:
         self._joined = False
         self.doing = "connecting"
         try:
+            self._is_fetching = True
             ready, head_step = await self._join(exchange)
+            self._is_fetching = False
             self.session = session = self._make_session(exchange, ready, head_step)
             try:
                 await session.run()

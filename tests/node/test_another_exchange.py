@@ -99,6 +99,9 @@ class Alone:
         raise Refused("this swarm has no blobs")
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
+        if reason := self._swarm.breaks_off:
+            self._swarm.breaks_off = ""
+            raise LinkLost(reason)
         path = folder / f"snapshot-{self._swarm.step}.part"
         self._swarm.replica.save(path)
         return path
@@ -145,13 +148,14 @@ class Alone:
 
 
 class SwarmOfOne:
-    """The state of the run. `loses_connection`: why the connection breaks before the next contribution arrives."""
+    """The state of the run. `loses_connection`: why the connection breaks before the next contribution arrives.
+    `breaks_off`: the same for the next snapshot."""
 
     def __init__(self) -> None:
         self.round = 0
         self.replica = random_replica(CONTRACT)
         self.sealed: list[SealedUpdate] = []
-        self.loses_connection = ""
+        self.loses_connection = self.breaks_off = ""
         self.left = 0
 
     @property
@@ -239,14 +243,19 @@ async def test_a_node_without_a_contract_learns_the_kind_and_connects_again(tmp_
     assert node.record.counted == STEPS
 
 
+NO_ANSWER, PULLED = "Stream removed (ping timeout)", "the cable was pulled"
+
+
 @pytest.mark.parametrize(
-    ("reason", "thin_line"), [("Stream removed (ping timeout)", True), ("the cable was pulled", False)]
+    ("while_fetching", "while_training", "thin_line"),
+    [(NO_ANSWER, "", True), (PULLED, "", False), ("", NO_ANSWER, False)],
 )
-async def test_a_node_whose_ping_was_not_answered_bounds_what_is_on_the_way_to_it(
-    tmp_path: Path, reason: str, thin_line: bool
+async def test_a_node_whose_ping_was_not_answered_while_it_fetched_bounds_what_is_on_the_way_to_it(
+    tmp_path: Path, while_fetching: str, while_training: str, thin_line: bool
 ) -> None:
     settings_ = settings(tmp_path, "alone:3")
-    SWARMS["alone:3"].loses_connection = reason
+    swarm = SWARMS["alone:3"]
+    swarm.breaks_off, swarm.loses_connection = while_fetching, while_training
     machine = Introduced(settings_)
     await Node(settings_, machine).run(asyncio.Event())
     assert machine.thin_lines == [False, False, thin_line]
