@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,10 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from support.closed_loops import is_of_this_test
 from support.real import RealSwarm, real_swarm
+
+logging.getLogger("asyncio").addFilter(is_of_this_test)
 
 
 @pytest.fixture
