@@ -49,7 +49,7 @@ def clean_text(text: str, bytes_max: int = TEXT_BYTES_MAX, graphemes_max: int | 
     read = READ_MAX * bytes_max
     visible = _ESCAPES.sub("", text[:read])
     visible = unicodedata.normalize("NFC", "".join(_seen(letter) for letter in _SPACES.sub(" ", visible)))
-    graphemes = _graphemes(_SPACES.sub(" ", visible).strip(" "))
+    graphemes = _graphemes(_SPACES.sub(" ", visible))
     most = len(graphemes) if graphemes_max is None else graphemes_max
     whole = len(text) <= read and len(graphemes) <= most and sum(map(_size, graphemes)) <= bytes_max
     if whole:
@@ -86,17 +86,21 @@ def _is_blank(letter: str) -> bool:
 
 
 def _graphemes(text: str) -> list[str]:
-    """Letters with their accents, at most MARKS_MAX each. An accent without a letter is dropped."""
+    """Letters with their accents, at most MARKS_MAX each. An accent without a letter is dropped.
+
+    So spaces around one meet here: only one is kept, and none at the ends."""
     found: list[str] = []
     marks = 0
     for letter in text:
+        if letter == " " and (not found or found[-1] == " "):
+            continue
         if letter.isascii() or not unicodedata.category(letter).startswith("M"):
             found.append(letter)
             marks = 0
         elif found and found[-1] != " " and marks < MARKS_MAX:
             found[-1] += letter
             marks += 1
-    return found
+    return found[:-1] if found and found[-1] == " " else found
 
 
 def _size(text: str) -> int:

@@ -82,6 +82,8 @@ def test_any_text_becomes_one_visible_line_within_its_bounds(sent: str) -> None:
 
 
 @given(st.text(max_size=100))
+@example("a \u0301 b \u0301")
+@example("\u0301 a")
 def test_cleaning_twice_changes_nothing(sent: str) -> None:
     assert clean_name(clean_name(sent)) == clean_name(sent)
 
