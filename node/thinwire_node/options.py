@@ -16,7 +16,7 @@ class NodeOptions:
     name: shown to people; empty: the first digits of the node's id. micro_batch: maximum samples in a micro-batch.
     rounds: the node leaves after this many counted contributions; None: it stays until the run is complete.
     cache_bytes: bound on the blobs that it keeps. addresses: the addresses of a contract that it may read. peers: how
-    other nodes reach it, in a swarm without a centre."""
+    other nodes reach it, in a swarm without a centre. archives_messages: keep all messages of such a run."""
 
     name: str
     micro_batch: int
@@ -24,3 +24,4 @@ class NodeOptions:
     cache_bytes: int = CACHE_BYTES
     addresses: DataAddresses = PUBLIC
     peers: PeerSettings = field(default_factory=PeerSettings)
+    archives_messages: bool = False

@@ -49,6 +49,8 @@ class SimulatedNode:
     waited_s: list[float] = field(default_factory=list)
     is_begun: bool = False
     kept: dict[str, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
+    archive: list[bytes] | None = None
+    archived: int = 0
 
     def keep(self) -> MemberState:
         """A copy of the member's state. Only tensors that have changed since the last one are copied."""
@@ -92,6 +94,7 @@ class MemberWorld:
         step: Callable[[int, Tensor, int], Tensor] | None = None,
         iterations: int = 40,
         save_s: float = 0.01,
+        archives: bool = False,
     ) -> None:
         self.now = 0.0
         self.layout = TileLayout([Parameter(name="x", shape=(parameters,))])
@@ -110,12 +113,15 @@ class MemberWorld:
         self._arrives: dict[tuple[int, int], float] = {}
         self._confirmed: dict[tuple[int, int], int] = {}  # of each direction, what has reached the other end
         self._next_number = nodes
+        self._archives = archives
         for number in range(nodes):
             self.nodes[number] = self._made(number)
         self._open()
 
     def _made(self, number: int) -> SimulatedNode:
-        return SimulatedNode(number, Member(self.layout, self._settings, self._first.clone()))
+        archive: list[bytes] | None = [] if self._archives else None
+        add = None if archive is None else archive.append
+        return SimulatedNode(number, Member(self.layout, self._settings, self._first.clone(), add), archive=archive)
 
     def _open(self) -> None:
         """Give all nodes their first topology."""
@@ -142,7 +148,11 @@ class MemberWorld:
         node = self.nodes[number]
         assert node.disk is not None
         tensors = {name: tensor.clone() for name, tensor in node.disk.tensors.items()}
-        node.member = Member.restore(self.layout, self._settings, MemberState(node.disk.numbers, tensors))
+        add = None
+        if node.archive is not None:
+            del node.archive[node.archived :]
+            add = node.archive.append
+        node.member = Member.restore(self.layout, self._settings, MemberState(node.disk.numbers, tensors), add)
         node.is_alive, node.is_begun = True, True
         node.life += 1
         node.awaits_since = None
@@ -206,13 +216,13 @@ class MemberWorld:
 
     def _begin(self, node: SimulatedNode) -> None:
         messages = node.member.begin()
-        kept = node.keep()
+        kept, archived = node.keep(), len(node.archive or ())
         life = node.life
 
         def saved() -> None:
             if node.life != life:
                 return
-            node.disk = kept
+            node.disk, node.archived = kept, archived
             self._saved(node)
             for peer, message in messages:
                 self._send(node.number, peer, message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
+from thinwire_proto.gossip.archive import ARCHIVE_FILE
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 STEPS = 30
@@ -87,12 +89,12 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
     with real_swarm(tmp_path) as swarm:
         (here,) = free_addresses(1)
         coordinator = swarm.coordinator(RUN, "--http", here)
-        nodes = {name: swarm.node(name) for name in ("one", "two", "three")}
+        nodes = {name: swarm.node(name, "--archive-messages") for name in ("one", "two", "three")}
         journal = tmp_path / "two" / "gossip.safetensors"
         until(journal.exists, "a journal", coordinator, *nodes.values())
         nodes["two"].tell(signal.SIGKILL)
         nodes["two"].popen.wait()
-        nodes["two"] = swarm.node("two")
+        nodes["two"] = swarm.node("two", "--archive-messages")
         for node in nodes.values():
             assert ended(node) == 0, node.tail(30)
         for node in nodes.values():
@@ -135,3 +137,20 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         )
         assert value(told, "thinwire_coordinator_disagreement") == pytest.approx(measured["distance"])
         assert value(told, "thinwire_coordinator_disagreement_in_steps") == pytest.approx(measured["in_steps"])
+        check_archives(swarm, [tmp_path / name for name in nodes])
+
+
+def check_archives(swarm: RealSwarm, folders: list[Path]) -> None:
+    """The nodes' archives show what each has mixed, and a byte of one that is altered is found."""
+    archives = ("verify", "--messages", *map(str, folders))
+    checked = swarm.command(*archives)
+    assert checked.returncode == 0, checked.stderr
+    assert len(re.findall(r"mixed turns lead through all \d+ heads that it has reported", checked.stdout)) == 3
+    (both,) = re.findall(r"([\d,]+) were mixed by both, and 0 by one end alone", checked.stdout)
+    assert 0 < int(both) <= 3 * STEPS
+    archive = folders[1] / ARCHIVE_FILE
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
+    refused = swarm.command(*archives)
+    assert refused.returncode != 0
+    assert str(archive) in refused.stderr

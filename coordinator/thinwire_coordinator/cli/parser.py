@@ -39,6 +39,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="INVITE",
         help="an invite to the run, used or not: the coordinator that it names must have signed",
     )
+    check.add_argument(
+        "--messages",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="STATE_DIR",
+        help="in a run without a centre: state directories of nodes that ran with --archive-messages; what they have "
+        "mixed is repeated",
+    )
     check.set_defaults(command=_verify)
 
     export = commands.add_parser("export", help="write the model of a step, for transformers or as one file")
@@ -109,11 +118,13 @@ def _verify(arguments: argparse.Namespace) -> None:
 
     from thinwire_coordinator.cli.threads import set_threads  # noqa: PLC0415
     from thinwire_coordinator.ledger.verify import verify  # noqa: PLC0415
+    from thinwire_proto.gossip.archive import ARCHIVE_FILE  # noqa: PLC0415
     from thinwire_proto.identity.invite import parse_invite  # noqa: PLC0415
 
     invite = parse_invite(arguments.invite) if arguments.invite else None
     set_threads(options.state_dir, options.threads)
-    verify(options.state_dir, print, invite.fingerprint if invite else None)
+    archives = [folder / ARCHIVE_FILE for folder in arguments.messages]
+    verify(options.state_dir, print, invite.fingerprint if invite else None, archives)
 
 
 def _export(arguments: argparse.Namespace) -> None:

@@ -46,6 +46,7 @@ def start(options: StartOptions) -> None:
                 options.cache_bytes,
                 DataAddresses(frozenset(names(options.data_schemes)), read_networks(names(options.data_networks))),
                 read_peers(options.peers),
+                options.archive_messages,
             ),
             give_up_after_s=options.give_up_after,
             limits=ResourceLimits(_bytes(options.memory_max), _bytes(options.disk_max)),

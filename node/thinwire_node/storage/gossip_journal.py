@@ -23,13 +23,14 @@ PASSING_FILE = "gossip.part"
 NUMBERS = "member numbers"
 MEMBER = "member "  # prefix of the member's tensors
 FIRST_MOMENT, SECOND_MOMENT = "first moment", "second moment"
-VERSION = "1"
+VERSION = "2"
 
 
 @dataclass(frozen=True)
 class JournalEntry:
     """member: see `Member.state`. moments: of AdamW, by name. steps: those that AdamW has taken. finished: iterations.
-    trained_through: the last position of the lease in the parameters. samples: trained in all."""
+    trained_through: the last position of the lease in the parameters. samples: trained in all. archived: the bytes of
+    the archive of messages that belong to this entry; None without one."""
 
     member: MemberState
     moments: dict[str, torch.Tensor]
@@ -37,6 +38,7 @@ class JournalEntry:
     finished: int
     trained_through: int | None
     samples: int
+    archived: int | None = None
 
 
 class GossipJournal:
@@ -53,7 +55,7 @@ class GossipJournal:
         about = {
             "thinwire gossip": VERSION,
             "contract": self._contract,
-            "numbers": json.dumps([entry.steps, entry.finished, entry.trained_through, entry.samples]),
+            "numbers": json.dumps([entry.steps, entry.finished, entry.trained_through, entry.samples, entry.archived]),
         }
         passing = self._state.path(PASSING_FILE)
         save_tensors(tensors, passing, about)
@@ -73,7 +75,7 @@ class GossipJournal:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             if (about["thinwire gossip"], about["contract"]) != (VERSION, self._contract):
                 raise ValueError("it belongs to another run, or was written by another version")
-            steps, finished, trained_through, samples = json.loads(about["numbers"])
+            steps, finished, trained_through, samples, archived = json.loads(about["numbers"])
             numbers = bytes(tensors.pop(NUMBERS).numpy())
             moments = {name: tensors.pop(name) for name in (FIRST_MOMENT, SECOND_MOMENT)}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -81,4 +83,4 @@ class GossipJournal:
                 f"{path} cannot be read: {error}; give another --state-dir to take part as a new node"
             ) from None
         member = MemberState(numbers, {name.removeprefix(MEMBER): tensor for name, tensor in tensors.items()})
-        return JournalEntry(member, moments, steps, finished, trained_through, samples)
+        return JournalEntry(member, moments, steps, finished, trained_through, samples, archived)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
+from thinwire_node.storage.message_archive import MessageArchive
 from thinwire_node.training.adamw import AdamW
 from thinwire_node.training.gradient import Gradient, GradientSum
 from thinwire_node.training.lease import Lease
@@ -86,6 +87,7 @@ class Finished:
 
 class GossipWork:
     """member, adamw and gradient are of the compute thread. kept: the journal's entry that they continue from.
+    archive: is synced before each entry of the journal.
 
     now: seconds on a monotonic clock. iterations: of the run."""
 
@@ -99,6 +101,7 @@ class GossipWork:
         journal: GossipJournal,
         threads: Threads,
         kept: JournalEntry | None,
+        archive: MessageArchive | None = None,
     ) -> None:
         self.contract = contract
         self.layout = layout
@@ -110,6 +113,7 @@ class GossipWork:
         self._adamw = adamw
         self._gradient = gradient
         self._journal = journal
+        self._archive = archive
         self._threads = threads
         self.finished = kept.finished if kept else 0
         """Iterations that are finished."""
@@ -231,8 +235,11 @@ class GossipWork:
 
     def _save(self, trained_through: int | None, loss: float | None = None, norm: float = 0.0) -> None:
         adamw = self._adamw
+        archived = None if self._archive is None else self._archive.sync()
         state = self._member.state()
-        entry = JournalEntry(state, adamw.tensors(), adamw.steps, self.finished, trained_through, self._samples)
+        entry = JournalEntry(
+            state, adamw.tensors(), adamw.steps, self.finished, trained_through, self._samples, archived
+        )
         self._journal.write(entry)
         self._member.saved()
         self.view = self._view()
@@ -260,6 +267,8 @@ class GossipWork:
 
     def close(self) -> None:
         self._threads.close()
+        if self._archive is not None:
+            self._archive.close()
 
 
 def _bytes_of(x: Tensor) -> bytes:

@@ -12,9 +12,8 @@ iteration; turns that only one end has begun are void, as `iteration` says. An e
 had in the beginning, if it is one of the first topology; otherwise each end sends a snapshot. It ends when a topology
 is without it, and its last turns are mixed or its peer is absent. One that begins anew does so with the topology that
 says so; until then the old one stands, and messages of the new one wait. A node that a topology has left out, and that
-is behind, takes the parameters of the first peer that it hears, as a new one does, and goes on where that peer is.
-
-A peer whose message cannot be read has its edge ended, until a topology begins it anew (`unreadable`).
+is behind, takes the parameters of the first peer that it hears, as a new one does, and goes on where that peer is. A
+peer whose message cannot be read has its edge ended, until a topology begins it anew (`unreadable`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from torch import Tensor
 
 from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.gossip.archive import OWN, THEIRS
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
+from thinwire_proto.gossip.chain import Archive, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
@@ -65,11 +65,11 @@ class MemberState:
 
 
 class Member:
-    """One node. x: its parameters, float32 [layout.parameters], mixed in place; at first those that all begin with."""
+    """One node. x: float32 [layout.parameters], mixed in place; at first what all begin with. archive: see MixChain."""
 
-    def __init__(self, layout: TileLayout, settings: MemberSettings, x: Tensor) -> None:
+    def __init__(self, layout: TileLayout, settings: MemberSettings, x: Tensor, archive: Archive | None = None) -> None:
         self.x = x
-        self._chain = MixChain()
+        self._chain = MixChain(archive)
         self._layout = layout
         self._settings = settings
         self._first = x.clone()
@@ -125,6 +125,7 @@ class Member:
         if assignment.topology <= self.topology:
             return None
         self._assignments[assignment.topology] = assignment
+        self._chain.name_member(assignment.member)
         mix = self._give_up_edges() if self._is_behind else None
         for peer, since in assignment.since.items():
             if peer in self._copies.edges and self._since[peer] != since:
@@ -265,22 +266,21 @@ class Member:
         self._saved = self._in_state
 
     @classmethod
-    def restore(cls, layout: TileLayout, settings: MemberSettings, state: MemberState) -> Member:
+    def restore(
+        cls, layout: TileLayout, settings: MemberSettings, state: MemberState, archive: Archive | None = None
+    ) -> Member:
         """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
-        tensors = state.tensors
-        head, machine, edges, assignments, since, hashes, arrived, adopted, levels = msgpack.unpackb(
-            state.numbers, strict_map_key=False, raw=False
-        )
-        member = cls(layout, settings, tensors["first"])
+        tensors, numbers = state.tensors, msgpack.unpackb(state.numbers, strict_map_key=False, raw=False)
+        head, machine, edges, assignments, since, hashes, arrived, adopted, levels = numbers
+        member = cls(layout, settings, tensors["first"], archive)
         member.x, member._adopted = tensors["x"], adopted
         member._chain.load(head, hashes)
         member._machine.load(machine)
         member._levels = Levels.from_plain(levels)
-        for peer, numbers in edges:
+        for peer, edge in edges:
             prefix = f"{peer} "
-            edge = member._copies.join(peer, member._first)
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            edge.load(numbers, copies)
+            member._copies.join(peer, member._first).load(edge, copies)
         member._assignments = {one[0]: Assignment.from_plain(one) for one in assignments}
         member._since, member._renewed, member._ended = (dict(each) for each in since)
         for turn in (Turn(*each) for each in arrived):

@@ -11,6 +11,7 @@ from thinwire_node.session.gossip.lines import MakeLines
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.record import Record
 from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
+from thinwire_node.storage.message_archive import MessageArchive
 from thinwire_node.training.adamw import AdamW
 from thinwire_node.training.compute import Compute
 from thinwire_node.training.gossip_work import GossipWork
@@ -37,6 +38,7 @@ def open_training(
     record: Record,
     options: NodeOptions,
     clocks: Clocks,
+    archive: MessageArchive | None = None,
 ) -> GossipTraining:
     """first: the parameters that all nodes begin with. kept: the newest entry of the journal."""
     layout, exchange, rule = layout_of(contract.parameters), contract.exchange, contract.rule
@@ -44,15 +46,16 @@ def open_training(
     assert isinstance(rule, AdamWSpec)
     patience_s, steps = exchange.patience_ms / 1000, contract.schedule.steps
     settings = MemberSettings(exchange.codec, exchange.gamma, exchange.slack, patience_s, steps, exchange.is_controlled)
+    add = None if archive is None else archive.add
     if kept is not None:
-        member = Member.restore(layout, settings, kept.member)
+        member = Member.restore(layout, settings, kept.member, add)
     else:
-        member = Member(layout, settings, _flat(layout, first))
+        member = Member(layout, settings, _flat(layout, first), add)
     adamw = AdamW(layout.parameters, rule.beta1, rule.beta2, contract.schedule.weight_decay)
     if kept is not None:
         adamw.load(kept.moments, kept.steps)
     gradient = GradientSum(layout, data, compute, member.x)
-    work = GossipWork(contract, layout, member, adamw, gradient, journal, threads, kept)
+    work = GossipWork(contract, layout, member, adamw, gradient, journal, threads, kept, archive)
     return GossipTraining(work, first, make_lines, record, options, clocks)
 
 
