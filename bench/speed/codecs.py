@@ -79,7 +79,9 @@ def write_gaps(components: Components) -> bytes:
 
 
 def read_gaps(data: bytes, count: int) -> Components:
-    return component_codec._from_gaps(data, count, LAYOUT.components)
+    components = np.empty(count, np.int64)
+    component_codec._from_gaps(data, count, LAYOUT.components, components)
+    return components
 
 
 def write_ranks(components: Components) -> tuple[Numbers, bytes]:

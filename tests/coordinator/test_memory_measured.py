@@ -16,16 +16,22 @@ from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.capacity import audit_activation_bytes
 from thinwire_coordinator.rpc.memory_bound import (
+    COMPARED_VOTE_BYTES,
+    DECODED_BYTES,
+    DECODED_RANKED_BYTES,
     JUDGED_BYTES,
+    MERGED_BYTES,
+    MERGED_RANKED_BYTES,
     NOTED_VOTE_BYTES,
     STANDING_BYTES,
+    _coding_bytes,
     audit_bytes,
     comparing_bytes,
     memory_bound,
     sums_bytes,
 )
 from thinwire_coordinator.trust.audit import REFERENCES_MAX, Subject
-from thinwire_coordinator.trust.ballots import Ballot, Secret, digest_of
+from thinwire_coordinator.trust.ballots import CHUNK, Ballot, Secret, digest_of
 from thinwire_coordinator.trust.comparison import Comparer
 from thinwire_coordinator.trust.evidence import Audited, Cause, RoundEvidence, Shown
 from thinwire_coordinator.trust.standing import Standing
@@ -35,8 +41,10 @@ from thinwire_proto.contract import Contract, Parameter
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.exact.votes import Votes
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Merged, Votes
 from thinwire_proto.task import NO_BLOBS
+from thinwire_proto.wire.codec import decode_votes, encode_update, encode_votes
 
 
 class Memory:
@@ -84,6 +92,32 @@ def test_comparing_a_round(nodes: int, votes: int) -> None:
     with measured() as memory:
         comparer.compare(round_, lambda node: 1.0)
         assert memory.peak <= comparing_bytes(nodes, nodes * votes, nodes * components)
+
+
+def test_a_contribution_that_is_alone_is_not_compared() -> None:
+    """It would take many times its votes, and has nothing in common with any."""
+    alone = ballots(1, 400_000, 800_000)
+    Comparer(Secret(1)).compare(ballots(1, 1_000, 2_000), lambda node: 1.0)
+    comparer = Comparer(Secret(1))
+    with measured() as memory:
+        (shown,) = comparer.compare(alone, lambda node: 1.0)
+        assert memory.peak < 10 * 8 * CHUNK < COMPARED_VOTE_BYTES * 400_000
+    assert (shown.copy_of, shown.agreement) == ("", None)
+
+
+@pytest.mark.parametrize("chunk", [1, 50, 128, 1000])
+def test_chunks_of_votes_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, secret = [ballots(5, 700, 3000, seed) for seed in (1, 2, 1)], Secret(3)
+    samples = [secret.sampled(one.components, one.positive, 0.3) for one in rounds[0]]
+    whole, parted = Comparer(secret), Comparer(secret)
+    found = [whole.compare(round_, lambda node: 1.0) for round_ in rounds]
+    for module in ("ballots", "earlier_votes"):
+        monkeypatch.setattr(f"thinwire_coordinator.trust.{module}.CHUNK", chunk)
+    assert [parted.compare(round_, lambda node: 1.0) for round_ in rounds] == found
+    for one, (components, positive) in zip(rounds[0], samples, strict=True):
+        again = secret.sampled(one.components, one.positive, 0.3)
+        assert np.array_equal(again[0], components)
+        assert np.array_equal(again[1], positive)
 
 
 def test_votes_that_are_noted() -> None:
@@ -140,6 +174,24 @@ def test_an_audit(context: int) -> None:
     assert 0.5 * bound < taken <= bound
     printed = memory_bound(contract, Bounds(16), activations=audit_activation_bytes(contract)).audits
     assert printed >= audit_bytes(layout, layout.selected_max(contract.demo.k)) + audit_activation_bytes(contract)
+
+
+@pytest.mark.parametrize(("per_tile", "largest"), [(8, 1), (20, 1), (24, 1), (96, 1), (320, 3), (320, 2000)])
+def test_encoding_and_decoding(per_tile: int, largest: int) -> None:
+    """Few components of a tile are ranked, and many are gaps."""
+    layout, rng = TileLayout((Parameter(name="t", shape=(2048, 2048)),)), np.random.default_rng(0)
+    chosen = [np.sort(rng.choice(4096, per_tile, replace=False)) + 4096 * tile for tile in range(layout.tiles)]
+    components, count = np.concatenate(chosen), layout.tiles * per_tile
+    merged = Merged(components, rng.integers(1, largest + 1, count).astype(np.int16))
+    update, votes = Update(0, 0.5, 1.0, merged), Votes(components, merged.values > 0)
+    with measured() as memory:
+        encode_update(update, layout)
+        taken = memory.peak + 10 * count
+    assert taken <= _coding_bytes(layout, count, MERGED_BYTES, MERGED_RANKED_BYTES)
+    sent = encode_votes(votes, layout)
+    with measured() as memory:
+        decode_votes(sent, layout, per_tile)
+        assert memory.peak <= _coding_bytes(layout, count, DECODED_BYTES, DECODED_RANKED_BYTES)
 
 
 def sign_votes(layout: TileLayout) -> Votes:

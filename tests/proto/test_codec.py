@@ -19,7 +19,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.magnitudes import SCALE_MIN, MagnitudeMerger, rounded, tiles_with
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Signs, Votes, merge
+from thinwire_proto.exact.votes import CHUNK, Merged, Signs, Votes, merge
 from thinwire_proto.wire.codec import (
     VERSION,
     contribution_bytes_max,
@@ -344,3 +344,39 @@ def test_invalid_rates_are_refused() -> None:
             decode_update(payload(0, *bits, *ONE, b"\x01", 1, packed(b"\x00"), packed(b"")), LAYOUT)
     with pytest.raises(ValueError, match="not a float32"):
         encode_update(Update(0, 0.1, 1.0, nothing), LAYOUT)
+
+
+@pytest.mark.parametrize("shape", [(640, 640), (64,)])
+@pytest.mark.parametrize("chunk", [8, 64, 4096])
+def test_chunks_change_no_byte(shape: tuple[int, ...], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense and sparse votes, with gaps longer than an escape at the edges of chunks."""
+    layout = TileLayout([Parameter(name="m", shape=shape), Parameter(name="v", shape=(70,))])
+    rng = np.random.default_rng(chunk)
+    for share in (0.5, 0.02, 0.001):
+        components = np.flatnonzero(rng.random(layout.components) < share)
+        values = rng.integers(1, 300, len(components)).astype(np.int16) * rng.choice(np.array([-1, 1], np.int16), 1)
+        merged = Merged(components, values)
+        whole = encode_update(Update(3, RATE, 1.0, merged), layout)
+        with monkeypatch.context() as patch:
+            for module in ("codec", "component_codec"):
+                patch.setattr(f"thinwire_proto.wire.{module}.CHUNK", chunk)
+            assert encode_update(Update(3, RATE, 1.0, merged), layout) == whole
+            found = decode_update(whole, layout, "clipped").merged
+        assert isinstance(found, Merged)
+        assert np.array_equal(found.components, components)
+        assert np.array_equal(found.values, values)
+
+
+def test_an_update_is_encoded_in_little_more_memory_than_its_bytes() -> None:
+    layout = TileLayout([Parameter(name="m", shape=(4096, 4096))])
+    rng = np.random.default_rng(0)
+    components = np.flatnonzero(rng.random(layout.components) < 0.1)
+    merged = Merged(components, rng.integers(1, 4, len(components)).astype(np.int16))
+    update = Update(0, RATE, 1.0, merged)
+    size = len(encode_update(update, layout))
+    tracemalloc.start()
+    encode_update(update, layout)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    chunks = 8 * 8 * CHUNK  # eight arrays of a chunk
+    assert peak < 3 * size + chunks < 37 * len(components)

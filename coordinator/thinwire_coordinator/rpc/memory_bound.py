@@ -27,8 +27,10 @@ from thinwire_coordinator.trust.earlier_votes import DIGESTS_KEPT, NODES_KEPT, O
 from thinwire_coordinator.trust.trust import NODES_MAX
 from thinwire_proto.contract import Contract, VoteSpec
 from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.votes import CHUNK
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
+from thinwire_proto.wire.component_codec import MATRIX_RANKED_MAX
 from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 PROGRAM_BYTES = 350_000_000
@@ -45,10 +47,13 @@ TILE_BYTES_A_COMPONENT = 6
 CODES_BYTES_A_TILE = 2 * 256 + 4 * 8
 """Magnitudes of which the median counts: the weight of each code of a tile, and what the median takes."""
 FROZEN_BYTES_A_PARAMETER = 4
-MERGED_BYTES = 48
-"""For each component of an update: the merged votes (10 bytes) and what encoding takes meanwhile (37, measured)."""
-DECODED_BYTES = 64
+MERGED_BYTES, MERGED_RANKED_BYTES = 28, 54
+"""For each component of an update: the merged votes (10 bytes) and what encoding takes meanwhile (18, measured). It
+takes more (44) where a tile's components are ranked, which are few."""
+DECODED_BYTES, DECODED_RANKED_BYTES = 20, 50
 """For each component of a contribution that is being decoded: votes (9 bytes) and what decoding takes meanwhile."""
+CODEC_BYTES = 64 * CHUNK
+"""What either takes whatever the number of components: eight arrays of a chunk."""
 CONNECTION_BYTES = 128 << 10
 """gRPC's state of a connection with TLS, and a window of 64 KiB that nobody has read."""
 CALL_BYTES = 32 << 10
@@ -144,8 +149,8 @@ def memory_bound(
     return MemoryBound(
         program=PROGRAM_BYTES,
         model=MODEL_BYTES_A_PARAMETER * layout.parameters + FROZEN_BYTES_A_PARAMETER * frozen + sums_bytes(contract),
-        merging=MERGED_BYTES * merged,
-        decoding=UNMERGED_MAX * DECODED_BYTES * selected,
+        merging=_coding_bytes(layout, merged, MERGED_BYTES, MERGED_RANKED_BYTES),
+        decoding=UNMERGED_MAX * _coding_bytes(layout, selected, DECODED_BYTES, DECODED_RANKED_BYTES),
         contributions=arriving_bytes_max(nodes, payload) + payload,  # the newest is copied as it is complete
         requests=(COPIES - 1) * (nodes * part + bounds.strangers_calls_max * REQUEST_BYTES_MAX),
         updates=max(CACHE_BYTES_MAX, update) + max(CATCH_UP_BYTES_MAX, 2 * update) + COPIES * update,
@@ -158,6 +163,12 @@ def memory_bound(
         connections=bounds.connections_max * CONNECTION_BYTES + bounds.calls_max * CALL_BYTES,
         tables=TABLES_BYTES,
     )
+
+
+def _coding_bytes(layout: TileLayout, components: int, each: int, each_ranked: int) -> int:
+    """Memory while so many components are encoded or decoded."""
+    ranked = min(components, layout.selected_max(MATRIX_RANKED_MAX))
+    return max(each * components, each_ranked * ranked) + min(CODEC_BYTES, each_ranked * components)
 
 
 def _trust_bytes(nodes: int, selected: int) -> int:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 Components = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
+CHUNK = 1 << 18
+"""Votes that are looked at together. Bounds the extra memory; does not change the result."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -34,7 +36,7 @@ class Ballot:
 
 def digest_of(components: Components, positive: Bools) -> bytes:
     """The hash of all votes of a contribution: the same for the same votes, however they were encoded."""
-    found = hashlib.blake2b(components.tobytes(), digest_size=16)
+    found = hashlib.blake2b(np.ascontiguousarray(components).data, digest_size=16)
     found.update(np.packbits(positive).tobytes())
     return found.digest()
 
@@ -59,7 +61,10 @@ class Secret:
         """About this share of a contribution's votes: those on the same components for all nodes and rounds."""
         if share >= 1:
             return components, positive
-        chosen = self.drawn(components) < np.uint64(int(share * 2**64))
+        chosen = np.empty(len(components), np.bool_)
+        for start in range(0, len(components), CHUNK):
+            part = slice(start, start + CHUNK)
+            chosen[part] = self.drawn(components[part]) < np.uint64(int(share * 2**64))
         return components[chosen], positive[chosen]
 
     def thinned(self, ballot: Ballot, share: float) -> Ballot:

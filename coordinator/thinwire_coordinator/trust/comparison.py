@@ -121,7 +121,8 @@ class _Table:
 
     def __init__(self, ballots: Sequence[Ballot]) -> None:
         self._size = np.array([len(ballot) for ballot in ballots], np.float32)
-        every = np.concatenate([ballot.components for ballot in ballots]) if ballots else np.zeros(0, np.int64)
+        several = [ballot.components for ballot in ballots] if len(ballots) > 1 else []  # one has nothing in common
+        every = np.concatenate([*several, np.zeros(0, np.int64)])
         columns, counts = np.unique(every, return_counts=True)
         columns = columns[counts > 1]
         self._stride = max(1, -(-len(columns) * len(ballots) // ENTRIES_MAX))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from thinwire_coordinator.trust.ballots import Ballot, Numbers, Secret
+from thinwire_coordinator.trust.ballots import CHUNK, Ballot, Numbers, Secret
 
 SKETCH = 128
 """Votes of a contribution that are remembered: 1 KiB."""
@@ -92,9 +92,12 @@ class EarlierVotes:
 
     def _sketch(self, ballot: Ballot) -> Numbers:
         """The smallest drawn numbers of the votes, ascending; as many as SKETCH, the last ones perhaps 2⁶⁴ − 1."""
-        keys = self._secret.drawn(2 * ballot.components + ballot.positive)
-        if len(keys) > SKETCH:
-            keys = np.partition(keys, SKETCH - 1)[:SKETCH]
+        keys = np.zeros(0, np.uint64)
+        for start in range(0, len(ballot), CHUNK):
+            part = slice(start, start + CHUNK)
+            keys = np.append(keys, self._secret.drawn(2 * ballot.components[part] + ballot.positive[part]))
+            if len(keys) > SKETCH:
+                keys = np.partition(keys, SKETCH - 1)[:SKETCH]
         return np.concatenate([np.sort(keys), np.full(SKETCH - len(keys), _NOTHING)])
 
 

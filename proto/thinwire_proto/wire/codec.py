@@ -26,7 +26,7 @@ from thinwire_proto.exact.magnitudes import SCALE_MAX, SCALE_MIN
 from thinwire_proto.exact.schedule import to_float32
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.update import Update
-from thinwire_proto.exact.votes import Merged, Signs, Votes
+from thinwire_proto.exact.votes import CHUNK, Merged, Signs, Votes
 from thinwire_proto.wire import component_codec
 from thinwire_proto.wire.component_codec import decode_components, encode_components
 from thinwire_proto.wire.packing import (
@@ -93,12 +93,12 @@ def encode_update(update: Update, layout: TileLayout) -> bytes:
     merged = update.merged
     if isinstance(merged, Signs):
         return pack_array([*head, _encode_signs(merged.stepped), _encode_signs(merged.positive)])
-    magnitude = np.abs(merged.values.astype(np.int32))
-    votes = [*encode_components(merged.components, layout), _encode_signs(merged.values > 0), *_encode_sizes(magnitude)]
+    values = merged.values
+    votes = [*encode_components(merged.components, layout), _encode_signs(values > 0), *_encode_sizes(values)]
     if merged.scales is None:
         return pack_array([*head, *votes])
     bits = merged.scales.view(np.uint32)
-    if (bits & 0xFFFF).any() or (magnitude > VOTE_MAX).any():
+    if (bits & 0xFFFF).any() or values.max(initial=0) > VOTE_MAX or values.min(initial=0) < -VOTE_MAX:
         raise ValueError("with magnitudes, values are int8 and scales have eight significant bits")
     return pack_array([*head, *votes, compress(planes(bits >> 16))])
 
@@ -147,7 +147,7 @@ def _decode_signs(signs: bytes, count: int) -> npt.NDArray[np.bool_]:
     return bits[:count].astype(bool)
 
 
-def _encode_sizes(magnitude: npt.NDArray[np.int32]) -> list[int | bytes]:
+def _encode_sizes(values: npt.NDArray[np.int16]) -> list[int | bytes]:
     """Encode the sizes of merged votes in the bit width that gives the fewest bytes.
 
     Returns the width, one number below 2^width for each vote, and the remainders. A vote whose size does not fit gets
@@ -155,10 +155,12 @@ def _encode_sizes(magnitude: npt.NDArray[np.int32]) -> list[int | bytes]:
     """
     smallest: list[int | bytes] = []
     for width in WIDTHS:
-        highest = (1 << width) - 1
-        large = magnitude[magnitude > highest] - (highest + 1)
-        packed = compress(pack_bits(np.minimum(magnitude - 1, highest).astype(np.int64), width))
-        found: list[int | bytes] = [width, packed, compress(planes(large))]
+        highest, packed, large = (1 << width) - 1, [], [np.zeros(0, np.uint16)]
+        for start in range(0, len(values), CHUNK):  # a whole number of bytes, except in the last part
+            magnitude = np.abs(values[start : start + CHUNK].astype(np.int32))
+            packed.append(pack_bits(np.minimum(magnitude - 1, highest).astype(np.int64), width))
+            large.append((magnitude[magnitude > highest] - (highest + 1)).astype(np.uint16))
+        found: list[int | bytes] = [width, compress(b"".join(packed)), compress(planes(np.concatenate(large)))]
         if not smallest or _length(found) < _length(smallest):
             smallest = found
     return smallest
@@ -172,15 +174,23 @@ def _decode_sizes(width: int, packed: bytes, large: bytes, count: int, largest: 
     if width not in WIDTHS:
         raise PayloadError(f"the bit width of merged votes must be one of {', '.join(map(str, WIDTHS))}, not {width}")
     raw = decompress_exactly(packed, packed_bytes(count, width), 1, "bytes of merged votes")
-    sizes = unpack_bits(raw, count, width)
-    highest = (1 << width) - 1
-    above = np.flatnonzero(sizes == highest)
-    rest = decompress_exactly(large, len(above), 2, "large merged votes")
-    sizes[above] += from_planes(rest)
-    sizes += 1
-    if sizes.max(initial=1) > largest:
-        raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
-    return sizes.astype(np.int16)
+    sizes, highest, done = np.empty(count, np.int16), (1 << width) - 1, 0
+    parts = [slice(start, min(count, start + CHUNK)) for start in range(0, count, CHUNK)]
+    for part in parts:  # each begins with a byte
+        within = slice(part.start * width // 8, packed_bytes(part.stop, width))
+        sizes[part] = unpack_bits(raw[within], part.stop - part.start, width)
+    above = int(np.count_nonzero(sizes == highest))
+    rest = decompress_exactly(large, above, 2, "large merged votes").reshape(2, above)
+    for part in parts:
+        size = sizes[part].astype(np.int32)
+        is_large = size == highest
+        first, done = done, done + int(np.count_nonzero(is_large))
+        size[is_large] += from_planes(rest[:, first:done].reshape(-1))
+        size += 1
+        if size.max(initial=1) > largest:
+            raise PayloadError(f"merged votes must lie between 1 and {largest} in magnitude")
+        sizes[part] = size
+    return sizes
 
 
 def _decode_scales(packed: bytes, tiles: int) -> npt.NDArray[np.float32]:

@@ -15,6 +15,7 @@ together and processed at once, which makes this form fast.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import comb, factorial, log2
 from typing import NamedTuple
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, TileLayout
-from thinwire_proto.exact.votes import Components, counts_of
+from thinwire_proto.exact.votes import CHUNK, Components, counts_of
 from thinwire_proto.wire.packing import (
     Bytes,
     Numbers,
@@ -88,11 +89,12 @@ def decode_components(
     if count > count_max:
         raise PayloadError(f"there can be 0 to {count_max} components; the payload announces {count}")
     if form == GAPS:
-        matrices = _from_gaps(head, count, layout.matrix_components)
-        vectors = _from_gaps(body, count, layout.components - layout.matrix_components)
-        if len(matrices) + len(vectors) != count:
+        components = np.empty(count, np.int64)
+        matrices = _from_gaps(head, count, layout.matrix_components, components)
+        vectors = _from_gaps(body, count, layout.components - layout.matrix_components, components[matrices:])
+        if matrices + vectors != count:
             raise PayloadError(f"the gaps do not give the {count} components that the payload announces")
-        components = np.concatenate([matrices, vectors + layout.matrix_components])
+        components[matrices:] += layout.matrix_components
         counts = counts_of(components, layout)
         _check_counts(counts, per_tile, layout)
         return components, counts
@@ -129,8 +131,10 @@ def _gap_bits(components: Components) -> float:
     """Estimate the size of the gaps in bits."""
     if not len(components):
         return 0.0
-    upper = np.diff(components, prepend=-1) >> 2  # the last two bits of a gap are close to uniform
-    counts = np.bincount(np.minimum(upper, 4 * MATRIX_COMPONENTS))
+    counts = np.zeros(4 * MATRIX_COMPONENTS + 1, np.int64)
+    for steps in _steps(components):
+        upper = steps >> 2  # the last two bits of a gap are close to uniform
+        counts += np.bincount(np.minimum(upper, 4 * MATRIX_COMPONENTS), minlength=len(counts))
     counts = counts[counts > 0]
     entropy = float(counts @ (np.log2(len(components)) - np.log2(counts))) + 2 * len(components)
     return GAP_COST * entropy + GAP_TABLE_BITS * len(counts)
@@ -138,24 +142,39 @@ def _gap_bits(components: Components) -> float:
 
 def _to_gaps(components: Components) -> bytes:
     """Encode ascending components as gap bytes. The first gap counts from 0, each other from the component before."""
-    gaps = np.diff(components, prepend=-1) - 1
-    escapes, rest = np.divmod(gaps, _ESCAPE)
-    out = np.full(int(escapes.sum()) + len(gaps), _ESCAPE, np.uint8)
-    out[np.cumsum(escapes) + np.arange(len(gaps))] = rest
-    return out.tobytes()
+    parts = []
+    for steps in _steps(components):
+        escapes, rest = np.divmod(steps - 1, _ESCAPE)
+        part = np.full(int(escapes.sum()) + len(steps), _ESCAPE, np.uint8)
+        part[np.cumsum(escapes) + np.arange(len(steps))] = rest
+        parts.append(part.tobytes())
+    return b"".join(parts)
 
 
-def _from_gaps(packed: bytes, count_max: int, space: int) -> Components:
-    """Decode at most `count_max` components below `space`."""
+def _steps(components: Components) -> Iterator[Numbers]:
+    """The distance of each component from the one before, a chunk at a time; the first counts from −1."""
+    for start in range(0, len(components), CHUNK):
+        part = components[start : start + CHUNK]
+        yield np.diff(part, prepend=components[start - 1] if start else -1)
+
+
+def _from_gaps(packed: bytes, count_max: int, space: int, out: Components) -> int:
+    """Decode at most `count_max` components below `space` into `out`. Returns their number."""
     raw = decompress(packed, _gap_bytes_max(count_max, space))
-    ends = raw != _ESCAPE
-    count = int(np.count_nonzero(ends))
-    if count > count_max or (len(raw) and not ends[-1]):
+    count = len(raw) - int(np.count_nonzero(raw == _ESCAPE))
+    if count > len(out) or (len(raw) and raw[-1] == _ESCAPE):
         raise PayloadError(f"the gaps do not give the {count_max} components that the payload announces")
-    components: Components = np.cumsum(raw, dtype=np.int64)[ends] + np.arange(count)
-    if count and components[-1] >= space:
-        raise PayloadError(f"component {components[-1]} is outside the space of {space}")
-    return components
+    done = total = 0
+    for start in range(0, len(raw), CHUNK):
+        part = raw[start : start + CHUNK]
+        up_to = np.cumsum(part, dtype=np.int64)
+        found = up_to[part != _ESCAPE]
+        found += np.arange(total + done, total + done + len(found))
+        out[done : done + len(found)] = found
+        done, total = done + len(found), total + int(up_to[-1])
+    if count and out[count - 1] >= space:
+        raise PayloadError(f"component {out[count - 1]} is outside the space of {space}")
+    return count
 
 
 # ranks

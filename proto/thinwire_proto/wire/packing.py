@@ -93,7 +93,7 @@ def unpack_bits(packed: Bytes, count: int, width: int) -> Numbers:
 
 def planes(numbers: npt.NDArray[Any]) -> bytes:
     """16-bit numbers as all low bytes followed by all high bytes, which compresses better."""
-    return np.concatenate([numbers & 0xFF, numbers >> 8]).astype(np.uint8).tobytes()
+    return b"".join(half.astype(np.uint8).tobytes() for half in (numbers & 0xFF, numbers >> 8))
 
 
 def from_planes(raw: Bytes) -> npt.NDArray[np.int32]:
