@@ -1,4 +1,4 @@
-"""Recomputes the gradients of two leases on a copy of the replica, and compares two contributions with them.
+"""Recomputes the gradients of two leases on the replica of that step, and compares two contributions with them.
 
 It takes the time of one training round of two nodes, at most, and memory for two gradients. See `trust.audit`.
 """
@@ -73,8 +73,8 @@ class Auditor:
         began = time.monotonic()
         try:
             count = min(len(own.positions), len(other.positions), samples_of(self._contract, replica.layout.parameters))
-            first = self._gradient(replica.tensors, own.positions[:count])
-            second = self._gradient(replica.tensors, other.positions[:count])
+            first = self._gradient(replica, own.positions[:count])
+            second = self._gradient(replica, other.positions[:count])
         except (BlobMissing, _Stopped):
             return ()
         finally:
@@ -84,20 +84,20 @@ class Auditor:
         difference = differing(first, second, components, replica.layout, self._contract.demo.transform)
         return audited(own.ballot, other.ballot, references, components, difference)
 
-    def _gradient(self, tensors: Mapping[str, Tensor], positions: Sequence[int]) -> dict[str, Tensor]:
+    def _gradient(self, replica: Replica, positions: Sequence[int]) -> dict[str, Tensor]:
         if self._model is None:
             self._model = Stateless(task_of(self._contract.model).model("cpu", self._blobs))
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
-        total: dict[str, Tensor] = {}
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in replica.tensors.items()}
+        for leaf in leaves.values():  # gradients are added up in place, so there is no third one of all parameters
+            leaf.register_post_accumulate_grad_hook(replica.give_back)  # type: ignore[no-untyped-call]
         for start in range(0, len(positions), BATCH):
             if self._stopped.is_set():
                 raise _Stopped
             part = positions[start : start + BATCH]
-            loss = self._model.loss(leaves, self._data.batch(part)) * len(part)
-            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            for name, gradient in zip(leaves, found, strict=True):
-                total[name] = gradient if name not in total else total[name].add_(gradient)
-        return total
+            batch = self._data.batch(part)
+            with replica.in_use():
+                torch.autograd.backward(self._model.loss(leaves, batch) * len(part))
+        return {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
 
 
 class _Stopped(Exception):

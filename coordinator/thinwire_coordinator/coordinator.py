@@ -19,7 +19,7 @@ from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.access.transport import Transport
 from thinwire_coordinator.auditing import Auditor
 from thinwire_coordinator.capacity import audit_activation_bytes, check_memory, frozen_parameters
-from thinwire_coordinator.evaluation import nodes_evaluate
+from thinwire_coordinator.evaluation import HeldOut, nodes_evaluate
 from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
 from thinwire_coordinator.invite_address import publish_address, tell_proxy
 from thinwire_coordinator.ledger.identity import open_identity
@@ -134,10 +134,14 @@ class Coordinator:
         self._state = state = await open_run(settings, self._start_worker, self.readiness)
         parameters = layout_of(state.contract.parameters).parameters
         self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
+        # before the replica, because a model has memory for its parameters until it has given it up
+        held_out = await self._start_worker.run(
+            HeldOut, state.contract, state.data, state.blobs, settings.evaluate_samples
+        )
         run = await replay_run(state, settings, self._start_worker, self.readiness)
         self._swarm = swarm = self._assemble(state, run, access)
         self._gossip = make_gossip_run(swarm, run.replica, settings.wait_for)
-        self._upkeep = self._make_upkeep(swarm, run)
+        self._upkeep = self._make_upkeep(swarm, run, held_out)
         await self._monitoring.begin(swarm, access, run, self._start_worker)
         await self._listen(swarm, access, transport)
 
@@ -150,15 +154,15 @@ class Coordinator:
         swarm.events.watchers += self._watchers
         return swarm
 
-    def _make_upkeep(self, swarm: Swarm, run: ReplayedRun) -> Upkeep:
+    def _make_upkeep(self, swarm: Swarm, run: ReplayedRun, held_out: HeldOut) -> Upkeep:
         settings, state = self._settings, swarm.state
         by_nodes = nodes_evaluate(state.contract, state.held_out_sets, settings.evaluate, settings.evaluate_samples)
         return Upkeep(
             swarm,
             run.replica,
             run.retention,
+            held_out,
             settings.evaluate_every,
-            settings.evaluate_samples,
             samples=settings.http is not None,
             by_nodes=by_nodes,
         )

@@ -71,7 +71,7 @@ class HeldOut:
 
     def __init__(self, contract: Contract, data: DataSource, blobs: Blobs, samples: int = SAMPLES) -> None:
         self._data = data
-        self._samples = samples
+        self.samples = samples
         self._model = Stateless(task_of(contract.model).model("cpu", blobs))
         self._stopped = threading.Event()
 
@@ -92,14 +92,15 @@ class HeldOut:
         drawn = generate(self._model, replica.tensors, tokens, sampling, tokenizer.end)
         going_on = itertools.takewhile(lambda _: not self._stopped.is_set(), drawn)
         try:
-            text = "".join(text_of(tokenizer, tokens, going_on))
+            with replica.in_use():
+                text = "".join(text_of(tokenizer, tokens, going_on))
         except ConfigError:
             return None, time.thread_time() - began  # a run that has diverged goes on without samples
         return None if self._stopped.is_set() else text, time.thread_time() - began
 
     def measure(self, replica: Replica, held_out: HeldOutSet) -> float:
         """Return the mean loss on a set's fixed samples, in nats per token for text models; NaN if stopped."""
-        return self.measure_part(replica, held_out.name, held_out.spread(self._samples))
+        return self.measure_part(replica, held_out.name, held_out.spread(self.samples))
 
     @torch.no_grad()
     def measure_part(self, replica: Replica, name: str, samples: Sequence[int]) -> float:
@@ -109,5 +110,7 @@ class HeldOut:
             if self._stopped.is_set():
                 return math.nan
             part = samples[start : start + BATCH]
-            total += float(self._model.loss(replica.tensors, self._data.held_out(name, part))) * len(part)
+            batch = self._data.held_out(name, part)
+            with replica.in_use():
+                total += float(self._model.loss(replica.tensors, batch)) * len(part)
         return total / len(samples)

@@ -8,11 +8,13 @@ import math
 import time
 
 from thinwire_common.logs import tell
-from thinwire_coordinator.evaluation import SAMPLES, HeldOut
+from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.generation import SampleBudget, first_prompt
+from thinwire_coordinator.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import SETS_MAX
 from thinwire_coordinator.round.measurement import MeasuredBy, MeasureHere
+from thinwire_coordinator.swarm.evaluations import Result
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
@@ -25,9 +27,8 @@ log = logging.getLogger("thinwire.coordinator")
 class Upkeep:
     """Does the upkeep after sealed steps.
 
-    replica: the coordinator's own. evaluate_every: steps between two measurements. evaluate_samples: samples of each
-    held-out set that are measured. by_nodes: whether nodes measure. samples: whether to generate sample texts for the
-    page.
+    replica: the coordinator's own. evaluate_every: steps between two measurements. by_nodes: whether nodes measure.
+    samples: whether to generate sample texts for the page.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class Upkeep:
         swarm: Swarm,
         replica: Replica,
         retention: Retention,
+        held_out: HeldOut,
         evaluate_every: int,
-        evaluate_samples: int = SAMPLES,
         *,
         samples: bool,
         by_nodes: bool = False,
@@ -49,10 +50,9 @@ class Upkeep:
         self._replica = replica
         self._retention = retention
         self._evaluate_every = evaluate_every
-        self._evaluate_samples = evaluate_samples
         self._by_nodes = by_nodes
         self._samples = SampleBudget() if samples else None
-        self._held_out = HeldOut(swarm.state.contract, swarm.state.data, swarm.state.blobs, evaluate_samples)
+        self._held_out = held_out
         if (found := len(swarm.state.data.held_out_sets())) > SETS_MAX:
             log.warning("there are %d held-out sets; the loss is measured on the first %d", found, SETS_MAX)
 
@@ -67,7 +67,7 @@ class Upkeep:
         if not self._by_nodes:
             await self._follow(measured)
             return
-        self._swarm.evaluations.begin(self._evaluate_every, self._evaluate_samples, measured)
+        self._swarm.evaluations.begin(self._evaluate_every, self._held_out.samples, measured)
         tasks = [asyncio.ensure_future(work) for work in (self._follow(measured), self._collect())]
         try:
             await asyncio.gather(*tasks)
@@ -92,13 +92,14 @@ class Upkeep:
             )
             if to_measure or to_save:
                 # work on a copy, so that neither a measurement nor a slow disk delays the replica
-                copy = await self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
+                copy = await self._swarm.copies.take()
                 if to_measure:
                     measured = self._step_of(copy)
                     await self._measure_all(copy)
                 if to_save:
                     newest = copy.step
                     await self._save(copy)
+                del copy  # with its file
             await self._swarm.sealed.wait()
             self._swarm.sealed.clear()
 
@@ -116,30 +117,34 @@ class Upkeep:
         """
         return self._state.upkeep_ledger.body_bytes_since(newest) > self._state.snapshot_path(newest).stat().st_size
 
-    async def _save(self, copy: Replica) -> None:
-        await self._workers.submit(Job.WRITE_SNAPSHOT, self._state.save_snapshot, copy)
+    async def _save(self, copy: KeptReplica) -> None:
+        path = self._state.snapshot_path(copy.step)
+        await self._workers.submit(Job.WRITE_SNAPSHOT, copy.become_snapshot, path)
         text = f"step {copy.step}: snapshot written"
         tell(log, logging.INFO, "coordinator.snapshot_written", text, step=copy.step)
         await self._workers.submit(Job.DELETE_OLD, self._retention.trim)
 
     async def _collect(self) -> None:
         """Record what nodes measured, and measure the parts that they did not."""
-        evaluations, sets = self._swarm.evaluations, {found.name: found for found in self._state.held_out_sets}
         while True:
-            result = await evaluations.results.get()
-            action, copy = result.action, await result.copy
-            if isinstance(action, MeasureHere):
-                part = action.part
-                numbers = sets[part.name].spread(part.spread)[part.start : part.start + part.count]
-                work = self._held_out.measure_part, copy, part.name, numbers
-                loss = await self._workers.submit(Job.MEASURE_LOSS, *work)
-                evaluations.measured_here(result.measurement, part, loss)
-                continue
-            await self._record(action.step, sets[action.name], action.loss, action.measured_by)
-            if result.measurement.complete and evaluations.results.empty():
-                self._swarm.registry.measured_step = max(self._swarm.registry.measured_step, action.step)
-                if math.isfinite(action.loss) and action.step:
-                    await self._sample(copy)
+            await self._take(await self._swarm.evaluations.results.get())
+
+    async def _take(self, result: Result) -> None:
+        """Take one result or part of a measurement by nodes."""
+        sets = {found.name: found for found in self._state.held_out_sets}
+        action, copy = result.action, await result.copy
+        if isinstance(action, MeasureHere):
+            part = action.part
+            numbers = sets[part.name].spread(part.spread)[part.start : part.start + part.count]
+            work = self._held_out.measure_part, copy, part.name, numbers
+            loss = await self._workers.submit(Job.MEASURE_LOSS, *work)
+            self._swarm.evaluations.measured_here(result.measurement, part, loss)
+            return
+        await self._record(action.step, sets[action.name], action.loss, action.measured_by)
+        if result.measurement.complete and self._swarm.evaluations.results.empty():
+            self._swarm.registry.measured_step = max(self._swarm.registry.measured_step, action.step)
+            if math.isfinite(action.loss) and action.step:
+                await self._sample(copy)
 
     async def _measure_all(self, copy: Replica) -> None:
         """Measure the loss on each held-out set, and generate a sample text if none has diverged."""

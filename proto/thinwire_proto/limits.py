@@ -50,6 +50,9 @@ KEEPING_UP_S = HEARTBEAT_S
 """A node that catches up for so long without getting closer is on a link that is too slow."""
 LOOK_AGAIN_S = ROUND_TRIP_MAX_S
 """A waiting node checks again after so long, even if nothing was reported."""
+FILE_WAIT_S = ROUND_TRIP_MAX_S / 2
+"""The coordinator applies an update so much later, at most, because a file of its parameters is being written. It then
+copies what is not in the file."""
 BEAT_LEAST_S = ROUND_TRIP_MAX_S / 8
 """In a swarm without a centre, a node's reports are at least so far apart."""
 LAST_WORD_S = ROUND_TRIP_MAX_S

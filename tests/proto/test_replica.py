@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract
 from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.apply import SMALLEST_NORMAL, flush_subnormals
-from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.selftest import reference_signs
+from thinwire_proto.exact.tensor_files import read_pieces
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merged, merge
 
@@ -104,6 +106,20 @@ def test_a_snapshot_holds_the_bits_the_step_and_the_head(tmp_path: Path) -> None
     assert (again.step, again.head, again.state_hash()) == (7, replica.head, replica.state_hash())
 
 
+def test_a_snapshot_is_checked_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thinwire_proto.exact.tensor_files.PIECE_BYTES", 1 << 10)
+    replica = random_replica(small_contract(), step=7)
+    replica.save(tmp_path / "s.safetensors")
+    assert check_snapshot(replica.contract, tmp_path / "s.safetensors") == replica.head
+    shapes = {name: tuple(tensor.shape) for name, tensor in replica.tensors.items()}
+    pieces = list(read_pieces(tmp_path / "s.safetensors", shapes))
+    assert len(pieces) > len(shapes)
+    assert {piece.data_ptr() for piece in pieces} == {pieces[0].data_ptr()}
+    for wrong in (shapes | {"none": (1,)}, shapes | {next(iter(shapes)): (3, 5)}):
+        with pytest.raises(SafetensorError, match="is missing or is not"):
+            list(read_pieces(tmp_path / "s.safetensors", wrong))
+
+
 def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
     contract = small_contract()
     path = tmp_path / "s.safetensors"
@@ -113,8 +129,13 @@ def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for data in (whole[:-1], whole[:100], b"", whole[:8] + b"\xff" * 50):
         path.write_bytes(data)
-        with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
-            load_replica(contract, path)
+        for read in (load_replica, check_snapshot):
+            with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
+                read(contract, path)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    for read in (load_replica, check_snapshot):
+        with pytest.raises(ReplicaError, match="do not match the hash"):
+            read(contract, path)
     with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
         load_replica(contract, tmp_path / "none")
 

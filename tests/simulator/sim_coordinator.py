@@ -17,6 +17,7 @@ from simulator.replicas import SharedReplica, SharedReplicas
 from simulator.synthetic import VOTES
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
+from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
 from thinwire_coordinator.rpc.service import Service
@@ -150,7 +151,8 @@ class SimCoordinator:
             self.swarm, door_of(self.swarm, self.state.key, self.gate, random.Random(1))
         )
         if keep is not None:
-            upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), NEVER, samples=False)
+            held_out = HeldOut(self.state.contract, self.state.data, self.state.blobs)
+            upkeep = Upkeep(self.swarm, replica, Retention(self.state, keep), held_out, NEVER, samples=False)
             self.swarm.tasks.keep(upkeep.run())
 
     def kill(self) -> None:

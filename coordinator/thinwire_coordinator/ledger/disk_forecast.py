@@ -13,6 +13,8 @@ from thinwire_proto.wire.codec import update_bytes_max
 
 ROW_BYTES = 2688
 """Size of a row with ten contributions, including signatures and its share of the receipt index (measured: 2.6 kB)."""
+COPIES_MAX = 3
+"""Files of the replica that are measured by the coordinator, by nodes, or audited, and deleted afterwards."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def measure(state: RunState, keep: int | None) -> tuple[Forecast, list[Need]]:
     forecast = predict(snapshot_bytes, bound, state.contract.schedule.steps, sealed, ledger.body_bytes_since(0), keep)
     here = Need(
         str(state.folder),
-        forecast.snapshots_bytes + forecast.rows_bytes,
+        forecast.snapshots_bytes + forecast.rows_bytes + COPIES_MAX * snapshot_bytes,
         snapshot_bytes * len(steps) + ROW_BYTES * sealed,
         shutil.disk_usage(state.folder).free,
     )
@@ -109,7 +111,9 @@ def measure(state: RunState, keep: int | None) -> tuple[Forecast, list[Need]]:
         return forecast, [here]
     kept_bytes = ledger.body_bytes_since(steps[0])
     if folder.stat().st_dev == state.folder.stat().st_dev:
-        both = Need(here.location, forecast.total_bytes, here.there_bytes + kept_bytes, here.free_bytes)
+        both = Need(
+            here.location, here.total_bytes + forecast.updates_bytes, here.there_bytes + kept_bytes, here.free_bytes
+        )
         return forecast, [both]
     there = Need(str(folder), forecast.updates_bytes, kept_bytes, shutil.disk_usage(folder).free)
     return forecast, [here, there]

@@ -121,7 +121,7 @@ class Retention:
     def _is_sound(self, step: int) -> bool:
         """Whether a snapshot can be read and belongs to the ledger, so that a replay can start from it."""
         try:
-            self._state.load_own_snapshot(step)
+            self._state.check_own_snapshot(step)
         except (ReplicaError, LedgerError) as error:
             text = f"{error}; the older snapshots are kept"
             tell(log, logging.WARNING, "coordinator.snapshot_unsound", text, step=step)

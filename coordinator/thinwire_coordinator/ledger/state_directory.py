@@ -32,7 +32,7 @@ from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, Damaged, LedgerError, PayloadError, ReplicaError
-from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
 from thinwire_proto.exact.update import Update
@@ -115,9 +115,16 @@ class RunState:
     def load_own_snapshot(self, step: int) -> Replica:
         """Load a snapshot. Raises ReplicaError if it cannot be read or does not belong to the ledger's rows."""
         replica = self.load_snapshot(step)
-        if step > 0 and replica.head != self.upkeep_ledger.row(step - 1).hash:
-            raise ReplicaError(f"{self.snapshot_path(step)} does not belong to the row of step {step - 1}")
+        self._check_head(step, replica.head)
         return replica
+
+    def check_own_snapshot(self, step: int) -> None:
+        """Raise ReplicaError as `load_own_snapshot` does, without memory for the parameters."""
+        self._check_head(step, check_snapshot(self.contract, self.snapshot_path(step)))
+
+    def _check_head(self, step: int, head: bytes) -> None:
+        if step > 0 and head != self.upkeep_ledger.row(step - 1).hash:
+            raise ReplicaError(f"{self.snapshot_path(step)} does not belong to the row of step {step - 1}")
 
     def snapshot_is_lighter(self, step: int) -> bool:
         """Whether the newest snapshot and the updates since it are a smaller download than the updates since `step`.

@@ -259,7 +259,7 @@ SINK_ITEMS = METRICS.counter(
 QUEUE_DEPTH = METRICS.gauge(
     "queue_depth",
     "Jobs that are queued or running on a worker thread. queue: seal, query, fetch, watch, snapshot, "
-    "replica, merge, evaluation.",
+    "replica, copy, merge, evaluation.",
     "queue",
     unit="{job}",
 )

@@ -35,8 +35,8 @@ from thinwire_proto.wire.parts import PART_BYTES_MAX
 
 PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a program holds with a tiny model (VmHWM in a small swarm)."""
-MODEL_BYTES_A_PARAMETER = 16
-"""Measured peak (docs/performance.md), without the sums: replica, copy, the model that measures."""
+MODEL_BYTES_A_PARAMETER = 6
+"""Above the measured peak (docs/performance.md), without the sums: the replica, and a tensor that is measured."""
 SUM_BYTES_A_COMPONENT = 2
 """The merged votes. Components are those of whole tiles: a narrow matrix, such as an adapter's, has more of them than
 parameters."""
@@ -80,8 +80,8 @@ JUDGED_BYTES = 2 << 10
 1,315."""
 DIGEST_BYTES = 256
 AUDIT_BYTES_A_PARAMETER = 24
-"""An audit: a copy of the replica, the model, two gradients and a third that is added to one, and their scale.
-Measured: 20.2, without the samples' activations."""
+"""An audit: the parameters as far as they are in use, the model while it is made, two gradients, and their scale.
+Counted by operations: 20.7, without the samples' activations; the process takes about half of that."""
 AUDIT_BYTES_A_COMPONENT = 1
 """Whether a component is among those that an audit looks at."""
 AUDITED_COMPONENT_BYTES = 12

@@ -16,6 +16,7 @@ from thinwire_coordinator.ledger.state_directory import RunState
 from thinwire_coordinator.round.driver import RoundDriver
 from thinwire_coordinator.round.machine import RoundMachine
 from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.copies import Copies
 from thinwire_coordinator.swarm.counts import Counts
 from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import Events
@@ -114,14 +115,15 @@ def assemble(
         tasks=Tasks(),
     )
     _know_older_bases(shared)
-    observer = Observer(shared, replica, trust, surroundings.wall)
+    copies = Copies(state.folder, replica, workers)
+    observer = Observer(shared, copies, trust, surroundings.wall)
     view, intake = SwarmView(shared), Intake(shared, observer)
-    evaluations = Evaluations(shared, replica, randomness)
+    evaluations = Evaluations(shared, copies, randomness)
     announcer = Announcer(shared, view, intake, evaluations)
     evaluations.announce = announcer.announce_again
     rounds = Rounds(shared, replica, intake, announcer, evaluations, observer, randomness)
     shared.driver.start(rounds.handle)
-    return Swarm(shared, replica, view, intake, announcer, rounds, evaluations, observer)
+    return Swarm(shared, replica, copies, view, intake, announcer, rounds, evaluations, observer)
 
 
 def door_of(swarm: Swarm, key: SecretKey, admits: Admits, randomness: random.Random | None = None) -> Door:

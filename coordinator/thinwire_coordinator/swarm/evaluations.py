@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.round.measurement import (
     OPINIONS,
     Action,
@@ -24,10 +25,9 @@ from thinwire_coordinator.round.measurement import (
     Tell,
     parts_of,
 )
+from thinwire_coordinator.swarm.copies import Copies
 from thinwire_coordinator.swarm.events import PartJudged
 from thinwire_coordinator.swarm.shared import Shared
-from thinwire_coordinator.swarm.workers import Job
-from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import evaluation_answer_s
 
 log = logging.getLogger("thinwire.coordinator")
@@ -38,23 +38,23 @@ class Result:
     """One result, or one part for the coordinator to measure. copy: the replica at the measurement's step."""
 
     measurement: Measurement
-    copy: asyncio.Future[Replica]
+    copy: asyncio.Future[KeptReplica]
     action: MeasureHere | SetMeasured
 
 
 class Evaluations:
     """The measurements by nodes. Inactive until `begin` is called.
 
-    replica: the coordinator's own. randomness: decides who measures what. announce: announces the open round again to
-    these nodes.
+    copies: of the coordinator's replica. randomness: decides who measures what. announce: announces the open round
+    again to these nodes.
     """
 
-    def __init__(self, shared: Shared, replica: Replica, randomness: random.Random) -> None:
+    def __init__(self, shared: Shared, copies: Copies, randomness: random.Random) -> None:
         self._shared = shared
         self._driver = shared.driver
         self._members = shared.registry.members
         self._events = shared.registry.events
-        self._replica = replica
+        self._copies = copies
         self._random = randomness
         self._answer_s = evaluation_answer_s(shared.contract.round.length_s)
         self.announce: Callable[[Iterable[str]], None] = lambda nodes: None
@@ -64,7 +64,7 @@ class Evaluations:
         self._samples = 0
         self._measured: int | None = None
         self._current: Measurement | None = None
-        self._copy: asyncio.Future[Replica] | None = None
+        self._copy: asyncio.Future[KeptReplica] | None = None
         self._silent: set[str] = set()  # sessions that did not answer in time; an older thinwire never does
         self._alone = False
         self._timer: asyncio.TimerHandle | None = None
@@ -105,8 +105,7 @@ class Evaluations:
         able = [node for node in nodes if node in by_id and by_id[node].session not in self._silent]
         self._tell_if_alone(len(able))
         parts = parts_of(step, self._shared.state.held_out_sets, self._samples)
-        # the worker does its jobs in order, so this is the replica of exactly this step
-        self._copy = self._shared.workers.submit(Job.COPY_REPLICA, self._replica.clone)
+        self._copy = self._copies.take()
         self._current = Measurement(step, parts, able, self._answer_s, self._random)
         self._carry_out(self._current.begin(self._driver.now()), announces=False)
 

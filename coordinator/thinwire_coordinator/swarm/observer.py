@@ -16,7 +16,9 @@ from itertools import chain
 from typing import Protocol
 
 from thinwire_common.logs import tell
+from thinwire_coordinator.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.round.contributions import Contribution
+from thinwire_coordinator.swarm.copies import Copies
 from thinwire_coordinator.swarm.events import NodeJudged
 from thinwire_coordinator.swarm.shared import Shared
 from thinwire_coordinator.swarm.workers import Job
@@ -71,7 +73,7 @@ class _Notes:
     mismatched: list[str] = field(default_factory=list)
     malformed: list[str] = field(default_factory=list)
     came: set[str] = field(default_factory=set)
-    copy: asyncio.Future[Replica] | None = None  # the replica at the round's step, if the round will be audited
+    copy: asyncio.Future[KeptReplica] | None = None  # the replica at the round's step, if the round will be audited
     votes: int = 0  # of all subjects; kept here, because adding them up at each contribution is quadratic
 
     def note(self, node: str, subject: Subject) -> None:
@@ -96,16 +98,16 @@ NO_AUDITS = TrustSettings(NothingKept())
 
 
 class Observer:
-    """The trust in each node. replica: the coordinator's own. wall: seconds since 1970."""
+    """The trust in each node. copies: of the coordinator's replica. wall: seconds since 1970."""
 
     def __init__(
         self,
         shared: Shared,
-        replica: Replica,
+        copies: Copies,
         settings: TrustSettings,
         wall: Callable[[], float],
     ) -> None:
-        self._layout, self._replica = shared.layout, replica
+        self._layout, self._copies = shared.layout, copies
         self._members, self._events = shared.registry.members, shared.registry.events
         self._workers, self._now = shared.workers, shared.driver.now
         self._store, self._audits, self._audit_every = settings.store, settings.audits, settings.audit_every
@@ -151,9 +153,8 @@ class Observer:
             share /= 2  # in powers of two, so that it seldom changes
         self._notes = _Notes(number, nodes, share)
         if self._audits is not None and self._audit_is_due(number, nodes, self._audits):
-            # the worker does its jobs in order, so this is the replica at exactly the round's step
             self._auditing = True
-            self._notes.copy = self._workers.submit(Job.COPY_REPLICA, self._replica.clone)
+            self._notes.copy = self._copies.take()
 
     def _audit_is_due(self, number: int, nodes: tuple[str, ...], audits: Audits) -> bool:
         return number % self._audit_every == 0 and len(nodes) > 1 and not self._auditing and audits.due(self._now())

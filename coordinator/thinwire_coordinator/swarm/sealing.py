@@ -20,6 +20,7 @@ from thinwire_proto.exact.schedule import decay, learning_rate
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Merges
 from thinwire_proto.identity import statements
+from thinwire_proto.limits import FILE_WAIT_S
 from thinwire_proto.wire.rows import Counted, Row, version_for
 from thinwire_proto.wire.sign_form import encode_smaller
 
@@ -107,6 +108,8 @@ class Sealer:
     def _apply(self, update: Update, head: bytes) -> float:
         """Apply the update to the replica. Return the seconds that this took."""
         began = self._now()
+        for frozen in self._replica.frozen:
+            frozen.written.wait(max(0.0, began + FILE_WAIT_S - self._now()))
         self._replica.apply(update, head)
         return self._now() - began
 

@@ -16,6 +16,7 @@ from thinwire_coordinator.round.admission import ContributionClaim, why_drop_mom
 from thinwire_coordinator.round.announcements import Announcement
 from thinwire_coordinator.round.receipts import Receipt
 from thinwire_coordinator.swarm.announcer import Announcer
+from thinwire_coordinator.swarm.copies import Copies
 from thinwire_coordinator.swarm.evaluations import Evaluations
 from thinwire_coordinator.swarm.events import NodeCame
 from thinwire_coordinator.swarm.intake import Intake
@@ -44,6 +45,7 @@ class Swarm:
         self,
         shared: Shared,
         replica: Replica,
+        copies: Copies,
         view: SwarmView,
         intake: Intake,
         announcer: Announcer,
@@ -65,6 +67,7 @@ class Swarm:
         self.now_us = shared.driver.now_us
         self.sealed = rounds.sealed
         self.evaluations = evaluations
+        self.copies = copies
         self.observer = observer
         self._announcer = announcer
         self._presence = Presence(shared.registry.events)

@@ -47,7 +47,9 @@ class Job(Enum):
     WRITE_NAMES = "write names"
     FINGERPRINT = "fingerprint"
     APPLY_UPDATE = "apply update"
-    COPY_REPLICA = "copy replica"
+    FREEZE_REPLICA = "freeze replica"
+    WRITE_COPY = "write copy"
+    """Write a copy of the replica to a file, for a measurement, a snapshot or an audit."""
     DECODE_VOTES = "decode votes"
     ADD_VOTES = "add votes"
     ENCODE_UPDATE = "encode update"
@@ -75,7 +77,8 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "fetch": (Job.READ_UPDATE,),
     "watch": (Job.READ_STATUS, Job.READ_HISTORY, Job.MEASURE_DISKS),
     "snapshot": (Job.WEIGH_SNAPSHOT, Job.WRITE_SNAPSHOT, Job.DELETE_OLD, Job.WRITE_LOSS, Job.WRITE_NAMES),
-    "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.COPY_REPLICA),
+    "replica": (Job.FINGERPRINT, Job.APPLY_UPDATE, Job.FREEZE_REPLICA),
+    "copy": (Job.WRITE_COPY,),
     "merge": (Job.DECODE_VOTES, Job.ADD_VOTES, Job.ENCODE_UPDATE, Job.FORM_TOPOLOGY, Job.ADD_DEPOSIT),
     "evaluation": (Job.MEASURE_LOSS, Job.WRITE_SAMPLE),
     "trust": (Job.COMPARE_VOTES, Job.AUDIT),
@@ -88,6 +91,7 @@ fetch: updates for nodes that catch up; they may come from a remote store.
 watch: reads for status, page and metrics, which may be long.
 snapshot: writes beside the run, and deletions.
 replica: all access to the parameters.
+copy: files of the replica. An update that is to be applied waits for them, so nothing else may hold them up.
 merge: payloads.
 evaluation: held-out loss and samples.
 trust: evidence about nodes.
@@ -95,7 +99,7 @@ seal, query, fetch, watch and snapshot each have their own connection to the led
 """
 
 WORKER_OF = {job: name for name, jobs in JOBS.items() for job in jobs}
-CLOSE_ORDER = ("watch", "fetch", "query", "replica", "merge", "evaluation", "trust", "snapshot", "seal")
+CLOSE_ORDER = ("watch", "fetch", "query", "replica", "copy", "merge", "evaluation", "trust", "snapshot", "seal")
 
 
 class Workers:

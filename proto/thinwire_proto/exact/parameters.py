@@ -9,15 +9,13 @@ to the fingerprint of the whole.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from thinwire_proto.contract import DemoSpec, Parameter
@@ -25,8 +23,11 @@ from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.apply import apply_votes, flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint_of_runs
 from thinwire_proto.exact.mix64 import MASK
+from thinwire_proto.exact.tensor_files import read_tensors, save_tensors
 from thinwire_proto.exact.tiles import Part, TileLayout
 from thinwire_proto.exact.votes import Merged, Signs
+
+__all__ = ["Parameters", "hash_of", "load_parameters", "save_tensors", "shard_shapes"]
 
 
 class Parameters:
@@ -84,10 +85,7 @@ class Parameters:
         """SHA-256 of the parameters' little-endian bytes in the manifest's order. A shard has none."""
         if self.is_shard:
             raise ValueError("a shard has no state hash, because hashes of shards do not add up")
-        digest = hashlib.sha256()
-        for tensor in self.tensors.values():
-            digest.update(tensor.cpu().numpy().astype("<f4", copy=False).tobytes())
-        return digest.digest()
+        return hash_of(self.tensors.values())
 
     def apply(self, merged: Merged | Signs, demo: DemoSpec, *, learning_rate: float, decay: float, step: int) -> None:
         """Apply the part of an update that concerns these parameters; see `apply_votes`."""
@@ -107,35 +105,31 @@ class Parameters:
         return self if tiles == self.tiles else Parameters(self.whole, views, tiles)
 
     def clone(self, device: torch.device | str = "cpu") -> Parameters:
+        return self.with_tensors({n: tensor.to(device, copy=True).contiguous() for n, tensor in self.tensors.items()})
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Parameters:
+        """The same parameters in other tensors, which have these names, shapes and values, and are not looked at."""
         twin = copy(self)
-        twin.tensors = {name: tensor.to(device, copy=True).contiguous() for name, tensor in self.tensors.items()}
+        twin.tensors = tensors
         return twin
 
     def save(self, path: Path, about: dict[str, str]) -> None:
         """Write a safetensors file with `about` as metadata. The caller syncs and renames it. Raises OSError."""
-        save_tensors({name: tensor.cpu().contiguous() for name, tensor in self.tensors.items()}, path, about)
+        save_tensors(self.tensors, path, about)
 
 
 def load_parameters(whole: TileLayout, path: Path, tiles: range | None = None) -> Parameters:
     """Read a file of `Parameters.save` onto the CPU. Raises ReplicaError, SafetensorError or OSError."""
-    with safe_open(path, framework="pt") as file:
-        # copy: safetensors maps the file, and reading a mapped file that was truncated kills the process
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    return Parameters(whole, tensors, tiles)
+    return Parameters(whole, read_tensors(path), tiles)
 
 
-def read_about(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file. Raises SafetensorError or OSError."""
-    with safe_open(path, framework="pt") as file:
-        return file.metadata() or {}
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) -> None:
-    """Write a safetensors file. Raises OSError if the disk fails, instead of safetensors' own exception."""
-    try:
-        save_file(tensors, path, metadata=about)
-    except SafetensorError as error:
-        raise OSError(f"{path} cannot be written: {error}") from None
+def hash_of(tensors: Iterable[Tensor]) -> bytes:
+    """SHA-256 of the little-endian bytes of float32 tensors, one after another."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().cpu().reshape(-1).numpy().astype("<f4", copy=False)
+        digest.update(flat.view(np.uint8).data)
+    return digest.digest()
 
 
 def shard_shapes(whole: TileLayout, tiles: range) -> dict[str, tuple[int, ...]]:

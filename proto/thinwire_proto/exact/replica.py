@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,7 +13,9 @@ from torch import Tensor
 
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
-from thinwire_proto.exact.parameters import Parameters, load_parameters, read_about
+from thinwire_proto.exact.frozen import FrozenTensors
+from thinwire_proto.exact.parameters import Parameters, hash_of, load_parameters
+from thinwire_proto.exact.tensor_files import read_about, read_pieces
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.update import Update
 
@@ -18,6 +23,25 @@ SNAPSHOT_VERSION = "1"
 STEP_MAX = 1 << 63
 """Above all steps of a contract. Numbers up to here fit the wire and the ledger."""
 HASH_BYTES = 32
+NOT_THE_STATE = "its parameters do not match the hash in the file"
+STATE_LATER = "0" * 2 * HASH_BYTES
+"""Stands in a file in place of the state's hash until that is computed."""
+
+
+@dataclass(frozen=True)
+class FrozenReplica:
+    """A replica at one step, to be written to a file while the replica goes on. parameters: the replica's, which
+    change."""
+
+    contract: Contract
+    parameters: Parameters
+    step: int
+    head: bytes
+    tensors: FrozenTensors
+
+    def write(self, path: Path) -> None:
+        """Write a snapshot without the state's hash (STATE_LATER). Raises OSError."""
+        self.tensors.write(path, about_snapshot(self, STATE_LATER))
 
 
 class Replica:
@@ -41,6 +65,7 @@ class Replica:
         self.parameters = tensors
         self.step = step
         self.head = head
+        self._frozen: weakref.WeakSet[FrozenTensors] = weakref.WeakSet()
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -67,6 +92,8 @@ class Replica:
         """Apply an update; see `apply_votes`. If it is for another step, raises ReplicaError and changes nothing."""
         if update.step != self.step:
             raise ReplicaError(f"the update of step {update.step} does not fit a replica at step {self.step}")
+        for frozen in self.frozen:
+            frozen.separate()
         self.parameters.apply(
             update.merged,
             self.contract.demo,
@@ -80,26 +107,65 @@ class Replica:
     def clone(self, device: torch.device | str = "cpu") -> Replica:
         return Replica(self.contract, self.parameters.clone(device), self.step, self.head)
 
+    def freeze(self) -> FrozenReplica:
+        """The replica at this step, on the CPU, without a copy in memory. To be called by the thread that applies."""
+        tensors = FrozenTensors(self.tensors)
+        self._frozen.add(tensors)
+        return FrozenReplica(self.contract, self.parameters, self.step, self.head, tensors)
+
+    @property
+    def frozen(self) -> list[FrozenTensors]:
+        """What is frozen and not in a file yet. It is separated before an update is applied."""
+        return [tensors for tensors in self._frozen if not tensors.written.is_set()]
+
+    def in_use(self) -> AbstractContextManager[object]:
+        """A context in which the tensors are read. A replica in a file gives its memory back meanwhile."""
+        return nullcontext()
+
+    def give_back(self, tensor: Tensor) -> None:
+        """Give back the memory of one of the tensors, which was read outside of torch's functions."""
+
     def save(self, path: Path) -> None:
         """Write a snapshot (safetensors) to `path`. The caller syncs and renames the file. Raises OSError."""
-        about = {"thinwire": SNAPSHOT_VERSION, "step": str(self.step), "head": self.head.hex()}
-        about |= {"contract": self.contract.hash.hex(), "state": self.state_hash().hex()}
-        self.parameters.save(path, about)
+        self.parameters.save(path, about_snapshot(self, self.state_hash().hex()))
+
+
+def about_snapshot(replica: Replica | FrozenReplica, state: str) -> dict[str, str]:
+    """The metadata of a snapshot. state: hash of the parameters, in hexadecimal."""
+    about = {"thinwire": SNAPSHOT_VERSION, "step": str(replica.step), "head": replica.head.hex()}
+    return about | {"contract": replica.contract.hash.hex(), "state": state}
 
 
 def load_replica(contract: Contract, path: Path) -> Replica:
     """Read a snapshot onto the CPU. Raises ReplicaError if it is damaged or belongs to another contract."""
     try:
-        about = read_about(path)
-        if about.get("contract") != contract.hash.hex():
-            raise ReplicaError(f"{path} is not a snapshot of this run's contract")
-        parameters = load_parameters(layout_of(contract.parameters), path)
-        step, head = int(about["step"]), bytes.fromhex(about["head"])
-        if not 0 <= step < STEP_MAX or len(head) != HASH_BYTES:
-            raise ReplicaError(f"{path} cannot be read as a snapshot: step {step}, and a head of {len(head)} bytes")
-        replica = Replica(contract, parameters, step, head)
-        if replica.state_hash().hex() != about.get("state"):
-            raise ReplicaError(f"{path} is damaged: its parameters do not match the hash in the file")
+        step, head, state = _about(contract, path)
+        replica = Replica(contract, load_parameters(layout_of(contract.parameters), path), step, head)
+        if replica.state_hash().hex() != state:
+            raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
         return replica
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
+
+
+def check_snapshot(contract: Contract, path: Path) -> bytes:
+    """Read a snapshot piece by piece, and return its head. Raises ReplicaError as `load_replica` does."""
+    try:
+        _, head, state = _about(contract, path)
+        shapes = {tensor.name: tensor.shape for tensor in layout_of(contract.parameters).tensors}
+        if hash_of(read_pieces(path, shapes)).hex() != state:
+            raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
+        return head
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
+
+
+def _about(contract: Contract, path: Path) -> tuple[int, bytes, str | None]:
+    """Step, head and hash of the state of a snapshot."""
+    about = read_about(path)
+    if about.get("contract") != contract.hash.hex():
+        raise ReplicaError(f"{path} is not a snapshot of this run's contract")
+    step, head = int(about["step"]), bytes.fromhex(about["head"])
+    if not 0 <= step < STEP_MAX or len(head) != HASH_BYTES:
+        raise ReplicaError(f"{path} cannot be read as a snapshot: step {step}, and a head of {len(head)} bytes")
+    return step, head, about.get("state")

@@ -1,0 +1,76 @@
+"""The replica of one step in a file, for what takes longer than a step.
+
+A copy in memory would be as large as the replica, and a measurement, a snapshot and an audit would each have one. The
+file is mapped, so what is read of it is the system's cache, which any program may have when memory is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from torch import Tensor
+
+from thinwire_common.files import rename_synced
+from thinwire_proto.exact.mapped import MappedTensors
+from thinwire_proto.exact.parameters import hash_of
+from thinwire_proto.exact.replica import STATE_LATER, FrozenReplica, Replica
+from thinwire_proto.exact.tensor_files import HEAD_BYTES
+from thinwire_proto.exact.update import Update
+
+_NUMBERS = itertools.count()
+"""Tells files of the same step apart. What a killed process leaves has the ending of all temporary files; see
+`ledger.retention`."""
+
+
+class KeptReplica(Replica):
+    """A replica that can only be read. Its file is deleted with it, unless it has become a snapshot."""
+
+    def __init__(self, frozen: FrozenReplica, path: Path) -> None:
+        self._mapped = MappedTensors(path)
+        self._path = path
+        self._remove = weakref.finalize(self, _remove, path)
+        tensors = {name: self._mapped.tensors[name] for name in frozen.parameters.tensors}
+        super().__init__(frozen.contract, frozen.parameters.with_tensors(tensors), frozen.step, frozen.head)
+
+    def apply(self, update: Update, head: bytes) -> None:
+        raise TypeError("a replica in a file can only be read")
+
+    def in_use(self) -> AbstractContextManager[object]:
+        return self._mapped.in_use()
+
+    def give_back(self, tensor: Tensor) -> None:
+        self._mapped.give_back(tensor)
+
+    def state_hash(self) -> bytes:
+        return hash_of(self._mapped.one_by_one(self.tensors))
+
+    def become_snapshot(self, path: Path) -> None:
+        """Put the state's hash into the file, and rename it durably. Raises OSError."""
+        state = self.state_hash().hex()
+        with self._path.open("r+b") as file:
+            header_bytes = int.from_bytes(file.read(HEAD_BYTES), "little")
+            entry = f'"state":"{STATE_LATER}"'.encode()
+            file.seek(HEAD_BYTES + file.read(header_bytes).index(entry))
+            file.write(entry.replace(STATE_LATER.encode(), state.encode()))
+        rename_synced(self._path, path)
+        self._remove.detach()
+
+
+def keep(frozen: FrozenReplica, folder: Path) -> KeptReplica:
+    """Write a replica to a temporary file in the snapshots of a state directory. Raises OSError."""
+    path = folder / "snapshots" / f"{frozen.step}-{next(_NUMBERS)}.part"
+    try:
+        frozen.write(path)
+        return KeptReplica(frozen, path)
+    except BaseException:
+        _remove(path)
+        raise
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # on Windows while it is mapped; the next start removes it
+        path.unlink(missing_ok=True)
