@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 from thinwire_common.logs import tell
+from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
 from thinwire_node.exchange.gossip_port import GossipExchange
@@ -184,7 +185,8 @@ class Node:
         pause_s = backoff.pause_s
         tell(log, logging.INFO, "node.retrying", f"trying again in {pause_s:.1f} s", pause_s=pause_s)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(stop.wait(), backoff.jittered_s())
+            async with Within(backoff.jittered_s()):
+                await stop.wait()
         backoff.lengthen()
 
     def _progress(self) -> tuple[int, Head | None]:

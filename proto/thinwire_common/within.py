@@ -1,7 +1,8 @@
 """A time limit for a block of code, without a task of its own.
 
 `asyncio.wait_for` runs what it waits for in another task (before Python 3.12). If the caller is cancelled just as that
-task fails, nobody looks at the failure, and asyncio logs a traceback: strangers could fill the log with these.
+task ends, the cancellation is lost: a loop that dials again and again then never stopped, and neither did its node. Or
+nobody looks at the task's failure, and asyncio logs a traceback: strangers could fill the log with these.
 `asyncio.timeout` came with Python 3.11.
 """
 
@@ -22,6 +23,7 @@ class Within:
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
+        self._cancellations = 0  # by others, before the block began
 
     def end(self) -> None:
         """End the block, if it runs and has not ended already."""
@@ -31,6 +33,7 @@ class Within:
 
     async def __aenter__(self) -> Within:
         self._task = asyncio.current_task()
+        self._cancellations = _cancellations(self._task)
         if self._seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.end)
         return self
@@ -42,6 +45,14 @@ class Within:
         if self._timer is not None:
             self._timer.cancel()
         if self._ended and kind is asyncio.CancelledError:
-            if (uncancel := getattr(task, "uncancel", None)) is not None:  # since Python 3.11
+            if (uncancel := getattr(task, "uncancel", None)) is not None:
                 uncancel()
+            if _cancellations(task) > self._cancellations:
+                return  # somebody else has cancelled the task meanwhile
             raise asyncio.TimeoutError from None
+
+
+def _cancellations(task: asyncio.Task[object] | None) -> int:
+    """How often a task is being cancelled. Before Python 3.11 nobody can tell."""
+    count: int = getattr(task, "cancelling", int)()
+    return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -32,6 +33,22 @@ async def test_errors_and_cancellations_of_others_pass() -> None:
 
     task = asyncio.ensure_future(waits())
     await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot tell two cancellations from one")
+async def test_a_cancellation_that_comes_with_the_end_of_the_time_is_not_lost() -> None:
+    limit = Within(1000.0)
+
+    async def waits() -> None:
+        async with limit:
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(waits())
+    await asyncio.sleep(0)
+    limit.end()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

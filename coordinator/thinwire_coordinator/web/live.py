@@ -15,6 +15,7 @@ from contextlib import suppress
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from thinwire_common.within import Within
 from thinwire_proto import limits
 
 STREAMS_MAX = 256
@@ -44,7 +45,8 @@ class _Stream:
     async def get(self) -> bytes | None:
         """Wait for the next message. Returns a heartbeat after STREAM_HEARTBEAT_S, and None at the end."""
         try:
-            await asyncio.wait_for(self._changed.wait(), limits.STREAM_HEARTBEAT_S)
+            async with Within(limits.STREAM_HEARTBEAT_S):
+                await self._changed.wait()
         except asyncio.TimeoutError:
             return HEARTBEAT
         self._changed.clear()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_common.ready_file import READY_FILE, prepare_ready, remove_ready, write_ready
+from thinwire_common.within import Within
 from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.report import Report
@@ -132,7 +133,8 @@ class Monitor:
                 log_at = now() + LOG_EVERY_S
                 tell(log, logging.INFO, "node.report", one_line(report), node=asdict(report))
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), every_s)
+                async with Within(every_s):
+                    await self._ended.wait()
         await self._write(self._look())
 
     def _look(self) -> Report:

@@ -17,6 +17,7 @@ from typing import Any
 from thinwire_common.reach.errors import Unreachable
 from thinwire_common.reach.happy_eyeballs import Refusal, connect_first
 from thinwire_common.reach.proxy import Proxy, pass_through, proxy_for
+from thinwire_common.within import Within
 from thinwire_proto import limits
 from thinwire_proto.identity.authority import COORDINATOR, Party, Untrusted, check_certificate
 
@@ -56,7 +57,8 @@ async def find_way(
     context = ssl.create_default_context() if public_tls else _unchecked()
     context.set_alpn_protocols([ALPN])
     try:
-        peer, certificate = await asyncio.wait_for(_handshake(host, port, proxy, context, name, refusal), limits.DIAL_S)
+        async with Within(limits.DIAL_S):
+            peer, certificate = await _handshake(host, port, proxy, context, name, refusal)
     except (TimeoutError, asyncio.TimeoutError):
         raise Unreachable(
             f"no answer within {limits.DIAL_S:.0f} s; a firewall or router may drop the connection, or the "

@@ -19,6 +19,7 @@ from functools import partial
 
 from thinwire_common.logs import tell
 from thinwire_common.traffic import Traffic
+from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.gossip_port import PeerPlace
 from thinwire_node.exchange.peers.dialler import DialFailed, dial
@@ -285,7 +286,8 @@ class PeerLines:
                     yield parcel
             if not sent:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), HEARTBEAT_S)
+                    async with Within(HEARTBEAT_S):
+                        await self._changed.wait()
                     continue
                 yield pb.Parcel()  # keeps the stream alive
 
