@@ -19,7 +19,7 @@ from thinwire_proto.contract import Parameter, ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import make_codec, tensors_of
-from thinwire_proto.gossip.copies import PublicCopy
+from thinwire_proto.gossip.public_copy import PublicCopy
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 TOPOLOGY = "one-peer-exponential"

@@ -4,6 +4,7 @@ coordinator that plans a run and for a node that is asked to take part in one. N
 from __future__ import annotations
 
 from thinwire_proto.contract import RunSpec
+from thinwire_proto.gossip.lingering import LINGERING_MAX
 
 PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
@@ -35,13 +36,14 @@ def trained_bytes(run: RunSpec, trained: int) -> int:
 
 
 def edges_of_a_node(run: RunSpec) -> int:
-    """The most peers that a node of a swarm without a centre has, on its topology with `round.nodes_max` nodes."""
+    """The most peers with which a node of a swarm without a centre has an edge, on its topology with `round.nodes_max`
+    nodes. Edges that have ended and linger count too."""
     nodes, kind = run.round.nodes_max, getattr(run.exchange, "topology", "")
     few = {"ring": 2, "tree": 3, "random-regular": 4}
     if kind in few:
-        return min(few[kind], nodes - 1)
+        return min(few[kind] + LINGERING_MAX, nodes - 1)
     if kind in ("one-peer-exponential", "alternating-exponential-ring"):
-        return min(2 * nodes.bit_length() + 2, nodes - 1)
+        return min(2 * nodes.bit_length() + 2 + LINGERING_MAX, nodes - 1)
     return nodes - 1
 
 

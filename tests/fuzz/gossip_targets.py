@@ -75,6 +75,7 @@ def _edge_target() -> Target:
     start = torch.zeros(SMALL.parameters)
     peer = Edge(SMALL, start, CPU)
     sent = [peer.send((0, 2 * number), _small(number), "int8") for number in range(SENT)]
+    sent.append(peer.skip((0, 2 * SENT)))
     valid = [sent, sent[::-1], [*sent, *sent], [replace(sent[0], wants_snapshot=True), *sent[1:]]]
 
     def read(data: bytes) -> object:
@@ -82,9 +83,9 @@ def _edge_target() -> Target:
         for iteration in range(SENT):
             edge.send((0, iteration), _small(9 + iteration), "sign")
         for message in messages_of(data):
-            for when in edge.receive(message):
-                if edge.may_mix(when):
-                    edge.difference(when)
+            for arrived in edge.receive(message):
+                if edge.may_mix(arrived.when):
+                    edge.difference(arrived.when)
             edge.acknowledge(min(message.acknowledged, edge.own.sequence))
         edge.send((1, 0), _small(20), "int8")
         return edge
@@ -103,7 +104,7 @@ def packed(messages: list[Message]) -> bytes:
 
 def messages_of(data: bytes) -> list[Message]:
     """Messages whose fields have the types that a wire guarantees. Raises PayloadError for others."""
-    kinds = [int, int, int, int, str, int, bool, bytes]
+    kinds = [int, int, int, int, str, int, bool, bytes, int]
     try:
         fields = msgpack.unpackb(data, raw=False)
     except (ValueError, msgpack.UnpackException) as error:

@@ -12,7 +12,7 @@ from thinwire_node.storage.message_archive import open_archive
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.archive import ARCHIVE_FILE, ArchiveHeader, pack_mixed, read_archive
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.member import MemberState
+from thinwire_proto.gossip.member_state import MemberState
 
 HEADER = ArchiveHeader(b"c" * 32, "a node")
 JOURNAL = JournalEntry(MemberState(b"", {}), {}, 0, 0, None, 0)

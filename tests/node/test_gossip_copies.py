@@ -8,7 +8,7 @@ import torch
 from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_proto.errors import RemoteError
-from thinwire_proto.gossip.copies import FINGERPRINT_PARTS
+from thinwire_proto.gossip.public_copy import FINGERPRINT_PARTS
 
 SIZE = 300
 

@@ -16,7 +16,8 @@ from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import LEVELS, Level, ladder_of
 from thinwire_proto.gossip.levels import Levels
-from thinwire_proto.gossip.member import Member, MemberSettings
+from thinwire_proto.gossip.member import Member
+from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.peer_wire import body_bytes_max
 
 CONTROLLED = MemberSettings("sign", 1.0, 0, 1e6, is_controlled=True)
@@ -76,12 +77,17 @@ def test_copies_stay_equal_and_the_mean_stays_over_all_levels(topology: str) -> 
 def test_a_member_that_hears_too_late_loses_turns_and_nothing_else() -> None:
     settings = MemberSettings("sign", 1.0, 0, 4.0, is_controlled=True)
     world = MemberWorld(8, settings, iterations=120, parameters=200)
+    for number, node in world.nodes.items():
+        node.member.x.add_(number)
+    before = torch.stack([node.member.x for node in world.nodes.values()]).double().mean(0)
     world.at(8.0, partial(tell, world, Level("sign", 8), 10, 3, 30.0))
     world.at(60.0, partial(tell, world, Level("dense", 1), 70, 5, 30.0))
     world.run()
     assert {node.finished[-1][1] for node in world.nodes.values()} == {119}
     assert_copies_equal(world)
     assert all(len(node.member.peers) == 3 for node in world.nodes.values())  # nobody is taken for a bad peer
+    after = torch.stack([node.member.x for node in world.nodes.values()]).double().mean(0)
+    assert float((after - before).abs().max()) < 1e-6 * float(before.abs().max())
 
 
 def test_a_member_that_is_killed_keeps_its_levels() -> None:

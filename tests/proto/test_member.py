@@ -16,7 +16,8 @@ from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.copies import Message
-from thinwire_proto.gossip.member import Member, MemberSettings
+from thinwire_proto.gossip.member import Member
+from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.peer_wire import header_of, message_of
 
 PATIENT = MemberSettings("dense", 1.0, 0, 1e6)
@@ -225,7 +226,8 @@ def test_a_node_that_was_left_out_goes_on_where_its_peers_are() -> None:
     iterations = [iteration for _, iteration in back.finished]
     assert iterations[-1] == 39
     assert max(later - sooner for sooner, later in pairwise(iterations)) > 10  # it has passed what it missed
-    assert len({round(node.finished[-1][0]) for node in world.nodes.values()}) == 1
+    ends = [node.finished[-1][0] for node in world.nodes.values()]
+    assert max(ends) - min(ends) < 1.0
     waits = [wait for node in world.nodes.values() for wait in node.waited_s]
     assert sum(wait > 2.5 for wait in waits) <= 3  # each of the others for its death, and nobody for its return
     assert float((back.member.x - world.nodes[0].member.x).abs().max()) < 1.0

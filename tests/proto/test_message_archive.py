@@ -31,7 +31,7 @@ from thinwire_proto.gossip.archive import (
 )
 from thinwire_proto.gossip.archive_replay import ArchiveReplay
 from thinwire_proto.gossip.iteration import Turn
-from thinwire_proto.gossip.member import MemberSettings
+from thinwire_proto.gossip.member_state import MemberSettings
 
 HEADER = ArchiveHeader(b"c" * 32, "a node")
 BODY_BYTES_MAX = 1 << 12
@@ -117,9 +117,9 @@ def test_a_message_that_was_altered_is_found(churn: MemberWorld) -> None:
     archive = churn.nodes[0].archive
     assert archive is not None
     entries = entries_of(archive)
-    found = 0
+    found = tried = 0
     for at, entry in enumerate(entries[:60]):
-        if not isinstance(entry, ArchivedMessage):
+        if not isinstance(entry, ArchivedMessage) or not entry.message.body:
             continue
         body = bytes([entry.message.body[0] ^ 1]) + entry.message.body[1:]
         altered = ArchivedMessage(entry.whose, entry.peer, replace(entry.message, body=body))
@@ -129,7 +129,8 @@ def test_a_message_that_was_altered_is_found(churn: MemberWorld) -> None:
             found += 1
         else:
             found += replay.head != churn.nodes[0].member.head or not is_mixed(entries, entry)
-    assert found == sum(isinstance(entry, ArchivedMessage) for entry in entries[:60])
+        tried += 1
+    assert found == tried > 30
 
 
 def is_mixed(entries: list[Entry], message: ArchivedMessage) -> bool:

@@ -142,8 +142,7 @@ class CopyingWorld:
         if not node.is_alive:
             return
         edge = node.copies.edges[peer]
-        for topology, iteration in edge.receive(message):
-            node.unread[peer].append(Turn(topology, iteration, peer))
+        node.unread[peer].extend(Turn(*arrived.when, peer) for arrived in edge.receive(message))
         received = edge.received
         if self.rng.random() >= LOST:
             back = self.nodes[peer].copies.edges[name]

@@ -22,7 +22,7 @@ from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
 from thinwire_coordinator.round.leases import SampleRange
 from thinwire_coordinator.rpc.gossip_calls import beat_reply
 from thinwire_proto.gossip.iteration import Mix, Turn
-from thinwire_proto.gossip.member import MemberSettings, MemberState
+from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 
 DECISIONS = 10
 """The directory decides so often in a beat. The coordinator does it with each report."""
@@ -35,17 +35,21 @@ KEY, ADDRESS = bytes(32), "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535"
 
 @dataclass
 class DirectedNode(SimulatedNode):
-    """lost: peers whose lines are lost. given_up: peers for which it has ever not waited to the end. reported: how many
-    of `missing` the coordinator knows. iteration_saved: of the newest state on disk. mixed: each turn with what it
-    added to x, in order; of these `mixed_saved` are in the state on disk, and `mixed_kept` in the newest state."""
+    """lost: peers whose lines are lost. reported: how many of `missing` the coordinator knows. iteration_saved: of the
+    newest state on disk. mixed: each turn with what it added to x, in order; of these `mixed_saved` are in the state on
+    disk, and `mixed_kept` in the newest state."""
 
     lost: set[int] = field(default_factory=set)
-    given_up: set[int] = field(default_factory=set)
     reported: int = 0
     iteration_saved: int = 0
     mixed: list[tuple[Turn, Tensor]] = field(default_factory=list)
     mixed_kept: int = 0
     mixed_saved: int = 0
+
+    @property
+    def adopted(self) -> int:
+        """The iteration in which it has last taken the parameters of a peer; -1 if it never has."""
+        return self.member._adopted
 
     def keep(self) -> MemberState:
         self.mixed_kept = len(self.mixed)
@@ -85,7 +89,6 @@ class DirectedWorld(MemberWorld):
         for node in self.all.values():
             if self.all[number].life == life and node.is_alive and number in node.member.peers:
                 node.lost.add(number)
-                node.given_up.add(number)
                 self._apply(node, node.member.absent(number))
 
     def restart(self, number: int) -> None:
@@ -152,7 +155,6 @@ class DirectedWorld(MemberWorld):
 
     def _mix(self, node: SimulatedNode, mix: Mix) -> None:
         assert isinstance(node, DirectedNode)
-        node.given_up.update(mix.missing)
         for turn in mix.turns:
             before = node.member.x.double()
             super()._mix(node, Mix((turn,), (), ""))
@@ -162,21 +164,23 @@ class DirectedWorld(MemberWorld):
 
     # what holds at the end
 
-    def moved(self) -> tuple[Tensor, list[str], list[str]]:
+    def moved(self) -> tuple[Tensor, list[str]]:
         """The sum of what the nodes that live have added to their parameters in turns that both ends have mixed,
-        float64 [parameters]; and the turns that one end has not: because it had given up the other, and others."""
+        float64 [parameters]; and the turns that one end has not. A node that takes the parameters of a peer, because a
+        topology had left it out, is a new one from then on."""
         ends: dict[tuple[int, int, int, int], list[Tensor]] = defaultdict(list)
         for number, node in self.nodes.items():
             for turn, added in self.all[node.number].mixed:
-                if turn.peer in self.nodes:
+                began = max(self.all[end].adopted for end in (number, turn.peer))
+                if turn.peer in self.nodes and turn.iteration >= began:
                     low, high = sorted((number, turn.peer))
                     ends[turn.topology, turn.iteration, low, high].append(added)
-        given_up: list[str] = []
-        torn: list[str] = []
-        for topology, iteration, low, high in [turn for turn, of in ends.items() if len(of) != 2]:
-            of_both = self.all[low].given_up & {high} or self.all[high].given_up & {low}
-            (given_up if of_both else torn).append(f"topology {topology}, iteration {iteration}: {low} and {high}")
-        return torch.stack([of[0] + of[1] for of in ends.values() if len(of) == 2]).sum(0), given_up, torn
+        alone = [
+            f"topology {topology}, iteration {iteration}: {low} and {high}"
+            for (topology, iteration, low, high), of in ends.items()
+            if len(of) != 2
+        ]
+        return torch.stack([of[0] + of[1] for of in ends.values() if len(of) == 2]).sum(0), alone
 
     def copies(self) -> tuple[int, list[str]]:
         """The number of copies that both ends have brought equally far, and those among them that differ."""

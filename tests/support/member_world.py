@@ -23,7 +23,8 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Mix
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member, MemberSettings, MemberState
+from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
+from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.topology import Layout, make_topology
 
 ANNOUNCE_S = 0.1
@@ -256,6 +257,9 @@ class MemberWorld:
 
     def _apply(self, node: SimulatedNode, mix: Mix | None) -> None:
         if mix is None:
+            return
+        if node.finished and node.finished[-1][1] + 1 == self._iterations:  # it comes after the last iteration
+            self._mix(node, mix)
             return
         step = self._step(node.number, node.member.x.clone(), node.member.iteration)
         self._mix(node, mix)

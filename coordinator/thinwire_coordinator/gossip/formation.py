@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from thinwire_proto.gossip.assignment import Assignment, Turns
 from thinwire_proto.gossip.topology import Layout, make_topology
@@ -37,16 +38,20 @@ class FormedTopology:
     cycle: tuple[tuple[Turns, ...], ...]
     edges: Edges = field(default_factory=dict)
 
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        return {member: place for place, member in enumerate(self.plan.members)}
+
     def assignment(self, member: int) -> Assignment:
-        """The part of a member. Raises ValueError if it is not in the topology."""
-        place = self.plan.members.index(member)
+        """The part of a member. Raises KeyError if it is not in the topology."""
+        place = self._places[member]
         cycle = tuple(turns[place] for turns in self.cycle)
         since = {peer: self.edges[_edge(member, peer)] for turns in cycle for peer in turns}
         return Assignment(self.plan.number, self.plan.start, member, cycle, since, member in self.plan.adopting)
 
     def peers(self, member: int) -> set[int]:
         """All members with which a member ever has a turn."""
-        place = self.plan.members.index(member)
+        place = self._places[member]
         return {peer for turns in self.cycle for peer in turns[place]}
 
 

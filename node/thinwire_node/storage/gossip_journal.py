@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.parameters import save_tensors
-from thinwire_proto.gossip.member import MemberState
+from thinwire_proto.gossip.member_state import MemberState
 
 JOURNAL_FILE = "gossip.safetensors"
 PASSING_FILE = "gossip.part"

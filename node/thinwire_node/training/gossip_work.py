@@ -216,6 +216,14 @@ class GossipWork:
         """Mix, step, begin the next iteration, and write the journal."""
         return await self.run(NodeJob.SAVE, self._finish, mix, self.lease.trained_through)
 
+    async def mix_late(self, mix: Mix) -> None:
+        """Mix what has come after the last iteration, and write the journal."""
+        await self.run(NodeJob.SAVE, self._mix_late, mix)
+
+    def _mix_late(self, mix: Mix) -> None:
+        self._member.mix(mix)
+        self._save(self.saved.trained_through, self.saved.loss, self.saved.step_norm)
+
     def _finish(self, mix: Mix, trained_through: int | None) -> Finished:
         member, gradient = self._member, self._gradient.mean()
         iteration = member.iteration

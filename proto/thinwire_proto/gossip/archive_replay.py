@@ -14,9 +14,10 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.archive import OWN, THEIRS, ArchivedMessage, Entry
 from thinwire_proto.gossip.chain import MixChain
 from thinwire_proto.gossip.codec import make_codec
-from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Message, PublicCopy
+from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.member import FIRST_TOPOLOGY, SEQUENCE_BITS
+from thinwire_proto.gossip.public_copy import PublicCopy
 
 
 class MixedTurn(NamedTuple):
@@ -124,6 +125,9 @@ class ArchiveReplay:
 
     def _advance(self, direction: _Direction, message: Message) -> None:
         is_whole, copy = message.codec == SNAPSHOT, direction.copy
+        if message.codec == SKIP:
+            copy.skip()
+            return
         try:
             step = make_codec("dense" if is_whole else message.codec, self._layout).decode(
                 message.body, copy.flat.device

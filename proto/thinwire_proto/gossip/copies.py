@@ -32,18 +32,17 @@ import torch
 from torch import Tensor
 
 from thinwire_proto.errors import ConfigError, LocalError, PayloadError
-from thinwire_proto.exact.apply import flush_subnormals
-from thinwire_proto.exact.fingerprint import fingerprint_of_runs
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.codec import Codec, make_codec
 from thinwire_proto.gossip.iteration import AHEAD_MAX, Turn
+from thinwire_proto.gossip.public_copy import PublicCopy
 
 SNAPSHOT = "snapshot"
 """In place of a codec's name: the body is the copy itself, as a difference from 0."""
+SKIP = "skip"
+"""In place of a codec's name: there is no body, and the sender has passed this turn without a message for it."""
 UNACKNOWLEDGED_MAX = 2 * AHEAD_MAX
 """Messages of a direction that are kept to be sent again, and so the furthest that one can come ahead of its order."""
-FINGERPRINT_PARTS = 16
-"""A message has the fingerprint of one part in turn, so a difference is found within so many messages."""
 HELD_MAX = UNACKNOWLEDGED_MAX + AHEAD_MAX
 """Messages of a peer that wait for their turn or their order. `IterationMachine.accepts` leaves more than AHEAD_MAX in
 the line."""
@@ -59,7 +58,8 @@ class Message:
     """A message of one direction of an edge.
 
     sequence: counts from 1. acknowledged: the last message of the other direction that has come in order. fingerprint:
-    of a part of the copy after this message. wants_snapshot: the sender's copy of the receiver differs.
+    of a part of the copy after this message. wants_snapshot: the sender's copy of the receiver differs. every: the
+    sender exchanges in one of so many iterations; a turn for which the ends name different numbers is void.
     """
 
     topology: int
@@ -70,6 +70,7 @@ class Message:
     fingerprint: int
     wants_snapshot: bool
     body: bytes
+    every: int = 1
 
     @property
     def when(self) -> When:
@@ -81,37 +82,6 @@ class Message:
 
 
 _fields_of = attrgetter(*(field.name for field in fields(Message)))
-
-
-class PublicCopy:
-    """A copy h. flat: float32 [layout.parameters]; sequence: the messages that it has taken."""
-
-    def __init__(self, layout: TileLayout, start: Tensor) -> None:
-        if start.dtype != torch.float32 or start.shape != (layout.parameters,):
-            raise LocalError(f"a copy is float32 [{layout.parameters}]; this is {start.dtype} {list(start.shape)}")
-        self.flat = start.detach().clone()
-        self.sequence = 0
-        flush_subnormals(self.flat)
-
-    def advance(self, step: Tensor, *, is_whole: bool = False) -> None:
-        """Take a message: add its step, or with is_whole begin at it. One rounded addition, the same everywhere."""
-        if is_whole:
-            self.flat.copy_(step)
-        else:
-            self.flat.add_(step)
-            flush_subnormals(self.flat)
-        self.sequence += 1
-
-    def fingerprint(self) -> int:
-        """The fingerprint of this sequence's part; see `thinwire_proto.exact.fingerprint`."""
-        part, size = self.sequence % FINGERPRINT_PARTS, -(-len(self.flat) // FINGERPRINT_PARTS)
-        values = self.flat[part * size : (part + 1) * size]
-        return fingerprint_of_runs([(0, part * size, values)], self.sequence)
-
-    def clone(self) -> PublicCopy:
-        twin = object.__new__(PublicCopy)
-        twin.flat, twin.sequence = self.flat.clone(), self.sequence
-        return twin
 
 
 class Edge:
@@ -135,6 +105,7 @@ class Edge:
         self._early: dict[int, Message] = {}  # ahead of their order
         self._held: deque[Message] = deque()  # in order, not in `theirs` yet
         self._newest: When = (-1, -1)
+        self._passed: When = (-1, -1)  # up to here the peer exchanges no more
         self._must_send_snapshot = start is None
         self._wants_snapshot = start is None
 
@@ -143,37 +114,42 @@ class Edge:
         """Whether the peer has confirmed enough. If not, it is not there, and the edge should be left out."""
         return len(self._sent) < UNACKNOWLEDGED_MAX
 
-    def send(self, when: When, x: Tensor, codec: str) -> Message:
+    def may_send_for(self, when: When) -> bool:
+        """Whether a message for this turn, or past it, may be made. If not, the turn is void on both ends."""
+        return self.may_send and when > self._last_sent
+
+    def send(self, when: When, x: Tensor, codec: str, every: int = 1) -> Message:
         """Make the message for a turn, and advance `own` by it. Journal both before the message leaves.
 
         x: this node's parameters, float32 [layout.parameters]. Raises LocalError if the edge may not send, or if the
         turn is not newer than the last; PayloadError for the body of an older turn that the peer sent and this node did
         not. Both change nothing.
         """
-        if not self.may_send or when <= self._last_sent:
-            raise LocalError(f"turn {when}: {len(self._sent)} messages wait, the last for turn {self._last_sent}")
+        self._check_may_send(when)
         self._take_passed(before=when)
         name = SNAPSHOT if self._must_send_snapshot else codec
         body = self._codec(name).encode(x if name == SNAPSHOT else x - self.own.flat)
-        if self._open and self._behind is None:
-            self._behind = self.own.clone()
+        self._keep_behind()
         self._advance(self.own, name, body)
         self._must_send_snapshot = False
-        message = Message(
-            *when, self.own.sequence, self._received, name, self.own.fingerprint(), self._wants_snapshot, body
-        )
-        self._sent.append(message)
-        self._open[when] = message.sequence
-        self._last_sent = when
-        self._catch_up()
-        return message
+        if when > self._newest or any(held.when == when and held.codec != SKIP for held in self._held):
+            self._open[when] = self.own.sequence  # otherwise the peer has passed it, so it is void
+        return self._sent_as(when, name, body, every)
+
+    def skip(self, when: When) -> Message:
+        """Make a message that says that this node has passed all turns up to this one. Raises what `send` raises."""
+        self._check_may_send(when)
+        self._take_passed(before=when)
+        self._keep_behind()
+        self.own.skip()
+        return self._sent_as(when, SKIP, b"", 1)
 
     def unacknowledged(self) -> list[Message]:
         """What to send again when the line is back, in order."""
         return [message for message in self._sent if message.sequence > self._acknowledged]
 
-    def receive(self, message: Message) -> list[When]:
-        """Take a message of the peer. Returns the turns whose messages are now there in order, usually one.
+    def receive(self, message: Message) -> list[Message]:
+        """Take a message of the peer. Returns those that are now there in order, usually one.
 
         A message that came before is counted and dropped. Raises PayloadError if the peer cannot have sent it; bodies
         are read when they are mixed.
@@ -194,11 +170,15 @@ class Edge:
             self._received, self._newest = following.sequence, following.when
             self.acknowledge(following.acknowledged)
             self._must_send_snapshot |= following.wants_snapshot
-            ready = {held.when for held in self._held}
-            for when in [when for when in self._open if when < following.when and when not in ready]:
+            ready = {held.when for held in self._held if held.codec != SKIP}
+            if following.codec == SKIP:
+                self._passed = following.when
+            else:
+                ready.add(following.when)
+            for when in [when for when in self._open if when <= following.when and when not in ready]:
                 del self._open[when]  # void: the peer has gone on without it
             self._held.append(following)
-            arrived.append(following.when)
+            arrived.append(following)
         self._catch_up()
         return arrived
 
@@ -219,6 +199,11 @@ class Edge:
         self._catch_up()
 
     @property
+    def is_confirmed(self) -> bool:
+        """Whether the peer has all that was sent for turns, but for those that it has passed."""
+        return all(message.codec == SKIP or message.when <= self._passed for message in self.unacknowledged())
+
+    @property
     def waiting(self) -> int:
         """Messages of the peer that are kept, at most HELD_MAX."""
         return len(self._held) + len(self._early)
@@ -226,6 +211,10 @@ class Edge:
     def may_mix(self, when: When) -> bool:
         """Whether `difference` takes this turn now."""
         return when in self._open and bool(self._held) and self._held[0].when == when
+
+    def every_of_the_peer(self, when: When) -> int | None:
+        """What the peer's message for a turn names; None unless `difference` takes the turn now."""
+        return self._held[0].every if self.may_mix(when) else None
 
     def difference(self, when: When) -> Tensor | None:
         """theirs − own at a turn, float32 [layout.parameters], once. None if the peer's copy is known to be wrong.
@@ -254,6 +243,7 @@ class Edge:
             self._acknowledged,
             self._received,
             list(self._newest),
+            list(self._passed),
             self._must_send_snapshot,
             self._wants_snapshot,
         ]
@@ -263,11 +253,12 @@ class Edge:
 
     def load(self, state: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """Continue from `state`."""
-        sent, held, open_, last_sent, *numbers, newest, must_send, wants, sequences = state
+        sent, held, open_, last_sent, *numbers, newest, passed, must_send, wants, sequences = state
         self._sent = deque(Message(*message) for message in sent)
         self._held = deque(Message(*message) for message in held)
         self._open = {(topology, iteration): sequence for topology, iteration, sequence in open_}
-        self._last_sent, self._newest = (last_sent[0], last_sent[1]), (newest[0], newest[1])
+        whens = ((topology, iteration) for topology, iteration in (last_sent, newest, passed))
+        self._last_sent, self._newest, self._passed = whens
         self._acknowledged, self._received = numbers
         self._must_send_snapshot, self._wants_snapshot = must_send, wants
         self._early.clear()
@@ -277,6 +268,23 @@ class Edge:
         self.own, self.theirs, self._behind = copies["own"], copies["theirs"], copies.get("behind")
 
     # inside
+
+    def _check_may_send(self, when: When) -> None:
+        if not self.may_send_for(when):
+            raise LocalError(f"turn {when}: {len(self._sent)} messages wait, the last for turn {self._last_sent}")
+
+    def _keep_behind(self) -> None:
+        """`own` is about to advance past an open turn."""
+        if self._open and self._behind is None:
+            self._behind = self.own.clone()
+
+    def _sent_as(self, when: When, name: str, body: bytes, every: int) -> Message:
+        numbers = (*when, self.own.sequence, self._received)
+        message = Message(*numbers, name, self.own.fingerprint(), self._wants_snapshot, body, every)
+        self._sent.append(message)
+        self._last_sent = when
+        self._catch_up()
+        return message
 
     def _check_acknowledged(self, sequence: int) -> None:
         if not 0 <= sequence <= self.own.sequence:
@@ -315,6 +323,11 @@ class Edge:
         return self._behind
 
     def _advance(self, copy: PublicCopy, codec: str, body: bytes) -> None:
+        if codec == SKIP:
+            if body:
+                raise PayloadError("a message that skips turns has a body")
+            copy.skip()
+            return
         copy.advance(self._codec(codec).decode(body, copy.flat.device), is_whole=codec == SNAPSHOT)
 
     def _codec(self, name: str) -> Codec:
@@ -354,13 +367,14 @@ class Copies:
     def mix(self, x: Tensor, turns: Iterable[Turn], weight: Callable[[Turn], float]) -> int:
         """x ← x + Σ γ·w·(theirs − own) over these turns, in place. Returns the number of turns that were mixed.
 
-        x: float32 [layout.parameters]. weight: of a turn's edge, in the iteration of the turn. Both ends compute the
-        same products with opposite signs.
+        x: float32 [layout.parameters]. weight: of a turn's edge, in the iteration of the turn; 0 if the turn is void.
+        Both ends compute the same products with opposite signs.
         """
         mixed = 0
         for turn in turns:
+            factor = self._gamma * weight(turn)
             difference = self.edges[turn.peer].difference((turn.topology, turn.iteration))
-            if difference is not None:
-                x.add_(difference.mul_(self._gamma * weight(turn)))
+            if difference is not None and factor:
+                x.add_(difference.mul_(factor))
                 mixed += 1
         return mixed

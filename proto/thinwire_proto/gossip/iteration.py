@@ -77,7 +77,10 @@ class IterationMachine:
         self._ready: set[Turn] = set()  # both, and not mixed yet
         self._newest: dict[int, Turn] = {}  # of each peer, the turn of its last message
         self._absent: set[int] = set()
+        self._parted: set[int] = set()  # their edges have ended
         self._deadline: float | None = None  # None while the node computes
+        self._is_last = False
+        self._is_over = False  # the last iteration is mixed
 
     @property
     def iteration(self) -> int:
@@ -111,8 +114,8 @@ class IterationMachine:
 
     @property
     def unfinished(self) -> frozenset[int]:
-        """Peers with which a turn that this node has begun will be mixed, or may be: they are not absent."""
-        return frozenset(turn.peer for turn in self._ready) | {turn.peer for turn in self._open} - self._absent
+        """Peers with which a turn that this node has begun may still be mixed."""
+        return frozenset(turn.peer for turn in self._ready | self._open)
 
     def begin(self, topology: int, iteration: int, peers: Iterable[int]) -> None:
         """The node has sent its messages for this iteration's turns, and starts to compute."""
@@ -157,14 +160,23 @@ class IterationMachine:
         return self._mix_if_all_in()
 
     def computed(self, now: float, *, is_last: bool = False) -> Mix | None:
-        """The gradient of this iteration is there. is_last: there is no later iteration to mix a late message in."""
-        self._slack = 0 if is_last else self._slack
+        """The gradient of this iteration is there. is_last: the node waits for all that are missing. What comes later
+        still is mixed as soon as it comes."""
+        if is_last:
+            self._is_last, self._slack = True, 0
+            self._absent.clear()
+            self._parted.clear()
         self._deadline = now + self._patience_s
         return self._mix_if_all_in()
 
     def absent(self, peer: int) -> Mix | None:
         """The peer is gone: do not wait for it until it is heard of."""
         self._absent.add(peer)
+        return self._mix_if_all_in()
+
+    def part(self, peer: int) -> Mix | None:
+        """The edge with this peer has ended: what is still open is mixed when it comes, and nobody waits for it."""
+        self._parted.add(peer)
         return self._mix_if_all_in()
 
     def present(self, peer: int) -> None:
@@ -180,36 +192,40 @@ class IterationMachine:
         return self._mix(f"nothing from {', '.join(map(str, missing))} within {self._patience_s:g} s", missing)
 
     def forget(self, peer: int) -> None:
-        """The edge with this peer has ended: its turns are void."""
+        """The edge with this peer is given up: its turns are void."""
         for turns in (self._open, self._ahead, self._ready):
             turns.difference_update([turn for turn in turns if turn.peer == peer])
         self._newest.pop(peer, None)
         self._absent.discard(peer)
+        self._parted.discard(peer)
 
     def state(self) -> list[Any]:
         """All that the machine knows, as lists of numbers, while the node computes."""
         if self._deadline is not None:
             raise LocalError("a machine is saved while the node computes")
         turns = (self._open, self._ahead, self._ready, self._newest.values())
-        return [list(self._begun), *(sorted(turn.plain() for turn in some) for some in turns), sorted(self._absent)]
+        peers = sorted(self._absent), sorted(self._parted)
+        return [list(self._begun), *(sorted(turn.plain() for turn in some) for some in turns), *peers, self._is_over]
 
     def load(self, state: Sequence[Any]) -> None:
         """Continue from `state`."""
-        begun, open_, ahead, ready, newest, absent = state
+        begun, open_, ahead, ready, newest, absent, parted, self._is_over = state
         self._begun = (begun[0], begun[1])
         self._open, self._ahead, self._ready = ({Turn(*turn) for turn in some} for some in (open_, ahead, ready))
         self._newest = {turn[2]: Turn(*turn) for turn in newest}
-        self._absent = set(absent)
+        self._absent, self._parted = set(absent), set(parted)
         self._deadline = None
 
     def _held(self, peer: int) -> int:
         return sum(turn.peer == peer for turn in self._ahead)
 
     def _awaited(self) -> list[Turn]:
-        newest_due = self.iteration - self._slack
-        return [turn for turn in self._open if turn.iteration <= newest_due and turn.peer not in self._absent]
+        newest_due, away = self.iteration - self._slack, self._absent | self._parted
+        return [turn for turn in self._open if turn.iteration <= newest_due and turn.peer not in away]
 
     def _mix_if_all_in(self) -> Mix | None:
+        if self._is_over:
+            return self._mix("a message has come after the last iteration") if self._ready else None
         if self._deadline is None or self._awaited():
             return None
         return self._mix(f"{len(self._open)} messages may come later" if self._open else "all messages are in")
@@ -218,6 +234,7 @@ class IterationMachine:
         turns = tuple(sorted(self._ready))
         self._ready.clear()
         self._deadline = None
+        self._is_over = self._is_last
         return Mix(turns, missing, reason)
 
 

@@ -19,8 +19,6 @@ peer whose message cannot be read has its edge ended, until a topology begins it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass
 
 import msgpack
 from torch import Tensor
@@ -29,39 +27,21 @@ from thinwire_proto.errors import LocalError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.archive import OWN, THEIRS
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.assignments import Assignments
 from thinwire_proto.gossip.chain import Archive, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.consensus import Level
-from thinwire_proto.gossip.copies import SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
+from thinwire_proto.gossip.copies import SKIP, SNAPSHOT, UNACKNOWLEDGED_MAX, Copies, Message
 from thinwire_proto.gossip.iteration import IterationMachine, Mix, Turn
-from thinwire_proto.gossip.levels import Levels
+from thinwire_proto.gossip.lingering import Lingering
+from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.mixing import late_factor
-from thinwire_proto.gossip.peer_wire import NUMBER_MAX
 
+Arrived = tuple[Turn, bool]
+"""A turn of a message of a peer, and whether the peer has passed it without exchanging."""
 FIRST_TOPOLOGY = 1
 SEQUENCE_BITS = 24
 """Messages of an edge count from 2²⁴ times the topology in which it began, so that none is taken for an older one's."""
-
-
-@dataclass(frozen=True)
-class MemberSettings:
-    """codec, gamma, slack and patience_s: see `thinwire_proto.contract.exchanges.gossip`. iterations: of the run.
-    is_controlled: whether codec and `every` may change (`take_level`)."""
-
-    codec: str
-    gamma: float
-    slack: int
-    patience_s: float
-    iterations: int = NUMBER_MAX
-    is_controlled: bool = False
-
-
-@dataclass(frozen=True)
-class MemberState:
-    """All that a member holds. tensors: by name, not cloned."""
-
-    numbers: bytes
-    tensors: dict[str, Tensor]
 
 
 class Member:
@@ -75,13 +55,13 @@ class Member:
         self._first = x.clone()
         self._machine = IterationMachine(settings.slack, settings.patience_s)
         self._copies = Copies(layout, settings.gamma * late_factor(settings.slack))
-        self._levels = Levels(Level(settings.codec))
-        self._assignments: dict[int, Assignment] = {}
+        self._assignments = Assignments(Level(settings.codec))
         self._since: dict[int, int] = {}  # by peer, the topology in which its edge began
         self._renewed: dict[int, int] = {}  # the same of edges that begin anew with a future topology
+        self._lingering = Lingering()
         self._ended: dict[int, int] = {}  # the same of edges that have ended because of an unreadable message
         self._waiting: dict[int, deque[Message]] = {}  # by peer, not read yet
-        self._arrived: dict[int, deque[Turn]] = {}  # by peer, read, and not told to the machine yet
+        self._arrived: dict[int, deque[Arrived]] = {}  # by peer, read, and not told to the machine yet
         self._unreadable: dict[int, str] = {}
         self._in_state: dict[int, int] = {}  # by peer, the last message that is in the newest `state`
         self._saved: dict[int, int] = {}  # the same of the newest state that is on disk
@@ -100,7 +80,7 @@ class Member:
     @property
     def topology(self) -> int:
         """The number of the newest topology that the member knows; 0 without one."""
-        return max(self._assignments, default=0)
+        return self._assignments.topology
 
     @property
     def deadline(self) -> float | None:
@@ -110,7 +90,7 @@ class Member:
     @property
     def waits_to_adopt(self) -> bool:
         """Whether the node has to hear a peer before it begins."""
-        newest = self._assignments.get(self.topology)
+        newest = self._assignments.newest
         return newest is not None and newest.adopts and self.iteration < 0 and self._adopted < 0
 
     @property
@@ -124,54 +104,49 @@ class Member:
         """Take an assignment. It holds from its start, or from the next iteration if that has passed."""
         if assignment.topology <= self.topology:
             return None
-        self._assignments[assignment.topology] = assignment
+        self._assignments.add(assignment, self._machine.kept)
         self._chain.name_member(assignment.member)
-        mix = self._give_up_edges() if self._is_behind else None
+        mix, is_behind = None, self._is_behind
         for peer, since in assignment.since.items():
             if peer in self._copies.edges and self._since[peer] != since:
                 self._renewed[peer] = since
             elif peer not in self._copies.edges and self._ended.get(peer) != since:
                 self._join(peer, since)
-        kept = {turn.topology for turn in self._machine.kept}
-        for older in [one for one in self._assignments.values() if one.topology < assignment.topology]:
-            if older.start >= assignment.start and older.topology not in kept:
-                del self._assignments[older.topology]  # it never holds
         for peer in self.peers:
-            if peer not in assignment.since and assignment.start <= self.iteration:
-                mix = self._machine.absent(peer) or mix  # it may be in the new topology already
+            if is_behind or (peer not in assignment.since and assignment.start <= self.iteration):
+                mix = self._machine.part(peer) or mix  # it may be in the new topology already
             mix = self._read_on(peer) or mix
         return mix
 
     def take_level(self, level: Level, start: int) -> None:
         """Use another codec and `every` from this iteration on, or from the next one if it has passed."""
-        self._levels.take(level, start, self._machine.next_iteration)
+        self._assignments.take_level(level, start, self._machine.next_iteration)
 
     def begin(self) -> list[tuple[int, Message]]:
         """Begin the next iteration. Returns the messages of its turns, by peer. Save the state before they leave.
 
         Raises LocalError if there is no assignment, or the node has to adopt first."""
-        if not self._assignments or self.waits_to_adopt:
+        if not self.topology or self.waits_to_adopt:
             raise LocalError("this node has no peers yet")
-        first = self._assignments[min(self._assignments)]
-        iteration = max(self._machine.next_iteration, self._adopted, first.start if self.iteration < 0 else 0)
-        assignment = self._at(iteration)
+        first = self._assignments.first_start if self.iteration < 0 else 0
+        iteration = max(self._machine.next_iteration, self._adopted, first)
+        assignment = self._assignments.at(iteration)
         for peer, since in [*self._renewed.items()]:
-            if assignment.topology >= since:
+            if assignment.topology >= since and not self._stays(peer, since):
                 self._end(peer)
                 self._join(peer, since)
-        messages, codec = [], self._levels.at(iteration).codec
-        for peer in sorted(self._levels.turns(assignment, iteration)):
-            edge = self._copies.edges.get(peer)
-            if edge is None or not edge.may_send or assignment.since.get(peer) != self._since[peer]:
-                continue  # the turn is void on both ends
+        messages = []
+        for peer in self.peers:
             try:
-                message = edge.send((assignment.topology, iteration), self.x, codec)
+                message = self._message(peer, assignment, iteration)
             except PayloadError as error:  # of a message of the peer that had to be read before
                 self._refuse(peer, error)
                 continue
-            messages.append((peer, message))
-            self._chain.note(Turn(assignment.topology, iteration, peer), OWN, message)
-        self._machine.begin(assignment.topology, iteration, [peer for peer, _ in messages])
+            if message is not None:
+                messages.append((peer, message))
+                self._chain.note(Turn(*message.when, peer), OWN, message)
+        exchanging = [peer for peer, message in messages if message.codec != SKIP]
+        self._machine.begin(assignment.topology, iteration, exchanging)
         self._drop_old(assignment)
         for peer in self.peers:
             self._read_on(peer)
@@ -252,12 +227,12 @@ class Member:
             self.head,
             self._machine.state(),
             sorted(edges.items()),
-            [assignment.plain() for assignment in self._assignments.values()],
+            self._assignments.plain(),
             [sorted(each.items()) for each in (self._since, self._renewed, self._ended)],
             self._chain.plain(),
-            [turn.plain() for arrived in self._arrived.values() for turn in arrived],
+            [[*turn.plain(), is_passed] for arrived in self._arrived.values() for turn, is_passed in arrived],
             self._adopted,
-            self._levels.plain(),
+            self._lingering.plain(),
         ]
         return MemberState(bytes(msgpack.packb(numbers, use_bin_type=True)), tensors)
 
@@ -271,20 +246,20 @@ class Member:
     ) -> Member:
         """Continue from a state. The tensors are the member's from now on. The line to each peer is lost."""
         tensors, numbers = state.tensors, msgpack.unpackb(state.numbers, strict_map_key=False, raw=False)
-        head, machine, edges, assignments, since, hashes, arrived, adopted, levels = numbers
+        head, machine, edges, assignments, since, hashes, arrived, adopted, lingering = numbers
         member = cls(layout, settings, tensors["first"], archive)
         member.x, member._adopted = tensors["x"], adopted
         member._chain.load(head, hashes)
         member._machine.load(machine)
-        member._levels = Levels.from_plain(levels)
+        member._assignments.load(assignments)
         for peer, edge in edges:
             prefix = f"{peer} "
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             member._copies.join(peer, member._first).load(edge, copies)
-        member._assignments = {one[0]: Assignment.from_plain(one) for one in assignments}
         member._since, member._renewed, member._ended = (dict(each) for each in since)
-        for turn in (Turn(*each) for each in arrived):
-            member._arrived.setdefault(turn.peer, deque()).append(turn)
+        member._lingering = Lingering.from_plain(lingering)
+        for *turn, is_passed in arrived:
+            member._arrived.setdefault(turn[2], deque()).append((Turn(*turn), is_passed))
         member._saved = {peer: edge.received for peer, edge in member._copies.edges.items()}
         return member
 
@@ -293,36 +268,49 @@ class Member:
     @property
     def _is_behind(self) -> bool:
         """Whether a topology has left this node out, and the newest has it again from a later iteration on."""
-        newest = self._assignments.get(self.topology)
+        newest = self._assignments.newest
         if newest is None or not newest.adopts or not max(0, self.iteration, self._adopted) < newest.start:
             return False
-        return all(since > self._at(self.iteration).topology for since in newest.since.values())
+        return all(since > self._assignments.at(self.iteration).topology for since in newest.since.values())
 
-    def _give_up_edges(self) -> Mix | None:
-        mix = None
-        for peer in self.peers:  # which have ended these edges
-            mix = self._machine.absent(peer) or mix
+    def _begin_anew(self) -> None:
+        """Take the newest topology's edges in place of all others, which the peers have ended."""
+        newest = self._assignments.newest
+        for peer in self.peers:
             self._end(peer)
-        return mix
-
-    def _at(self, iteration: int) -> Assignment:
-        """The assignment that holds in an iteration."""
-        held = [number for number, one in self._assignments.items() if one.start <= iteration]
-        return self._assignments[max(held) if held else min(self._assignments)]
+        for peer, since in newest.since.items() if newest is not None else ():
+            self._join(peer, since)
 
     def _drop_old(self, holds: Assignment) -> None:
         """Forget what no turn needs any more."""
-        unfinished = self._machine.unfinished
-        needed = set().union(*(one.since for one in self._assignments.values() if one.topology >= holds.topology))
+        needed = self._assignments.needed_peers(holds)
         for peer in self.peers:
-            if peer not in needed and peer not in unfinished:
+            if peer not in needed and not self._stays(peer):
                 self._end(peer)
         kept = self._machine.kept
-        oldest = min([turn.topology for turn in kept], default=holds.topology)
-        self._levels.forget(min([turn.iteration for turn in kept], default=self.iteration))
-        for number in [number for number in self._assignments if number < min(oldest, holds.topology)]:
-            del self._assignments[number]
+        self._assignments.forget(holds, self.iteration, kept)
         self._chain.keep(kept, self.iteration)
+
+    def _message(self, peer: int, assignment: Assignment, iteration: int) -> Message | None:
+        """The message for the turn of an iteration that begins, or one that says that turns before it are passed."""
+        edge, topology, since = self._copies.edges[peer], assignment.topology, self._since[peer]
+        if since > topology:
+            return None  # the edge begins later
+        if assignment.since.get(peer) != since:  # it has ended
+            self._machine.part(peer)
+            return edge.skip((topology, 0)) if edge.may_send_for((topology, 0)) else None
+        if peer in self._assignments.turns(assignment, iteration):
+            level, when = self._assignments.level(iteration), (topology, iteration)
+            return edge.send(when, self.x, level.codec, level.every) if edge.may_send_for(when) else None
+        skips, when = iteration > self.iteration + 1 > 0, (topology, iteration - 1)
+        return edge.skip(when) if skips and edge.may_send_for(when) else None
+
+    def _stays(self, peer: int, since: int = 0) -> bool:
+        """Whether an edge that has ended stays for a while. since: the topology with which it begins anew, if any."""
+        is_settled = peer not in self._machine.unfinished and self._copies.edges[peer].is_confirmed
+        # a message of the new edge shows that the peer has done with the older one
+        is_settled |= any(message.sequence >> SEQUENCE_BITS == since for message in self._waiting.get(peer, ()))
+        return self._lingering.stays(peer, self.iteration, is_settled=is_settled, begins_anew=since > 0)
 
     def _join(self, peer: int, since: int) -> None:
         self._since[peer] = since
@@ -330,6 +318,7 @@ class Member:
 
     def _end(self, peer: int) -> None:
         self._machine.forget(peer)
+        self._lingering.forget(peer)
         self._copies.leave(peer)
         for kept in (self._since, self._renewed, self._ended, self._arrived, self._saved, self._in_state):
             kept.pop(peer, None)
@@ -350,7 +339,10 @@ class Member:
             began = waiting[0].sequence >> SEQUENCE_BITS
             if began != self._since.get(peer):
                 if began == self._renewed.get(peer):
-                    break  # of an edge that has not begun here
+                    if not (self._is_behind and waiting[0].codec == SNAPSHOT):
+                        break  # of an edge that has not begun here
+                    self._begin_anew()
+                    continue
                 waiting.popleft()  # of one that has ended, or never will begin: a later one takes its place
                 continue
             try:
@@ -368,28 +360,29 @@ class Member:
 
     def _check_turn(self, peer: int, message: Message) -> None:
         """Raises PayloadError unless this node has that turn with the peer."""
-        held = self._assignments.get(message.topology)
-        if not message.iteration < self._settings.iterations or (
-            held is not None and (message.iteration < held.start or peer not in self._turns_of_peers(held, message))
-        ):
+        is_turn = message.codec == SKIP or self._assignments.may_have(
+            Turn(*message.when, peer), is_controlled=self._settings.is_controlled
+        )
+        if not is_turn or message.iteration >= self._settings.iterations:
             raise PayloadError(
                 f"topology {message.topology} has no turn of these two members in iteration {message.iteration}"
             )
-
-    def _turns_of_peers(self, held: Assignment, message: Message) -> Collection[int]:
-        """The peers that may have a turn in a message's iteration: with control, one that has another level already."""
-        return held.since if self._settings.is_controlled else held.turns(message.iteration)
 
     def _take(self, peer: int, message: Message) -> None:
         edge = self._copies.edges[peer]
         if not edge.has(message.sequence):
             self._chain.note(Turn(*message.when, peer), THEIRS, message)
-        self._arrived.setdefault(peer, deque()).extend(Turn(*when, peer) for when in edge.receive(message))
+        arrived = [(Turn(*each.when, peer), each.codec == SKIP) for each in edge.receive(message)]
+        self._arrived.setdefault(peer, deque()).extend(arrived)
 
     def _tell_machine(self, peer: int) -> Mix | None:
         arrived, mix = self._arrived.get(peer), None
         while arrived and self._machine.accepts(peer):
-            mix = self._machine.received(arrived.popleft()) or mix
+            turn, is_passed = arrived.popleft()
+            if is_passed:
+                mix = self._machine.passed(peer, turn.topology, turn.iteration) or mix
+            else:
+                mix = self._machine.received(turn) or mix
         return mix
 
     def _adopt(self, message: Message) -> None:
@@ -397,4 +390,8 @@ class Member:
         self._adopted = message.iteration
 
     def _weight(self, turn: Turn) -> float:
-        return self._levels.turns(self._assignments[turn.topology], turn.iteration)[turn.peer]
+        """0 if the ends exchange in different iterations, since one has heard too late of another level: both see it in
+        the other's message, so the turn is void on both."""
+        edge, every = self._copies.edges[turn.peer], self._assignments.level(turn.iteration).every
+        theirs = edge.every_of_the_peer((turn.topology, turn.iteration))
+        return self._assignments.weight(turn) if theirs == every else 0.0

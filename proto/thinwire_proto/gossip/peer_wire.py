@@ -42,6 +42,7 @@ def header_of(message: Message) -> pb.PeerHeader:
         fingerprint=message.fingerprint,
         wants_snapshot=message.wants_snapshot,
         body_bytes=len(message.body),
+        every=message.every,
     )
 
 
@@ -51,9 +52,11 @@ def check_header(header: pb.PeerHeader, bytes_max: int) -> None:
         raise PayloadError(f"a message of {header.body_bytes} bytes is announced; this contract allows {bytes_max}")
     if len(header.codec.encode()) > CODEC_BYTES_MAX:
         raise PayloadError(f"the name of a codec has at most {CODEC_BYTES_MAX} bytes")
-    numbers = (header.topology, header.iteration, header.sequence, header.acknowledged)
-    if max(numbers) > NUMBER_MAX or not header.sequence or not header.topology:
-        raise PayloadError(f"a message has impossible numbers: topology, iteration, sequence, acknowledged {numbers}")
+    numbers = (header.topology, header.iteration, header.sequence, header.acknowledged, header.every)
+    if max(numbers) > NUMBER_MAX or not (header.sequence and header.topology and header.every):
+        raise PayloadError(
+            f"a message has impossible numbers: topology, iteration, sequence, acknowledged, every {numbers}"
+        )
 
 
 def message_of(header: pb.PeerHeader, body: bytes) -> Message:
@@ -67,6 +70,7 @@ def message_of(header: pb.PeerHeader, body: bytes) -> Message:
         header.fingerprint,
         header.wants_snapshot,
         body,
+        header.every,
     )
 
 
@@ -84,5 +88,5 @@ def message_hash(message: Message) -> bytes:
 
 def _canonical(message: Message) -> bytes:
     fields = [message.topology, message.iteration, message.sequence, message.acknowledged, message.codec]
-    fields += [message.fingerprint, message.wants_snapshot, len(message.body)]
+    fields += [message.fingerprint, message.wants_snapshot, len(message.body), message.every]
     return bytes(msgpack.packb(fields, use_bin_type=True))

@@ -1351,19 +1351,22 @@ class PeerHeader(_message.Message):
     WANTS_SNAPSHOT_FIELD_NUMBER: _builtins.int
     BODY_BYTES_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
     topology: _builtins.int
     iteration: _builtins.int
     sequence: _builtins.int
     """Counts from 1 in each direction of an edge."""
     acknowledged: _builtins.int
     codec: _builtins.str
-    """Of the body; `snapshot` for the whole copy."""
+    """Of the body; `snapshot` for the whole copy; `skip` without a body, if the sender has passed this turn."""
     fingerprint: _builtins.int
     """Of a part of the sender's copy after this message."""
     wants_snapshot: _builtins.bool
     body_bytes: _builtins.int
     signature: _builtins.bytes
     """By the sender's key, over the statement `message`: contract, both nodes, this header and the body's hash."""
+    every: _builtins.int
+    """The sender exchanges in one of so many iterations. A turn for which both ends name different numbers is void."""
     def __init__(
         self,
         *,
@@ -1376,10 +1379,11 @@ class PeerHeader(_message.Message):
         wants_snapshot: _builtins.bool = ...,
         body_bytes: _builtins.int = ...,
         signature: _builtins.bytes = ...,
+        every: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "body_bytes", b"body_bytes", "codec", b"codec", "fingerprint", b"fingerprint", "iteration", b"iteration", "sequence", b"sequence", "signature", b"signature", "topology", b"topology", "wants_snapshot", b"wants_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "body_bytes", b"body_bytes", "codec", b"codec", "every", b"every", "fingerprint", b"fingerprint", "iteration", b"iteration", "sequence", b"sequence", "signature", b"signature", "topology", b"topology", "wants_snapshot", b"wants_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

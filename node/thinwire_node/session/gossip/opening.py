@@ -22,7 +22,8 @@ from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout, layout_of
-from thinwire_proto.gossip.member import Member, MemberSettings
+from thinwire_proto.gossip.member import Member
+from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.task import DataSource
 
 

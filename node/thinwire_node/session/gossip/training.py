@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from thinwire_common.logs import tell
@@ -17,6 +16,7 @@ from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.gossip.lines import Lines, MakeLines
+from thinwire_node.session.gossip.unreported import Unreported
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
 from thinwire_node.session.situation import set_or_after
@@ -33,17 +33,6 @@ from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
-
-
-@dataclass
-class _Unreported:
-    """The work since the newest report that the coordinator has answered."""
-
-    samples: int = 0
-    loss_sum: float = 0.0
-    compute_s: float = 0.0
-    missed: set[int] = field(default_factory=set)
-    sketched: Sketched | None = None
 
 
 class GossipTraining:
@@ -74,7 +63,7 @@ class GossipTraining:
         self._options = options
         self._saved = work.saved
         self._reached = 0  # the newest topology whose places the lines have
-        self._unreported = _Unreported()
+        self._unreported = Unreported()
         self._prefetch: Prefetch | None = None
         self._decision: Mix | None = None
         self._changed = asyncio.Event()
@@ -145,13 +134,7 @@ class GossipTraining:
 
     def reported(self, report: BeatReport) -> None:
         """The coordinator has answered a report."""
-        new = self._unreported
-        new.loss_sum -= report.loss * report.samples
-        new.samples -= report.samples
-        new.compute_s = max(0.0, new.compute_s - report.compute_ms / 1000)
-        new.missed -= set(report.missed)
-        if new.sketched is not None and new.sketched.iteration <= report.sketch_iteration:
-            new.sketched = None
+        self._unreported.reported(report)
 
     async def take(self, answer: BeatAnswer) -> None:
         """Take lease and topology of an answer."""
@@ -238,9 +221,17 @@ class GossipTraining:
         self.absent(peer, reason)
 
     def _note(self, mix: Mix | None) -> None:
-        if mix is not None:
+        if mix is not None and self.finished_event.is_set() and self.work.is_done:
+            self._errand(self._mix_late(mix))
+        elif mix is not None:
             self._decision = mix
             self._changed.set()
+
+    async def _mix_late(self, mix: Mix) -> None:
+        """Mix a message that has come after the last iteration: the peer has mixed this node's."""
+        await self.work.mix_late(mix)
+        before, self._saved = self._saved, self.work.saved
+        self._confirm(before)
 
     def _errand(self, errand: Coroutine[Any, Any, None]) -> None:
         """Do something beside the iterations. Each is short, or ends with its line."""
@@ -281,6 +272,7 @@ class GossipTraining:
             self._took(await work.finish(await self._decided()))
         self.doing = "delivering: all iterations are finished"
         self.finished_event.set()
+        self._note(self._decision)
 
     async def _compute(self) -> bool:
         """Take the gradient of an iteration. False if the node leaves before it has it."""
@@ -353,14 +345,10 @@ class GossipTraining:
     def _took(self, finished: Finished) -> None:
         """An iteration is in the journal: its messages may leave."""
         before, self._saved = self._saved, finished.saved
-        gradient, new = finished.gradient, self._unreported
+        gradient = finished.gradient
         self._send(finished.sending)
         self._confirm(before)
-        new.samples += gradient.samples
-        new.loss_sum += gradient.loss * gradient.samples
-        new.compute_s += gradient.compute_s
-        new.missed.update(finished.missing)
-        new.sketched = finished.sketched or new.sketched
+        self._unreported.took(finished)
         for peer, reason in finished.unreadable.items():
             self._refuse(peer, reason)
         if gradient.samples:
