@@ -60,7 +60,9 @@ def test_steps_while_a_slow_disk_takes_the_file(tmp_path: Path, monkeypatch: pyt
         found = reader.read(1 << 12)  # it has begun
         size = sum(4 * tensor.numel() for tensor in replica.tensors.values())
         assert 0 < frozen.tensors.separate() < size
+        assert replica.frozen == []  # later steps neither wait nor copy
         for _ in range(3):
+            assert frozen.tensors.separate() == 0
             step(replica)
         found += reader.read()
     writer.join()
@@ -83,5 +85,5 @@ def test_a_file_that_cannot_be_written_sets_the_replica_free(tmp_path: Path) -> 
     frozen = replica.freeze()
     with pytest.raises(OSError, match="cannot be written"):
         frozen.write(tmp_path / "no folder" / "f")
-    assert frozen.tensors.written.is_set()
+    assert frozen.tensors.released.is_set()
     assert replica.frozen == []

@@ -109,7 +109,7 @@ class Sealer:
         """Apply the update to the replica. Return the seconds that this took."""
         began = self._now()
         for frozen in self._replica.frozen:
-            frozen.written.wait(max(0.0, began + FILE_WAIT_S - self._now()))
+            frozen.released.wait(max(0.0, began + FILE_WAIT_S - self._now()))
         self._replica.apply(update, head)
         return self._now() - began
 

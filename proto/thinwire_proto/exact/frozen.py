@@ -21,7 +21,7 @@ from thinwire_proto.exact.tensor_files import PIECE_BYTES, bytes_of, head_of
 class FrozenTensors:
     """Tensors on the CPU, contiguous. One thread writes the file; the one that changes the tensors calls `separate`.
 
-    written: set when the tensors are not needed any longer, because they are in the file or cannot be written.
+    released: set when the tensors are not needed any longer: they are in the file, or copied, or cannot be written.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -31,7 +31,7 @@ class FrozenTensors:
             flat = self._tensors[name].detach().reshape(-1)
             self._pieces += [piece for piece in torch.split(flat, PIECE_BYTES // flat.element_size()) if len(piece)]
         self._lock = threading.Lock()
-        self.written = threading.Event()
+        self.released = threading.Event()
 
     def write(self, path: Path, about: Mapping[str, str]) -> None:
         """Write a safetensors file with `about` as metadata. Raises OSError."""
@@ -47,7 +47,7 @@ class FrozenTensors:
             with self._lock:
                 self._pieces.clear()
             self._tensors.clear()
-            self.written.set()
+            self.released.set()
 
     def _take(self, passing: Tensor) -> int:
         """Copy the next piece, so that the disk holds up nobody; returns its bytes, 0 after the last one."""
@@ -59,7 +59,10 @@ class FrozenTensors:
             return len(piece)
 
     def separate(self) -> int:
-        """Copy what is not written yet; returns its bytes. The tensors may change when this returns."""
+        """Copy what is not written yet, once; returns its bytes. The tensors may change when this returns."""
         with self._lock:
+            if self.released.is_set():
+                return 0
             self._pieces = deque(piece.clone() for piece in self._pieces)
+            self.released.set()
             return sum(piece.numel() * piece.element_size() for piece in self._pieces)

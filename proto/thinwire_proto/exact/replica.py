@@ -115,8 +115,8 @@ class Replica:
 
     @property
     def frozen(self) -> list[FrozenTensors]:
-        """What is frozen and not in a file yet. It is separated before an update is applied."""
-        return [tensors for tensors in self._frozen if not tensors.written.is_set()]
+        """What is frozen, and neither in a file yet nor copied. It is copied before an update is applied."""
+        return [tensors for tensors in self._frozen if not tensors.released.is_set()]
 
     def in_use(self) -> AbstractContextManager[object]:
         """A context in which the tensors are read. A replica in a file gives its memory back meanwhile."""
