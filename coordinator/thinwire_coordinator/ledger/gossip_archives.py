@@ -46,7 +46,9 @@ def archive_header(path: Path, state: RunState) -> ArchiveHeader:
         with path.open("rb") as file:
             header, _ = read_archive(file, _body_bytes_max(state, path))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; give the state directory of a node") from None
+        raise ConfigError(
+            f"{path}: {error.strerror or error}; give the state directory of a node that ran with --archive-messages"
+        ) from None
     except PayloadError as error:
         raise ConfigError(f"{path}: {error}") from None
     if header.contract != state.contract.hash:
