@@ -74,7 +74,7 @@ class Machine(Protocol):
         """Load the model onto the device, for a swarm without a centre: see `open_training`."""
 
     def place(self, replica: Replica) -> Replica:
-        """Copy a replica to the device that applies updates."""
+        """Move a replica to the device that applies updates. One that is there already is not copied."""
 
 
 class RealMachine:
@@ -168,4 +168,4 @@ class RealMachine:
         tell(log, logging.INFO, "node.training", text, device=device, threads=count)
 
     def place(self, replica: Replica) -> Replica:
-        return replica.clone(self._apply_device)
+        return replica if replica.device == self._apply_device else replica.clone(self._apply_device)

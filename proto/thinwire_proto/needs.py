@@ -8,9 +8,9 @@ from thinwire_proto.gossip.lingering import LINGERING_MAX
 
 PROGRAM_BYTES = 350_000_000
 """Interpreter, torch for the CPU, gRPC: what a node of a tiny model holds (VmHWM in a small swarm)."""
-NODE_BYTES_A_PARAMETER = 33
-"""Measured peak (docs/performance.md): parameters, gradient and its sum, momentum, second moment, and copies of three
-of them while the state is saved."""
+NODE_BYTES_A_PARAMETER = 24
+"""Above the measured peak (docs/log/speed.md): parameters, sum of gradients, momentum, second moment, and on a card, or
+while a snapshot is taken up, one more set of tensors."""
 LOOK_AHEAD_BYTES_A_PARAMETER = 5
 """More where bases may be older than the newest step (docs/performance.md, peak memory)."""
 LOCAL_ADAMW_BYTES_A_PARAMETER = 8

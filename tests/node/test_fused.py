@@ -116,8 +116,8 @@ def test_momentum_is_the_same_with_and_without_the_kernel(precondition: str, tra
         torch.testing.assert_close(one.values, other.values, rtol=1e-4, atol=1e-7)
         assert (one.codes is None) == (other.codes is None)
         assert one.codes is None or other.codes is None or torch.equal(one.codes, other.codes)
-    for name, tensor in plain.state().items():
-        torch.testing.assert_close(kernel.state()[name], tensor, rtol=1e-4, atol=1e-6)
+    for name, tensor in plain.tensors().items():
+        torch.testing.assert_close(kernel.tensors()[name], tensor, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(plain.extract(4).components, kernel.extract(4).components)
 
 

@@ -12,23 +12,23 @@ import pytest
 import torch
 
 from support.small import random_replica, small_contract
-from thinwire_node.storage.state import KeptMomentum, NodeState
-from thinwire_node.training.saver import Saver
+from thinwire_node.storage.state import KeptMomentum, NodeState, Written
+from thinwire_node.training.saver import Passing, Saver
 from thinwire_node.training.threads import Threads, WorkerThread
 
 SHAPES = {"momentum": (2,)}
 
 
 class SlowState(NodeState):
-    """A state directory on a disk that writes a momentum only once `may_write` is set."""
+    """A state directory on a disk that syncs files only once `may_write` is set."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.may_write = threading.Event()
 
-    def save_momentum(self, kept: KeptMomentum) -> None:
+    def publish(self, *written: Written) -> None:
         assert self.may_write.wait(timeout=30)
-        super().save_momentum(kept)
+        super().publish(*written)
 
 
 @pytest.fixture
@@ -43,7 +43,12 @@ async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Pat
     saver = Saver(state, threads, time.monotonic, round_s=1.0)
     replica = random_replica(small_contract())
     await saver.note_sent(b"\1" * 32)
-    saver.begin(saver.copies(replica, KeptMomentum({"momentum": torch.ones(2)}, 7, None)))
+    momentum = torch.ones(2)
+
+    async def write(trained_through: int) -> Passing:
+        return saver.write(replica, KeptMomentum({"momentum": momentum}, trained_through, None))
+
+    saver.begin(lambda: write(7))
     session = asyncio.ensure_future(saver.finish())
     await asyncio.sleep(0)
     session.cancel()
@@ -52,7 +57,7 @@ async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Pat
     state.may_write.set()
     await saver.finish()  # as the shutdown of the node does before its last save
     assert state.sent() == []
-    await saver.save(saver.copies(replica, KeptMomentum({"momentum": torch.ones(2)}, 9, None)))
+    await saver.save(lambda: write(9))
     kept = state.momentum(SHAPES)
     assert kept is not None
     assert kept.trained_through == 9

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.saved_state import save_momentum
 from support.small import random_replica, small_contract, small_corpus
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
@@ -22,7 +23,7 @@ def test_a_state_directory_keeps_its_contents(tmp_path: Path) -> None:
     state.write("contract.json", contract.written)
     state.write("corpus.zst", small_corpus().pack())
     state.save_head(Head(9, b"h" * 32))
-    state.save_replica(replica)
+    state.publish(state.write_replica(replica))
     state.close()
 
     again = NodeState(tmp_path)
@@ -55,12 +56,12 @@ def test_torn_files_count_as_missing(tmp_path: Path) -> None:
 
 def test_a_saved_momentum_loads_only_if_it_is_finite_and_fits(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
-    state.save_momentum(KeptMomentum({"momentum": torch.arange(3.0)}, 7, None))
+    save_momentum(state, KeptMomentum({"momentum": torch.arange(3.0)}, 7, None))
     found = state.momentum({"momentum": (3,)})
     assert found is not None
     assert (found.momentum["momentum"].tolist(), found.trained_through, found.pending) == ([0, 1, 2], 7, None)
     for bad in (torch.zeros(4), torch.tensor([0.0, float("nan"), 0.0])):
-        state.save_momentum(KeptMomentum({"momentum": bad}, None, None))
+        save_momentum(state, KeptMomentum({"momentum": bad}, None, None))
         assert state.momentum({"momentum": (3,)}) is None
     state.close()
 
@@ -68,7 +69,7 @@ def test_a_saved_momentum_loads_only_if_it_is_finite_and_fits(tmp_path: Path) ->
 def test_the_pending_contribution_is_saved_with_the_momentum(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
     sent = Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 12)
-    state.save_momentum(KeptMomentum({"momentum": torch.zeros(9)}, 7, Pending(b"h" * 32, sent)))
+    save_momentum(state, KeptMomentum({"momentum": torch.zeros(9)}, 7, Pending(b"h" * 32, sent)))
     found = state.momentum({"momentum": (9,)})
     assert found is not None
     assert found.pending is not None
@@ -85,7 +86,7 @@ def test_awaited_contributions_are_saved_with_the_momentum(tmp_path: Path) -> No
         Pending(b"g" * 32, Sent(torch.tensor([2]), torch.tensor([0.125]), -1), 8),
         Pending(b"h" * 32, Sent(torch.tensor([1, 5]), torch.tensor([0.5, -0.25]), 0), 9),
     )
-    state.save_momentum(KeptMomentum({"momentum": torch.zeros(9)}, 7, awaited[1], awaited))
+    save_momentum(state, KeptMomentum({"momentum": torch.zeros(9)}, 7, awaited[1], awaited))
     found = state.momentum({"momentum": (9,)})
     assert found is not None
     assert found.pending is not None
@@ -103,7 +104,7 @@ def test_the_list_of_sent_contributions_is_saved_and_unknown_if_damaged(tmp_path
     assert state.sent() == [b"a" * 32, b"b" * 32]
     (tmp_path / "sent.json").write_text('["6161')
     assert state.sent() is None
-    state.save_momentum(KeptMomentum({"momentum": torch.ones(3)}, 1, None))
+    save_momentum(state, KeptMomentum({"momentum": torch.ones(3)}, 1, None))
     state.drop_momentum()
     assert (state.sent(), state.momentum({"momentum": (3,)})) == ([], None)
     state.close()
@@ -136,10 +137,10 @@ def test_an_error_names_a_state_directory_that_cannot_be_used(tmp_path: Path) ->
 def test_a_failing_disk_raises_os_error_and_keeps_the_old_file(tmp_path: Path) -> None:
     """The error type of safetensors would end the node with a traceback."""
     state = NodeState(tmp_path)
-    state.save_momentum(KeptMomentum({"momentum": torch.ones(3)}, 1, None))
+    save_momentum(state, KeptMomentum({"momentum": torch.ones(3)}, 1, None))
     (tmp_path / "momentum.part").mkdir()
     with pytest.raises(OSError, match="cannot be written"):
-        state.save_momentum(KeptMomentum({"momentum": torch.zeros(3)}, 2, None))
+        save_momentum(state, KeptMomentum({"momentum": torch.zeros(3)}, 2, None))
     kept = state.momentum({"momentum": (3,)})
     assert kept is not None
     assert kept.momentum["momentum"].tolist() == [1, 1, 1]

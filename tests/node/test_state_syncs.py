@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.saved_state import save_momentum
 from support.small import random_replica, small_contract
 from support.sync_log import sync_log
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
@@ -30,7 +31,7 @@ def test_dropping_removes_the_momentum_before_the_list_of_sent_contributions(
     state: NodeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a power cut in between could leave a momentum without its list of sent contributions."""
-    state.save_momentum(KeptMomentum({"momentum": torch.zeros(2)}, None, None))
+    save_momentum(state, KeptMomentum({"momentum": torch.zeros(2)}, None, None))
     state.save_sent([b"\1" * 32])
     with sync_log(monkeypatch) as log:
         state.drop_momentum()
@@ -40,8 +41,8 @@ def test_dropping_removes_the_momentum_before_the_list_of_sent_contributions(
 def test_a_save_is_synced(state: NodeState, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of sent contributions is shortened after the save, so the save must be on disk first."""
     with sync_log(monkeypatch) as log:
-        state.save_momentum(KeptMomentum({"momentum": torch.zeros(2)}, None, None))
-        state.save_replica(random_replica(small_contract()))
+        save_momentum(state, KeptMomentum({"momentum": torch.zeros(2)}, None, None))
+        state.publish(state.write_replica(random_replica(small_contract())))
     assert [line for line in log if line.startswith(("rename", "sync node/"))] == [
         "rename momentum.safetensors",
         "sync node/",

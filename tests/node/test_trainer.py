@@ -13,7 +13,7 @@ from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate, to_float32
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes, merge
-from thinwire_proto.task import Batch, task_of
+from thinwire_proto.task import task_of
 
 NUMBERED = torch.device("cpu:0")
 """The CPU by another name than its tensors report, so that the trainer makes copies as it does for a real device."""
@@ -59,27 +59,41 @@ def test_training_does_not_change_the_replica(trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
-    trainer: Trainer, poison: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_gradient_that_is_not_finite_is_dropped_and_counted(trainer: Trainer, poison: float, place: int) -> None:
+    """place: the first and the last tensor, whose gradients come last and first in a backward pass."""
     trainer.micro_batch(range(2))
-    gradients_of = TorchCompute.gradients
+    sums = trainer.rule.sums
+    assert sums is not None
+    kept = {name: total.clone() for name, total in sums.items()}
 
-    def poisoned(compute: TorchCompute, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        loss, found = gradients_of(compute, batch)
-        next(iter(found.values())).view(-1)[7] = poison
-        return loss, found
+    def poisoned(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.index_fill(0, torch.tensor([1]), poison)
 
     before = trainer.replica.state_hash()
-    with monkeypatch.context() as patch:
-        patch.setattr(TorchCompute, "gradients", poisoned)
-        trainer.micro_batch(range(2, 4))
+    leaf = list(trainer._compute.parameters.values())[place]
+    handle = leaf.register_hook(poisoned)  # type: ignore[no-untyped-call]
+    trainer.micro_batch(range(2, 4))
+    handle.remove()
     assert (trainer.samples, trainer.dropped) == (2, 1)
+    assert all(torch.allclose(total, kept[name], rtol=1e-5, atol=1e-8) for name, total in sums.items())
     assert trainer.replica.state_hash() == before
     trainer.micro_batch(range(4, 6))
     _, samples, _ = trainer.extract(32)
     assert samples == 4
     assert trainer.rule.momentum.buffer.isfinite().all()
+
+
+def test_a_loss_that_is_not_finite_is_dropped(trainer: Trainer) -> None:
+    trainer.micro_batch(range(2))
+    sums = trainer.rule.sums
+    assert sums is not None
+    kept = {name: total.clone() for name, total in sums.items()}
+    with torch.no_grad():
+        trainer.replica.tensors["embedding.weight"].fill_(float("nan"))
+    trainer.micro_batch(range(2, 4))
+    assert (trainer.samples, trainer.dropped) == (2, 1)
+    assert all(torch.equal(total, kept[name]) for name, total in sums.items())
 
 
 def test_an_update_reaches_the_model(trainer: Trainer) -> None:
@@ -99,6 +113,35 @@ def test_an_interrupted_micro_batch_keeps_nothing(trainer: Trainer) -> None:
     with pytest.raises(Interrupted):
         trainer.micro_batch(range(2, 4))
     assert trainer.samples == 2
+
+
+def test_a_micro_batch_interrupted_in_its_backward_pass_leaves_no_part_of_a_gradient(trainer: Trainer) -> None:
+    trainer.micro_batch(range(2))
+    leaf = next(iter(trainer._compute.parameters.values()))  # the embedding, whose gradient comes last
+    leaf.register_hook(lambda gradient: trainer.interrupt())  # type: ignore[no-untyped-call]
+    leaf.register_hook(lambda gradient: trainer._compute._check_interrupted())  # type: ignore[no-untyped-call, attr-defined]
+    with pytest.raises(Interrupted):
+        trainer.micro_batch(range(2, 4))
+    assert trainer.samples == 0
+    assert trainer.rule.sums is not None
+    assert all(not total.any() for total in trainer.rule.sums.values())
+
+
+def test_gradients_are_added_with_the_bits_of_those_taken_whole(trainer: Trainer) -> None:
+    compute = TorchCompute(task_of(trainer.replica.contract.model), torch.device("cpu"))
+    compute.use(trainer.replica.tensors)
+    sums, expected = (
+        {name: torch.zeros_like(tensor) for name, tensor in trainer.replica.tensors.items()} for _ in "12"
+    )
+    for seed, samples in ((1, 3), (2, 2)):
+        batch = (torch.randint(0, 256, (samples, 17), generator=torch.Generator().manual_seed(seed)),)
+        loss, found = compute.gradients(batch)
+        added = compute.add_gradients(batch, sums, samples)
+        assert added is not None
+        assert torch.equal(added, loss)
+        for name, total in expected.items():
+            total.add_(found[name], alpha=samples)
+    assert all(torch.equal(sums[name], expected[name]) for name in expected)
 
 
 def test_gradients_are_those_of_autograd_in_memory_that_is_used_again(trainer: Trainer) -> None:
@@ -273,7 +316,8 @@ def test_the_base_is_the_oldest_step_in_the_gradient_since_the_extraction(lookin
     assert bases == [None, None, 20, None, 21, None]
 
 
-def test_a_dropped_micro_batch_has_no_base(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_finite", lambda loss, gradients: False)
+def test_a_dropped_micro_batch_has_no_base(trainer: Trainer) -> None:
+    with torch.no_grad():
+        trainer.replica.tensors["embedding.weight"].fill_(float("nan"))
     trainer.micro_batch(range(2))
     assert (trainer.dropped, trainer.base_step) == (1, None)

@@ -24,7 +24,7 @@ from torch import Tensor
 from simulator.virtual_time import Killed
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.storage.blob_cache import BlobCache
-from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState, PartialSnapshot, Written
 from thinwire_node.training.rules import Rule
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract, parse_contract
@@ -232,6 +232,8 @@ class MemoryState(NodeState):
         self._files: dict[str, bytes] = {}
         self._kept_replica: Replica | None = None
         self._kept_momentum: KeptMomentum | None = None
+        self._passing_replica: Replica | None = None
+        self._passing_momentum: KeptMomentum | None = None
         self._sent: list[bytes] = []
         self._scratch: Path | None = None
         self.blobs = BlobCache(Path("no blobs"))
@@ -275,13 +277,21 @@ class MemoryState(NodeState):
     def replica(self, contract: Contract) -> Replica | None:
         return self._kept_replica.clone() if self._kept_replica else None
 
-    def save_replica(self, replica: Replica) -> None:
-        self._write()
-        self._kept_replica = replica
+    def write_replica(self, replica: Replica) -> Written:
+        self._passing_replica = replica.clone()
+        return Written(Path("replica.part"), "replica.safetensors")
 
-    def save_momentum(self, kept: KeptMomentum) -> None:
-        self._write()
-        self._kept_momentum = kept
+    def write_momentum(self, kept: KeptMomentum) -> Written:
+        self._passing_momentum = kept
+        return Written(Path("momentum.part"), "momentum.safetensors")
+
+    def publish(self, *written: Written) -> None:
+        for _, name in written:
+            self._write()
+            if name == "replica.safetensors":
+                self._kept_replica = self._passing_replica
+            else:
+                self._kept_momentum = self._passing_momentum
 
     def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
         return self._kept_momentum

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from thinwire_proto.data.json_tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
-from thinwire_proto.exact.parameters import save_tensors
+from thinwire_proto.exact.tensor_files import save_tensors
 from thinwire_proto.task import HuggingFaceModel, Tokenizer
 
 SHARD_BYTES_MAX = 5_000_000_000

@@ -23,6 +23,7 @@ from torch import Tensor
 from thinwire_node.compression.compress import Compressor, Extracted
 from thinwire_node.compression.fused import make_fused
 from thinwire_node.compression.precondition import SecondMoment
+from thinwire_node.compression.zeros import zeros
 from thinwire_proto.batch_pool import one_torch_thread, process_batches
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, VECTOR_COMPONENTS, Batch, TensorTiles, TileLayout
@@ -75,7 +76,7 @@ class Momentum:
         self._layout = layout
         self._spec = spec
         self._extractions = 0
-        self.buffer = torch.zeros(layout.components, device=device)
+        self.buffer = zeros((layout.components,), device)
         self.compressor = Compressor(spec, device)
         self.fused: FusedCompressor | None = make_fused(spec, self.buffer.device)
         """Processes matrix tiles in place of `compressor` on a suitable card."""
@@ -200,16 +201,16 @@ class Momentum:
 
     # what a node saves to disk, so that a restart loses no momentum
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of all learned tensors, by name."""
-        return {name: tensor.clone() for name, tensor in self._tensors().items()}
-
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """All learned tensors, by name, not copied."""
         return {"coefficients": self.buffer} | (self._second.tensors() if self._second else {})
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        for name, tensor in self._tensors().items():
-            tensor.copy_(state[name])
+        """Continue from saved tensors. Those on the momentum's device are its own from now on: a second set would be
+        the most memory that a node ever takes."""
+        self.buffer = state["coefficients"].to(self.buffer.device)
+        if self._second is not None:
+            self._second.load(state)
 
     def of(self, tensor: TensorTiles) -> dict[str, Tensor]:
         """The learned tensors of one parameter, by name, not copied. coefficients: of its tiles, [n, 64, 64] or [n,
@@ -218,7 +219,7 @@ class Momentum:
         return {"coefficients": self._layout.tiles_of(self.buffer, tensor)} | second
 
     def forget(self) -> None:
-        for tensor in self._tensors().values():
+        for tensor in self.tensors().values():
             tensor.zero_()
 
     def _batches(self) -> list[BatchOfTiles]:

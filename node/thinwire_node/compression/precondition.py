@@ -13,6 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from thinwire_node.compression.zeros import zeros
 from thinwire_proto.exact.tiles import Part, TileLayout
 
 EPSILON = 1e-8  # Adam's
@@ -23,15 +24,23 @@ class SecondMoment:
 
     def __init__(self, layout: TileLayout, beta: float, device: torch.device | str) -> None:
         self._beta = beta
-        self._flat = torch.zeros(layout.parameters, device=device)
+        self._layout = layout
         # bias correction: v̂ = v / (1 − β₂ⁿ) = v / weight
         self._weight = torch.zeros(1)
-        sizes = [tensor.rows * tensor.columns for tensor in layout.tensors]
-        ends = list(accumulate(sizes))
+        self._hold(zeros((layout.parameters,), device))
+
+    def _hold(self, flat: Tensor) -> None:
+        self._flat = flat
+        sizes = [tensor.rows * tensor.columns for tensor in self._layout.tensors]
         self._of: Mapping[str, Tensor] = {
-            tensor.name: self._flat[end - size : end].view(tensor.shape)
-            for tensor, size, end in zip(layout.tensors, sizes, ends, strict=True)
+            tensor.name: flat[end - size : end].view(tensor.shape)
+            for tensor, size, end in zip(self._layout.tensors, sizes, accumulate(sizes), strict=True)
         }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `tensors` returned; those on the same device are not copied."""
+        self._hold(state["second"].to(self._flat.device))
+        self._weight.copy_(state["second_weight"])
 
     def begin(self) -> None:
         """Start a new gradient, whose tensors follow one by one."""

@@ -11,11 +11,11 @@ import json
 from dataclasses import dataclass
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from thinwire_node.storage.state import NodeState
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.exact.parameters import save_tensors
+from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.gossip.member_state import MemberState
 
 JOURNAL_FILE = "gossip.safetensors"
@@ -69,10 +69,7 @@ class GossipJournal:
         if not path.exists():
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                # copies: see `load_parameters`
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            about, tensors = read_about(path), read_tensors(path)
             if (about["thinwire gossip"], about["contract"]) != (VERSION, self._contract):
                 raise ValueError("it belongs to another run, or was written by another version")
             steps, finished, trained_through, samples, archived = json.loads(about["numbers"])

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, replace_whole, sync_folder
@@ -39,8 +39,8 @@ from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
-from thinwire_proto.exact.parameters import save_tensors
 from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.task import DataSource, data_kind_of
@@ -64,6 +64,13 @@ class PartialSnapshot(NamedTuple):
     path: Path
     step: int
     size: int
+
+
+class Written(NamedTuple):
+    """A temporary file that is complete, and the name of the file that it will replace."""
+
+    passing: Path
+    name: str
 
 
 @dataclass(frozen=True)
@@ -170,13 +177,16 @@ class NodeState:
         except ReplicaError:
             return None
 
-    def save_replica(self, replica: Replica) -> None:
-        passing = self.path("replica.part")
-        replica.save(passing)
-        self.rename(passing, "replica.safetensors")
+    def write_replica(self, replica: Replica) -> Written:
+        """Write the parameters to a temporary file, which `publish` makes the saved one. They must not change
+        meanwhile. Raises OSError."""
+        written = Written(self.path("replica.part"), "replica.safetensors")
+        replica.save(written.passing)
+        return written
 
-    def save_momentum(self, kept: KeptMomentum) -> None:
-        tensors = {name: tensor.cpu() for name, tensor in kept.momentum.items()}
+    def write_momentum(self, kept: KeptMomentum) -> Written:
+        """The same for the momentum."""
+        tensors = dict(kept.momentum)
         about = {} if kept.trained_through is None else {"trained_through": str(kept.trained_through)}
         if kept.pending is not None:
             tensors |= _tensors_of(kept.pending, PENDING)
@@ -184,17 +194,20 @@ class NodeState:
         for number, one in enumerate(kept.awaited):
             about[f"{AWAITED}{number}"] = f"{one.hash.hex()} {one.step} {one.sent.extraction}"
             tensors |= _tensors_of(one, f"{AWAITED}{number}.")
-        passing = self.path("momentum.part")
-        save_tensors(tensors, passing, about)
-        self.rename(passing, "momentum.safetensors")
+        written = Written(self.path("momentum.part"), "momentum.safetensors")
+        save_tensors(tensors, written.passing, about)
+        return written
+
+    def publish(self, *written: Written) -> None:
+        """Replace saved files by newly written ones, one after the other. They are synced to disk when this returns."""
+        for passing, name in written:
+            self.rename(passing, name)
 
     def momentum(self, shapes: Mapping[str, tuple[int, ...]]) -> KeptMomentum | None:
         """The saved momentum. None if the file is missing, unreadable, not finite, or has tensors of other shapes."""
         try:
-            with safe_open(self.path("momentum.safetensors"), framework="pt") as file:
-                about = file.metadata() or {}
-                # copies: see replica.load_replica
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            path = self.path("momentum.safetensors")
+            about, tensors = read_about(path), read_tensors(path)
             mark = int(about["trained_through"]) if "trained_through" in about else None
             pending: Pending | None = None
             awaited: list[Pending] = []
@@ -239,9 +252,8 @@ class NodeState:
 
 
 def _tensors_of(one: Pending, prefix: str) -> dict[str, Tensor]:
-    """The tensors of a contribution. They are copies, because a file may not hold the same memory under two names."""
-    sent = one.sent
-    return {prefix + "components": sent.components.cpu().clone(), prefix + "values": sent.values.cpu().clone()}
+    """The tensors of a contribution."""
+    return {prefix + "components": one.sent.components, prefix + "values": one.sent.values}
 
 
 def _sent_of(tensors: dict[str, Tensor], prefix: str, extraction: int) -> Sent:

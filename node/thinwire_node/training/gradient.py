@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire_node.training.compute import Compute
+from thinwire_node.training.compute import Compute, are_finite
 from thinwire_proto.exact.tiles import TileLayout
-from thinwire_proto.task import DataSource
+from thinwire_proto.task import Batch, DataSource
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,26 @@ class GradientSum:
 
     def add(self, positions: Sequence[int]) -> None:
         """Add the gradient of the samples at these positions. Raises Interrupted, and BlobMissing if the data are not
-        here; then nothing was added."""
+        here; then nothing was added, unless the exception says that it spoils the sum."""
         began = time.perf_counter()
-        loss, gradients = self._compute.gradients(self._data.batch(positions))
-        finite = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())]).isfinite().all()
-        if bool(finite):
-            for name, total in self._sums.items():
-                total.add_(gradients[name].to(total.device), alpha=len(positions))
+        if self._compute.device.type == "cpu":
+            loss = self._compute.add_gradients(self._data.batch(positions), self._sums, len(positions))
+        else:
+            loss = self._add_from_device(self._data.batch(positions), len(positions))
+        if loss is not None:
             self._samples += len(positions)
             self._loss_sum += loss.item() * len(positions)
         else:
             self._dropped += 1
         self._compute_s += time.perf_counter() - began
+
+    def _add_from_device(self, batch: Batch, samples: int) -> Tensor | None:
+        loss, gradients = self._compute.gradients(batch)
+        if not are_finite(loss, gradients):
+            return None
+        for name, total in self._sums.items():
+            total.add_(gradients[name].to(total.device), alpha=samples)
+        return loss
 
     def mean(self) -> Gradient:
         """The mean of what was added since `begin`; 0 if nothing was finite."""

@@ -7,24 +7,28 @@ written before it is sent. Names leave the list only once a newer momentum is on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from thinwire_node.storage.state import KeptMomentum, NodeState
+from thinwire_node.storage.state import KeptMomentum, NodeState, Written
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.limits import save_every_s
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Copies of the state to save, so that training continues during the save.
+class Passing:
+    """A state that is written to temporary files.
 
-    last_sent: the last contribution sent before the copies were made."""
+    last_sent: the last contribution sent before. pending: the one without an outcome."""
 
-    replica: Replica
-    momentum: KeptMomentum
+    files: tuple[Written, ...]
     last_sent: bytes | None
+    pending: bytes | None
+
+
+WriteState = Callable[[], Awaitable[Passing | None]]
+"""Writes the state on the compute thread; returns None if there is none to write."""
 
 
 class Saver:
@@ -38,37 +42,43 @@ class Saver:
         self._sent_since = state.sent() or []  # contributions sent after the save on disk
         self._saving: asyncio.Future[None] | None = None
         self._saved_at = now()
-        self._save_s = 0.0
+        self._save_s = self._write_s = 0.0
 
     @property
     def is_due(self) -> bool:
         """Whether it is time for the next save."""
         return self._now() - self._saved_at > save_every_s(self._round_s, self._save_s)
 
-    def copies(self, replica: Replica, momentum: KeptMomentum) -> Copies:
-        """Copy the state. Runs on the compute thread. The time until the next save starts here."""
-        self._saved_at = self._now()
-        return Copies(replica.clone(), momentum, self._sent_since[-1] if self._sent_since else None)
+    def write(self, replica: Replica, momentum: KeptMomentum) -> Passing:
+        """Write the state to temporary files. Runs on the compute thread, so nothing changes meanwhile, and no copy of
+        it is needed in memory. The time until the next save starts here."""
+        self._saved_at = began = self._now()
+        files = self._state.write_momentum(momentum), self._state.write_replica(replica)
+        self._write_s = self._now() - began
+        pending = momentum.pending.hash if momentum.pending is not None else None
+        return Passing(files, self._sent_since[-1] if self._sent_since else None, pending)
 
     async def note_sent(self, contribution: bytes) -> None:
         """Write the name of a contribution to disk. The contribution may be sent once this returns."""
         self._sent_since.append(contribution)
         await self._write_sent()
 
-    def begin(self, copies: Copies | None) -> None:
+    def begin(self, write: WriteState) -> None:
         """Save in the background, unless a save is under way. Raises OSError if the last one failed."""
         if self._saving is not None and self._saving.done() and not self._saving.cancelled():
             self._saving.result()
-        if copies is not None and (self._saving is None or self._saving.done()):
-            self._saving = asyncio.ensure_future(self.save(copies))
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.ensure_future(self.save(write))
 
-    async def save(self, copies: Copies) -> None:
-        """Write the copies to disk, then shorten the list of sent contributions."""
+    async def save(self, write: WriteState) -> None:
+        """Write the state, sync it to disk, then shorten the list of sent contributions."""
+        passing = await write()
+        if passing is None:
+            return
         began = self._now()
-        await self._threads.saver.run(NodeJob.SAVE, self._write, copies)
-        self._save_s = self._now() - began
-        pending = copies.momentum.pending
-        known = [name for name in (copies.last_sent, pending and pending.hash) if name]
+        await self._threads.saver.run(NodeJob.SAVE, self._state.publish, *passing.files)
+        self._save_s = self._write_s + self._now() - began
+        known = [name for name in (passing.last_sent, passing.pending) if name]
         ends = [self._sent_since.index(name) + 1 for name in known if name in self._sent_since]
         self._sent_since = self._sent_since[max(ends, default=0) :]
         await self._write_sent()
@@ -88,7 +98,3 @@ class Saver:
 
     async def _write_sent(self) -> None:
         await self._threads.journal.run(NodeJob.NOTE, self._state.save_sent, list(self._sent_since))
-
-    def _write(self, copies: Copies) -> None:
-        self._state.save_momentum(copies.momentum)
-        self._state.save_replica(copies.replica)

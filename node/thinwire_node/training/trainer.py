@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.compute import Compute
+from thinwire_node.training.compute import Compute, Interrupted, are_finite
 from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
@@ -124,22 +124,29 @@ class Trainer:
             self.compute_s += time.perf_counter() - began
 
     def _micro_batch(self, positions: Sequence[int]) -> None:
-        loss, gradients = self._compute.gradients(self._data.batch(positions))
-        if not self._finite(loss, gradients):
+        step, count = self.replica.step, len(positions)
+        rate = learning_rate(self._contract.schedule, step)
+        gradients: Mapping[str, Tensor] | None = None
+        if self.rule.sums is not None:
+            loss = self._add_gradients(positions, self.rule.sums)
+        else:
+            loss, gradients = self._compute.gradients(self._data.batch(positions))
+            loss = loss if are_finite(loss, gradients) else None
+        if loss is None:
             self.dropped += 1
             return
-        step = self.replica.step
-        rate = learning_rate(self._contract.schedule, step)
-        self.rule.learn(self._compute.parameters, gradients, len(positions), rate)
+        self.rule.learn(self._compute.parameters, gradients, count, rate)
         self.base_step = step if self.base_step is None else min(step, self.base_step)
-        self.samples += len(positions)
-        self._loss_sum += loss.item() * len(positions)
+        self.samples += count
+        self._loss_sum += loss.item() * count
 
-    def _finite(self, loss: Tensor, gradients: Mapping[str, Tensor]) -> bool:
-        """Whether the loss and all gradients are finite. Checks their sums: one pass, and a gradient whose sum
-        overflows is useless too."""
-        sums = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())])
-        return bool(sums.isfinite().all())
+    def _add_gradients(self, positions: Sequence[int], sums: Mapping[str, Tensor]) -> Tensor | None:
+        try:
+            return self._compute.add_gradients(self._data.batch(positions), sums, len(positions))
+        except Interrupted as error:
+            if error.spoils:
+                self.clear()
+            raise
 
     def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
         """The mean loss of these parameters on samples of the held-out set `name`, in float32. Raises Interrupted, and

@@ -18,7 +18,7 @@ from thinwire_node.exchange.port import AnnouncedRound, Claim, SealedUpdate
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.rules import Rule
-from thinwire_node.training.saver import Copies, Saver
+from thinwire_node.training.saver import Passing, Saver
 from thinwire_node.training.threads import NodeJob, Threads
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import ReplicaError
@@ -218,15 +218,15 @@ class Work:
         """Extract, and encode. None if the replica has left the round's step behind: the gradient then waits for the
         next extraction. The extracted part is `pending` from then on, until `settle`; its name is on disk before this
         returns."""
-        done = await self.run(NodeJob.EXTRACT, self._extract, round_, self.lease.trained_through)
-        if done is None:
+        contribution = await self.run(NodeJob.EXTRACT, self._extract, round_, self.lease.trained_through)
+        if contribution is None:
             return None
-        contribution, copies = done
         await self._saver.note_sent(contribution.name)
-        self._saver.begin(copies)
+        if self._saver.is_due:
+            self._saver.begin(self._write)
         return contribution
 
-    def _extract(self, round_: AnnouncedRound, trained_through: int | None) -> tuple[Extraction, Copies | None] | None:
+    def _extract(self, round_: AnnouncedRound, trained_through: int | None) -> Extraction | None:
         replica, trainer = self.replica, self.trainer
         assert replica is not None
         behind = round_.step - replica.step
@@ -243,7 +243,6 @@ class Work:
         fingerprint = self._fingerprint(replica, round_.nonces[behind])
         if self._looks_ahead:
             self._stand_on_newest()
-        copies = self._copies() if self._saver.is_due else None
         claim = Claim(
             term=round_.term,
             round=round_.number,
@@ -257,7 +256,7 @@ class Work:
             compute_ms=self._compute_ms(),
             name=name,
         )
-        return Extraction(name, claim, payload, len(sent.components)), copies
+        return Extraction(name, claim, payload, len(sent.components))
 
     def _compute_ms(self) -> int:
         """Milliseconds spent on forward and backward passes since the last call."""
@@ -309,19 +308,20 @@ class Work:
 
     # saving
 
-    def _copies(self) -> Copies | None:
+    async def _write(self) -> Passing | None:
+        return await self.run(NodeJob.COPY, self._write_state)
+
+    def _write_state(self) -> Passing | None:
         if self.replica is None:
             return None
         rule, mark = self.trainer.rule, self._trained_through_at_extraction
         momentum = KeptMomentum(rule.state(), mark, self.pending, self._awaited.kept())
-        return self._saver.copies(self.replica, momentum)
+        return self._saver.write(self.replica, momentum)
 
     async def save(self) -> None:
         """Save momentum and replica now, when the node leaves or catches up."""
         await self.finish_jobs()
-        copies = await self.run(NodeJob.COPY, self._copies)
-        if copies is not None:
-            await self._saver.save(copies)
+        await self._saver.save(self._write)
 
     async def save_if_due(self) -> None:
         if self._saver.is_due:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
+from thinwire_node.compression.zeros import zeros
+from thinwire_node.training.compute import add_gradient
 from thinwire_node.training.rules.rule import RULES, Compressed, Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
@@ -13,28 +15,29 @@ from thinwire_proto.exact.tiles import TileLayout
 
 @RULES.register("demo")
 class DemoRule(Compressed):
-    """Adds the mean gradient of all samples since the last extraction to the momentum."""
+    """Adds the mean gradient of all samples since the last extraction to the momentum.
+
+    sums: see `Rule.sums`."""
 
     offset = None
 
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         super().__init__(contract, layout, device)
-        self._gradients = {tensor.name: torch.zeros(tensor.shape, device=device) for tensor in layout.tensors}
+        self.sums = {tensor.name: zeros(tensor.shape, device) for tensor in layout.tensors}
         self._samples = 0
 
-    @torch.no_grad()
-    def learn(self, parameters: Tensors, gradients: Tensors, samples: int, rate: float) -> None:
-        for name, total in self._gradients.items():
-            total.add_(gradients[name], alpha=samples)
+    def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
+        if gradients is not None:
+            add_gradient(self.sums, gradients, samples)
         self._samples += samples
 
     def extract(self, k: int, rate: float) -> Sent:
-        sent = self.momentum.accumulate_and_extract(self._gradients, rate, self._samples, k)
+        sent = self.momentum.accumulate_and_extract(self.sums, rate, self._samples, k)
         self.clear()
         return sent
 
     def clear(self) -> None:
-        for total in self._gradients.values():
+        for total in self.sums.values():
             total.zero_()
         self._samples = 0
 
@@ -43,7 +46,7 @@ class DemoRule(Compressed):
         self.momentum.forget()
 
     def state(self) -> dict[str, Tensor]:
-        return self.momentum.state()
+        return self.momentum.tensors()
 
     def load(self, state: Tensors) -> None:
         self.momentum.load(state)

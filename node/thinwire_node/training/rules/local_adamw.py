@@ -32,6 +32,8 @@ from thinwire_proto.exact.tiles import TileLayout
 class LocalAdamW(Compressed):
     """Makes a step of AdamW for each micro-batch (arXiv 1711.05101, algorithm 2, with λ·η for the decay)."""
 
+    sums = None
+
     def __init__(self, contract: Contract, layout: TileLayout, device: torch.device | str) -> None:
         super().__init__(contract, layout, device)
         assert isinstance(contract.rule, LocalAdamWSpec)
@@ -44,7 +46,8 @@ class LocalAdamW(Compressed):
         return self._offset
 
     @torch.no_grad()
-    def learn(self, parameters: Tensors, gradients: Tensors, samples: int, rate: float) -> None:
+    def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
+        assert gradients is not None
         self._moments.begin()
         for name, offset in self._offset.items():
             step = self._moments.step(name, gradients[name]).add_(parameters[name], alpha=self._decay)
@@ -67,7 +70,7 @@ class LocalAdamW(Compressed):
             tensor.zero_()
 
     def state(self) -> dict[str, Tensor]:
-        return self.momentum.state() | {name: tensor.clone() for name, tensor in self._moments.tensors().items()}
+        return self.momentum.tensors() | self._moments.tensors()
 
     def load(self, state: Tensors) -> None:
         moments = self._moments.tensors()

@@ -26,14 +26,19 @@ class Rule(Protocol):
     momentum: Momentum
 
     @property
+    def sums(self) -> Tensors | None:
+        """Sums of gradients, each weighted by its samples, since the last extraction. A compute adds gradients to them
+        as it has them, and `learn` then gets none. None for a rule that needs the gradient of each micro-batch."""
+
+    @property
     def offset(self) -> Tensors | None:
         """θ_local − θ_base on the compute device; None if gradients are computed on θ_base itself.
 
         It survives an update between two micro-batches: θ_local ← θ_new + offset. So the node sends what it learned
         exactly once and does not undo the contributions of others."""
 
-    def learn(self, parameters: Tensors, gradients: Tensors, samples: int, rate: float) -> None:
-        """Learn from the mean gradient of a micro-batch of `samples` samples.
+    def learn(self, parameters: Tensors, gradients: Tensors | None, samples: int, rate: float) -> None:
+        """Learn from the mean gradient of a micro-batch of `samples` samples. gradients: None if they are in `sums`.
 
         parameters: θ_local. A rule with an `offset` changes them in place; other rules do not."""
 
@@ -54,10 +59,10 @@ class Rule(Protocol):
         """Discard everything that was learned."""
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the tensors to save, float32, by name. Excludes what was learned since the last extraction."""
+        """The tensors to save, float32, by name, not copied. Excludes what was learned since the last extraction."""
 
     def load(self, state: Tensors) -> None:
-        """Continue from `state`."""
+        """Continue from `state`, whose tensors may be the rule's own from now on."""
 
 
 class Compressed:
