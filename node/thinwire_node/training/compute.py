@@ -10,12 +10,18 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from thinwire_node.training.gradient_receiver import (
+    ROUNDING_MAX,
+    GradientReceiver,
+    NotFinite,
+    add_gradient,
+    check_finite,
+)
 from thinwire_node.training.precision import compute_dtype, full_float32
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.task import NO_BLOBS, Batch, Model, Stateless, Task
@@ -53,11 +59,11 @@ class Compute(Protocol):
         """Compute the mean loss of a batch and its gradient by parameter name. The tensors are the caller's until the
         next call. Raises Interrupted."""
 
-    def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor | None:
+    def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         """Compute the mean loss of a batch, and add its gradient times `weight` to `sums`, which are on `device`.
 
-        Returns None if the loss or the gradient is not finite; the sums are then what they were, but for rounding.
-        Raises Interrupted."""
+        Raises NotFinite and Interrupted. The sums are then what they were, but for rounding, unless the exception says
+        that it spoils them."""
 
     def loss(self, parameters: Tensors, batch: Batch) -> float:
         """Compute the mean loss of a batch with these parameters, in float32 and without a gradient. Does not change
@@ -90,7 +96,7 @@ class TorchCompute:
         self._model = Stateless(task.model(device, blobs))
         self._parameters: dict[str, Tensor] = {}
         self._copies: dict[str, Tensor] | None = None  # None while `_parameters` are the caller's own tensors
-        self._received = _Received() if device.type == "cpu" else None
+        self._received = GradientReceiver() if device.type == "cpu" else None
         self._is_interrupted = threading.Event()
         for stage in self._model.model.stages():
             stage.register_forward_hook(self._after_stage)
@@ -123,31 +129,45 @@ class TorchCompute:
         found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True, materialize_grads=True)
         return loss.detach(), dict(zip(self._parameters, found, strict=True))
 
-    def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor | None:
+    def add_gradients(self, batch: Batch, sums: Tensors, weight: int) -> Tensor:
         if self._received is None:
             loss, found = self.gradients(batch)
-            if not are_finite(loss, found):
-                return None
+            check_finite(loss, found)
             add_gradient(sums, found, weight)
             return loss
         random_state = torch.get_rng_state()
         loss = self._loss(batch)
-        if not bool(loss.isfinite()):
-            return None
+        check_finite(loss)
+        try:
+            self._add(loss, sums, weight)
+        except NotFinite as error:
+            if error.spoils:
+                torch.set_rng_state(random_state)
+                self._take_back(batch, {name: sums[name] for name in self._received.seen}, weight)
+            raise NotFinite from None
+        return loss.detach()
+
+    def _add(self, loss: Tensor, sums: Tensors, weight: int) -> None:
+        assert self._received is not None
         try:
             self._received.add(loss, sums, weight)
-            return loss.detach()
-        except NotFinite as error:
-            added = error.added
-        # Take back what was added. It was not kept, which would take as much memory as the sums, so compute it again.
-        torch.set_rng_state(random_state)
+        except Interrupted as error:
+            error.spoils = bool(self._received.seen)
+            raise
+
+    def _take_back(self, batch: Batch, sums: Tensors, weight: int) -> None:
+        """Compute the gradient again, and take it from the sums that it was added to. Keeping it until the last tensor
+        is known to be finite would take as much memory as the sums. Raises NotFinite if that spoils the sums."""
+        assert self._received is not None
         try:
-            self._received.add(self._loss(batch), {name: sums[name] for name in added}, -weight)
-        except (Interrupted, NotFinite):
-            interrupted = Interrupted()
-            interrupted.spoils = bool(added)
-            raise interrupted from None
-        return None
+            rounding = self._received.take(self._loss(batch), sums, weight)
+        except Interrupted as error:
+            error.spoils = True
+            raise
+        except NotFinite:
+            raise NotFinite(spoils=True) from None
+        if rounding > ROUNDING_MAX:
+            raise NotFinite(spoils=True)
 
     def _loss(self, batch: Batch) -> Tensor:
         here = tuple(tensor.to(self.device) for tensor in batch)
@@ -179,81 +199,3 @@ class TorchCompute:
     def _check_interrupted(self) -> None:
         if self._is_interrupted.is_set():
             raise Interrupted
-
-
-class NotFinite(Exception):
-    """A gradient is not finite. added: names of the tensors whose gradients were added before."""
-
-    def __init__(self, added: list[str]) -> None:
-        super().__init__()
-        self.added = added
-
-
-class _Received:
-    """Receives gradients one by one, as a backward pass makes them.
-
-    `torch.autograd.grad` keeps all gradients until its end. Here each is added to a sum at once and freed, so all of
-    them never exist together. For a rule that needs the whole gradient of a micro-batch, each is copied into memory
-    that is used again for each batch: large new tensors are slow on a CPU, because the system clears each of their
-    pages.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
-        self._seen: list[str] = []
-        self._sums: Tensors | None = None
-        self._weight = 0
-
-    def attach(self, parameters: Tensors) -> None:
-        """Receive the gradients of these leaves from now on."""
-        for name, parameter in parameters.items():
-            parameter.register_post_accumulate_grad_hook(partial(self._take, name))  # type: ignore[no-untyped-call]
-
-    @torch.no_grad()
-    def _take(self, name: str, parameter: Tensor) -> None:
-        gradient, parameter.grad = parameter.grad, None
-        assert gradient is not None
-        if self._sums is None:
-            if name not in self._kept:
-                self._kept[name] = torch.empty_like(parameter, requires_grad=False)
-            self._kept[name].copy_(gradient)
-        elif name in self._sums:
-            # the sum of a gradient carries what is not finite; one whose sum overflows is useless too
-            if not bool(gradient.sum().isfinite()):
-                raise NotFinite(list(self._seen))
-            self._sums[name].add_(gradient, alpha=self._weight)
-        self._seen.append(name)
-
-    def add(self, loss: Tensor, sums: Tensors, weight: int) -> None:
-        """Add the gradient of a loss times `weight` to the sums that there are. Raises NotFinite, Interrupted."""
-        self._seen.clear()
-        self._sums, self._weight = sums, weight
-        try:
-            torch.autograd.backward(loss)
-        except Interrupted as error:
-            error.spoils = bool(self._seen)
-            raise
-        finally:
-            self._sums = None
-
-    def backward(self, loss: Tensor, parameters: Tensors) -> dict[str, Tensor]:
-        """The gradient of a loss by parameter name; zeros where the loss does not depend on the parameter."""
-        self._seen.clear()
-        torch.autograd.backward(loss)
-        for name in parameters.keys() - set(self._seen):
-            self._kept[name] = torch.zeros_like(parameters[name], requires_grad=False)
-        return {name: self._kept[name] for name in parameters}
-
-
-def are_finite(loss: Tensor, gradients: Tensors) -> bool:
-    """Whether the loss and all gradients are finite. Checks their sums: one pass, and a gradient whose sum overflows is
-    useless too."""
-    sums = torch.stack([loss, *(gradient.sum() for gradient in gradients.values())])
-    return bool(sums.isfinite().all())
-
-
-@torch.no_grad()
-def add_gradient(sums: Tensors, gradients: Tensors, weight: int) -> None:
-    """Add a gradient times `weight` to sums."""
-    for name, total in sums.items():
-        total.add_(gradients[name], alpha=weight)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire_node.training.compute import Compute, are_finite
+from thinwire_node.training.compute import Compute
+from thinwire_node.training.gradient_receiver import NotFinite, add_gradient, check_finite
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import Batch, DataSource
 
@@ -45,9 +46,12 @@ class GradientSum:
         if not self._uses_x_itself:
             self._compute.use(self._x)
             self._uses_x_itself = self._compute.device.type == "cpu"
+        self._dropped, self._compute_s = 0, 0.0
+        self._clear()
+
+    def _clear(self) -> None:
         self._sum.zero_()
-        self._samples = self._dropped = 0
-        self._loss_sum = self._compute_s = 0.0
+        self._samples, self._loss_sum = 0, 0.0
 
     def interrupt(self) -> None:
         """Abort the running micro-batch and every later one. May be called from any thread."""
@@ -57,23 +61,24 @@ class GradientSum:
         """Add the gradient of the samples at these positions. Raises Interrupted, and BlobMissing if the data are not
         here; then nothing was added, unless the exception says that it spoils the sum."""
         began = time.perf_counter()
-        if self._compute.device.type == "cpu":
-            loss = self._compute.add_gradients(self._data.batch(positions), self._sums, len(positions))
-        else:
-            loss = self._add_from_device(self._data.batch(positions), len(positions))
-        if loss is not None:
-            self._samples += len(positions)
-            self._loss_sum += loss.item() * len(positions)
-        else:
+        batch, samples = self._data.batch(positions), len(positions)
+        try:
+            loss = self._add(batch, samples)
+        except NotFinite as error:
             self._dropped += 1
+            if error.spoils:
+                self._clear()
+        else:
+            self._samples += samples
+            self._loss_sum += loss.item() * samples
         self._compute_s += time.perf_counter() - began
 
-    def _add_from_device(self, batch: Batch, samples: int) -> Tensor | None:
+    def _add(self, batch: Batch, samples: int) -> Tensor:
+        if self._compute.device.type == "cpu":
+            return self._compute.add_gradients(batch, self._sums, samples)
         loss, gradients = self._compute.gradients(batch)
-        if not are_finite(loss, gradients):
-            return None
-        for name, total in self._sums.items():
-            total.add_(gradients[name].to(total.device), alpha=samples)
+        check_finite(loss, gradients)
+        add_gradient(self._sums, gradients, samples)
         return loss
 
     def mean(self) -> Gradient:

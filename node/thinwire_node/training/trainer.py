@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
-from thinwire_node.training.compute import Compute, Interrupted, are_finite
+from thinwire_node.training.compute import Compute, Interrupted
+from thinwire_node.training.gradient_receiver import NotFinite, check_finite
 from thinwire_node.training.rules import make_rule
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.replica import Replica
@@ -126,27 +127,27 @@ class Trainer:
     def _micro_batch(self, positions: Sequence[int]) -> None:
         step, count = self.replica.step, len(positions)
         rate = learning_rate(self._contract.schedule, step)
-        gradients: Mapping[str, Tensor] | None = None
-        if self.rule.sums is not None:
-            loss = self._add_gradients(positions, self.rule.sums)
-        else:
-            loss, gradients = self._compute.gradients(self._data.batch(positions))
-            loss = loss if are_finite(loss, gradients) else None
-        if loss is None:
-            self.dropped += 1
-            return
-        self.rule.learn(self._compute.parameters, gradients, count, rate)
-        self.base_step = step if self.base_step is None else min(step, self.base_step)
-        self.samples += count
-        self._loss_sum += loss.item() * count
-
-    def _add_gradients(self, positions: Sequence[int], sums: Mapping[str, Tensor]) -> Tensor | None:
+        batch, gradients = self._data.batch(positions), None
         try:
-            return self._compute.add_gradients(self._data.batch(positions), sums, len(positions))
+            if self.rule.sums is not None:
+                loss = self._compute.add_gradients(batch, self.rule.sums, count)
+            else:
+                loss, gradients = self._compute.gradients(batch)
+                check_finite(loss, gradients)
+        except NotFinite as error:
+            dropped = self.dropped + 1
+            if error.spoils:
+                self.clear()
+            self.dropped = dropped
+            return
         except Interrupted as error:
             if error.spoils:
                 self.clear()
             raise
+        self.rule.learn(self._compute.parameters, gradients, count, rate)
+        self.base_step = step if self.base_step is None else min(step, self.base_step)
+        self.samples += count
+        self._loss_sum += loss.item() * count
 
     def held_out_loss(self, tensors: Mapping[str, Tensor], name: str, samples: Sequence[int]) -> float:
         """The mean loss of these parameters on samples of the held-out set `name`, in float32. Raises Interrupted, and

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.zeros import zeros
-from thinwire_node.training.compute import add_gradient
+from thinwire_node.training.gradient_receiver import add_gradient
 from thinwire_node.training.rules.rule import RULES, Compressed, Tensors
 from thinwire_proto.contract import Contract
 from thinwire_proto.exact.tiles import TileLayout
