@@ -156,6 +156,12 @@ def void_lasts_s(round_s: float) -> float:
     return min(round_s, ROUND_TRIP_MAX_S / 4)
 
 
+def prompt_answer_s(round_s: float) -> float:
+    """Time from the opening of a round in which a node may say that it has nothing, without having missed the round.
+    Such a node can delay each round by no more."""
+    return round_s / 20
+
+
 def evaluation_answer_s(round_s: float) -> float:
     """Time in which a node answers with the held-out loss of a part: two rounds, at least until its loss is noticed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,32 @@ async def test_a_slowly_arriving_contribution_is_late_and_delays_no_round(tmp_pa
     receipt = await asyncio.wait_for(sending, PATIENCE_S)
     assert receipt.reason is Reason.LATE
     assert bench.state.ledger.rounds_void >= 1
+    await bench.close()
+
+
+async def test_a_node_that_was_late_and_then_had_no_lease_is_awaited_afterwards(tmp_path: Path) -> None:
+    """The round opens before the late contribution reports its samples, so the node's lease has nothing new."""
+    bench = Bench(tmp_path, length_ms=60_000)
+    quick, slow = bench.join("a"), bench.join("b")
+    await bench.attend(quick)
+    await bench.attend(slow)
+    payload = bench.payload(1)
+    late = bench.claim(slow, payload)
+
+    async def quick_contributes() -> None:
+        fingerprint = bench.swarm.registry.fingerprints.at(bench.current.round.step)
+        assert fingerprint is not None
+        claim = bench.claim(quick, payload, await fingerprint.fingerprint)
+        assert (await bench.swarm.contribute(quick, claim, parts_of(payload))).reason is Reason.COUNTED
+        while bench.swarm.intake.current is None:
+            await asyncio.sleep(0)
+
+    await quick_contributes()
+    assert (await bench.swarm.contribute(slow, late, parts_of(payload))).reason is Reason.LATE
+    nothing = replace(late, round=bench.current.round.number, samples=0, payload_bytes=0)
+    assert (await bench.swarm.contribute(slow, nothing, parts_of(b""))).reason is Reason.NOTHING_TRAINED
+    await quick_contributes()
+    assert bench.current.round.awaited == {quick.node_id, slow.node_id}
     await bench.close()
 
 

@@ -85,8 +85,8 @@ class RoundDriver:
     def disregard(self, node: str) -> None:
         self._machine.disregard(node)
 
-    def excuse(self, node: str) -> None:
-        self._do(self._machine.excuse(node, self.now()))
+    def excuse(self, node: str, *, has_nothing: bool = False) -> None:
+        self._do(self._machine.excuse(node, self.now(), has_nothing=has_nothing))
 
     def sealed(self) -> None:
         self._do(self._machine.sealed(self.now()))

@@ -20,7 +20,7 @@ from enum import Enum, auto
 
 from thinwire_coordinator.round.contributions import Contribution, Round
 from thinwire_proto.contract import RoundSpec
-from thinwire_proto.limits import void_lasts_s
+from thinwire_proto.limits import prompt_answer_s, void_lasts_s
 
 
 class Phase(Enum):
@@ -90,7 +90,7 @@ class _ActiveNode:
     """A node that takes part in rounds."""
 
     awaited: bool = True  # whether the next round waits for it
-    missed: int = 0  # consecutive rounds that waited for it and got no valid contribution
+    missed: int = 0  # consecutive rounds that waited for it in vain
 
     def miss(self) -> None:
         self.awaited = False
@@ -185,15 +185,29 @@ class RoundMachine:
         if presence is not None:
             presence.awaited, presence.missed = False, MISSES_FORGIVEN + 1
 
-    def excuse(self, node: str, now: float) -> list[Action]:
+    def excuse(self, node: str, now: float, *, has_nothing: bool = False) -> list[Action]:
         """Stop waiting for a node in this round, because it answered without a valid contribution.
 
-        The round counts as missed: the answer may have come late and on purpose.
+        The round counts as missed: the answer may have come late and on purpose. has_nothing: the node says itself that
+        it has nothing for this round. So it is alive (see `heard`), and if it says so while the round waits for others
+        too, or soon after the opening, it delays nobody by much and has missed nothing.
+
+        Why this matters: a contribution that comes after its round was over leaves its node without a lease in the next
+        one. If the round after that did not wait for the node, its contribution could be late again, and so on.
         """
-        self._miss(node)
+        if not (has_nothing and self._delays_nobody(node, now)):
+            self._miss(node)
+        if has_nothing:
+            self.heard(node)
         if self.round is not None:
             self.round.awaited.discard(node)
         return self._advance(now)
+
+    def _delays_nobody(self, node: str, now: float) -> bool:
+        if self.round is None:
+            return True
+        others = (self.round.awaited & self._active.keys()) - {node}
+        return bool(others) or now - self.round.opened <= prompt_answer_s(self._spec.length_s)
 
     def deliver(self, contribution: Contribution, to: Round, now: float) -> tuple[bool, list[Action]]:
         """Offer a complete, valid contribution to a round. Return whether it is accepted, and the resulting actions.

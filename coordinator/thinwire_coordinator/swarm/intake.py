@@ -255,7 +255,7 @@ class Intake:
         if refusal.reason == Reason.LATE:
             driver.heard(member.node_id)  # the node may still contribute to the open round
         elif refusal.reason != Reason.DUPLICATE and current is not None and current is self._current:
-            driver.excuse(member.node_id)
+            driver.excuse(member.node_id, has_nothing=refusal.reason == Reason.NOTHING_TRAINED)
         return self._not_counted(member, refusal, driver.now_us())
 
     def _not_counted(self, member: Member, refusal: Refusal, arrived_us: int = 0) -> Receipt:
