@@ -14,7 +14,7 @@ import torch
 from support.small import random_replica, small_contract
 from thinwire_node.storage.state import KeptMomentum, NodeState, Written
 from thinwire_node.training.saver import Passing, Saver
-from thinwire_node.training.threads import Threads, WorkerThread
+from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 
 SHAPES = {"momentum": (2,)}
 
@@ -61,4 +61,19 @@ async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Pat
     kept = state.momentum(SHAPES)
     assert kept is not None
     assert kept.trained_through == 9
+    state.close()
+
+
+async def test_a_save_comes_before_every_job_that_is_queued_after_it(tmp_path: Path, threads: Threads) -> None:
+    """A rule may learn from the next micro-batch, and the saved momentum names only samples before it."""
+    state = NodeState(tmp_path / "node")
+    saver, momentum = Saver(state, threads, time.monotonic, round_s=1.0), torch.ones(2)
+    kept = KeptMomentum({"momentum": momentum}, 7, None)
+    replica = random_replica(small_contract())
+    saver.begin(lambda: threads.compute.run(NodeJob.COPY, saver.write, replica, kept))
+    await threads.compute.run(NodeJob.MICRO_BATCH, momentum.zero_)
+    await saver.finish()
+    found = state.momentum(SHAPES)
+    assert found is not None
+    assert found.momentum["momentum"].tolist() == [1, 1]
     state.close()

@@ -28,7 +28,7 @@ class Passing:
 
 
 WriteState = Callable[[], Awaitable[Passing | None]]
-"""Writes the state on the compute thread; returns None if there is none to write."""
+"""Queues a job for the compute thread that writes the state, or returns None if there is none to write."""
 
 
 class Saver:
@@ -68,11 +68,15 @@ class Saver:
         if self._saving is not None and self._saving.done() and not self._saving.cancelled():
             self._saving.result()
         if self._saving is None or self._saving.done():
-            self._saving = asyncio.ensure_future(self.save(write))
+            # queued at once: the job must come before the next micro-batch, from which a rule may learn
+            self._saving = asyncio.ensure_future(self._publish(write()))
 
     async def save(self, write: WriteState) -> None:
         """Write the state, sync it to disk, then shorten the list of sent contributions."""
-        passing = await write()
+        await self._publish(write())
+
+    async def _publish(self, written: Awaitable[Passing | None]) -> None:
+        passing = await written
         if passing is None:
             return
         began = self._now()

@@ -308,8 +308,8 @@ class Work:
 
     # saving
 
-    async def _write(self) -> Passing | None:
-        return await self.run(NodeJob.COPY, self._write_state)
+    def _write(self) -> asyncio.Future[Passing | None]:
+        return self.run(NodeJob.COPY, self._write_state)
 
     def _write_state(self) -> Passing | None:
         if self.replica is None:
