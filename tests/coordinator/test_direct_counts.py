@@ -1,0 +1,39 @@
+"""Counts of the bytes that nodes report of their direct lines."""
+
+from __future__ import annotations
+
+from thinwire_coordinator.swarm.counts import DIRECT_BYTES_MAX, Counts
+
+
+def test_reports_are_sums_so_only_what_is_new_counts() -> None:
+    counts = Counts(parameters=1)
+    counts.direct_is("a", 100, 10)
+    counts.direct_is("a", 150, 10)
+    node = counts.of("a")
+    assert (node.direct_up, node.direct_down) == (150, 10)
+    assert (node.bytes_up, node.bytes_down) == (150, 10)
+
+
+def test_a_smaller_sum_is_that_of_a_new_process() -> None:
+    counts = Counts(parameters=1)
+    counts.direct_is("a", 100, 50)
+    counts.direct_is("a", 30, 60)
+    counts.direct_is("a", 40, 60)
+    assert (counts.of("a").direct_up, counts.of("a").direct_down) == (140, 110)
+
+
+def test_nodes_count_apart_and_together() -> None:
+    counts = Counts(parameters=1)
+    counts.direct_is("a", 100, 50)
+    counts.direct_is("b", 7, 3)
+    assert (counts.of("b").direct_up, counts.of("b").direct_down) == (7, 3)
+    assert (counts.direct_up, counts.direct_down) == (107, 53)
+
+
+def test_a_node_that_reports_too_much_is_counted_up_to_the_bound() -> None:
+    counts = Counts(parameters=1)
+    counts.direct_is("a", 2**64 - 1, 2**64 - 1)
+    counts.direct_is("a", 0, 0)
+    counts.direct_is("a", 2**64 - 1, 1)
+    assert (counts.of("a").direct_up, counts.of("a").direct_down) == (DIRECT_BYTES_MAX, DIRECT_BYTES_MAX)
+    assert (counts.direct_up, counts.direct_down) == (DIRECT_BYTES_MAX, DIRECT_BYTES_MAX)
