@@ -51,7 +51,7 @@ def run_file(folder: Path, width: int) -> Path:
     return path
 
 
-def swarm_peaks(folder: Path, run: Path, steps: int = STEPS) -> tuple[int, int]:
+def swarm_peaks(folder: Path, run: Path, steps: int = STEPS, time_max_s: float = TIME_MAX_S) -> tuple[int, int]:
     """Peaks (node, coordinator) in bytes, from the initial state to the last snapshot."""
     folder.mkdir()
     with Processes(folder, 1) as processes:
@@ -59,7 +59,7 @@ def swarm_peaks(folder: Path, run: Path, steps: int = STEPS) -> tuple[int, int]:
         processes.start_nodes()
         coordinator, node = processes.coordinator, processes.nodes[0]
         assert coordinator is not None
-        peak, give_up_s = 0, time.monotonic() + TIME_MAX_S
+        peak, give_up_s = 0, time.monotonic() + time_max_s
         while not any(found["step"] == steps for found in coordinator.events("coordinator.snapshot_written")):
             if not coordinator.running or time.monotonic() > give_up_s:
                 raise SwarmError(f"the run did not finish:\n{coordinator.tail()}\n{node.tail()}")

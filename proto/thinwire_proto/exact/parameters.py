@@ -27,8 +27,6 @@ from thinwire_proto.exact.tensor_files import read_tensors, save_tensors
 from thinwire_proto.exact.tiles import Part, TileLayout
 from thinwire_proto.exact.votes import Merged, Signs
 
-__all__ = ["Parameters", "hash_of", "load_parameters", "save_tensors", "shard_shapes"]
-
 
 class Parameters:
     """Tensors in the manifest's order, changed in place.
