@@ -54,8 +54,10 @@ async def server(
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # the SETTINGS frame of HTTP/2
-        await reader.read(1)
-        writer.close()
+        try:
+            await reader.read(1)
+        finally:
+            writer.transport.abort()  # also where the loop ends before it hears that the other end is gone
 
     listening = await asyncio.start_server(serve, host, 0, ssl=context)
     try:
@@ -147,8 +149,10 @@ def test_a_server_that_never_answers_is_given_up(run: Run, monkeypatch: pytest.M
 
     async def main() -> None:
         async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
+            try:
+                await reader.read()
+            finally:
+                writer.transport.abort()
 
         listening = await asyncio.start_server(wait, "127.0.0.1", 0)
         async with listening:
