@@ -134,8 +134,10 @@ def test_a_name_that_does_not_resolve_is_named(run: Run) -> None:
 def test_a_connection_that_is_cut_is_named(run: Run) -> None:
     async def main() -> None:
         async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.transport.abort()
+            try:
+                await reader.read(1)
+            finally:
+                writer.transport.abort()
 
         listening = await asyncio.start_server(cut, "127.0.0.1", 0)
         async with listening:

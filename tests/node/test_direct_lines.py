@@ -214,17 +214,23 @@ async def test_a_dead_address_leads_to_the_relay_and_a_live_one_back() -> None:
 
 async def test_a_silent_address_holds_a_line_up_for_a_bounded_time() -> None:
     """A firewall that drops packets looks so: nothing is refused, and nothing answers."""
-    accepted: list[asyncio.StreamWriter] = []
-    silent = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    accepted = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        try:
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
+    silent = await asyncio.start_server(hold, "127.0.0.1", 0)
     address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     async with direct_pair("two", address_of_two=address) as pair:
         await pair.start()
         await until_relayed(pair)
-        assert accepted
+        assert accepted.is_set()
         await exchange(pair)
     silent.close()
-    for writer in accepted:
-        writer.transport.abort()
 
 
 async def test_direct_lines_hold_without_the_relay() -> None:

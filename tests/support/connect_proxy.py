@@ -23,6 +23,12 @@ class ConnectProxy:
         """HOST:PORT of each connection that it made."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._serve(reader, writer)
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             first, *lines = head.split(b"\r\n")
@@ -40,8 +46,10 @@ class ConnectProxy:
                 self.passed.append(target.decode())
                 print("passed", target.decode(), flush=True)
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
-        writer.close()
+                try:
+                    await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+                finally:
+                    far_writer.close()
 
 
 async def _answer(writer: asyncio.StreamWriter, status: str) -> None:
@@ -50,11 +58,13 @@ async def _answer(writer: asyncio.StreamWriter, status: str) -> None:
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    try:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+    finally:
+        writer.close()  # also where the loop ends before the other end does
 
 
 @asynccontextmanager
