@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,6 +121,31 @@ def test_a_member_that_is_restored_lingers_as_long() -> None:
         twin.mix(mix)
         twin.begin()
     assert float(pair.ends[0].x[0] + twin.x[0]) == 3.0
+
+
+def test_a_member_that_is_restored_after_the_last_iteration_mixes_all_that_comes() -> None:
+    """Two peers are late; the node has finished without them, and was killed then."""
+    layout = TileLayout([Parameter(name="x", shape=(8,))])
+    last = replace(SETTINGS, iterations=1)
+    members = [Member(layout, last, torch.zeros(8)) for _ in range(3)]
+    turns: list[dict[int, float]] = [{1: 0.25, 2: 0.25}, {0: 0.25}, {0: 0.25}]
+    sent = []
+    for number, member in enumerate(members):
+        member.x.add_(number)
+        member.assign(Assignment(FIRST, 0, number, (turns[number],), dict.fromkeys(turns[number], FIRST)))
+        sent.append(member.begin())
+    first = members[0]
+    assert first.computed(0.0) is None
+    mix = first.tick(5.0)
+    assert mix is not None
+    first.mix(mix)
+    restored = Member.restore(layout, last, first.state())
+    for peer in (1, 2):
+        ((_, message),) = sent[peer]
+        late = restored.received(peer, message)
+        assert late is not None, peer
+        restored.mix(late)
+    assert float(restored.x[0]) == 0.25 * 1 + 0.25 * 2
 
 
 def test_at_most_so_many_edges_linger() -> None:

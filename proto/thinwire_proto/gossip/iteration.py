@@ -234,7 +234,7 @@ class IterationMachine:
         turns = tuple(sorted(self._ready))
         self._ready.clear()
         self._deadline = None
-        self._is_over = self._is_last
+        self._is_over = self._is_over or self._is_last
         return Mix(turns, missing, reason)
 
 
