@@ -6,45 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.sealed_run import signed
-from thinwire_coordinator.round.contributions import Contribution, Round
+from support.round_machine import T, deliver, kinds, machine
 from thinwire_coordinator.round.machine import (
     TRANSITIONS,
-    Action,
     Gathered,
     Opened,
     Phase,
     RoundEvent,
-    RoundMachine,
     Voided,
 )
-from thinwire_proto.contract import RoundSpec
-from thinwire_proto.limits import prompt_answer_s, void_lasts_s
-
-T = 10.0
-
-
-def machine(pace: str = "barrier", minimum: int = 1, steps: int = 100, **more: int) -> RoundMachine:
-    spec = RoundSpec.model_validate({"pace": pace, "length_ms": int(T * 1000), "min_contributions": minimum})
-    return RoundMachine(spec, steps, more.get("first_round", 0), more.get("step", 0), more.get("wait_for", 1))
-
-
-def deliver(m: RoundMachine, node: str, number: int, now: float) -> tuple[bool, list[Action]]:
-    """Deliver a complete, valid contribution to the round with this number, which may be over."""
-    current = m.round if m.round is not None and m.round.number == number else Round(number, 0, 0.0, T, 8, {node})
-    if current.has_from(node, node):
-        return False, []  # the header is refused
-    contribution = Contribution(node, node, weight=1, samples=1, loss=0.0, began=now, signed=signed(0))
-    current.begin(contribution)
-    current.arrived(contribution, f"{node} {now}".encode(), 0)
-    accepted, actions = m.deliver(contribution, current, now)
-    if not accepted:
-        current.refuse(contribution)
-    return accepted, actions
-
-
-def kinds(actions: list[Action]) -> list[str]:
-    return [type(action).__name__ for action in actions]
 
 
 def test_a_round_opens_with_the_first_node_and_ends_when_it_has_delivered() -> None:
@@ -191,172 +161,6 @@ def test_with_too_few_nodes_left_the_round_is_void_at_once_and_the_next_one_wait
     assert m.depart("b", 2.0) == [Voided(0, "nobody is left to wait for and 1 of 2 contributions arrived")]
     assert (m.phase, m.missing_nodes) == (Phase.WAITING, 1)
     assert kinds(m.attend("b", 50.0)) == ["Opened"]
-
-
-def test_nodes_without_contributions_do_not_make_rounds_spin() -> None:
-    m = machine()
-    m.attend("a", 0.0)
-    assert kinds(m.excuse("a", 0.01)) == ["Voided"]
-    assert m.deadline == void_lasts_s(T)
-    assert m.tick(void_lasts_s(T) - 0.01) == []
-    assert kinds(m.tick(void_lasts_s(T))) == ["Opened"]
-
-
-def test_a_node_that_is_always_late_does_not_slow_the_others_forever() -> None:
-    m = machine(wait_for=2)
-    m.attend("a", 0.0)
-    m.attend("b", 0.0)
-    now, waited = 0.0, []
-    for number in range(6):
-        _, actions = deliver(m, "a", number, now)
-        waited.append(actions == [])  # the round stays open because it waits for b
-        if not actions:
-            now += T + 0.01
-            m.tick(now)
-        m.heard("b")  # too late, again
-        m.sealed(now)
-    assert waited == [True, True, False, False, False, False]
-    assert deliver(m, "b", 6, now)[0]  # in time at last
-    deliver(m, "a", 6, now)
-    m.sealed(now)
-    assert deliver(m, "a", 7, now) == (True, [])
-
-
-def test_excused_nodes_do_not_delay_a_round() -> None:
-    m = machine(wait_for=2)
-    m.attend("a", 0.0)
-    m.attend("b", 0.0)
-    assert m.excuse("b", 1.0) == []
-    assert kinds(deliver(m, "a", 0, 2.0)[1]) == ["Gathered"]
-
-
-def test_the_round_after_one_for_which_a_node_had_nothing_waits_for_it() -> None:
-    """Otherwise a node that is a little slower than the others would be late in every second round, and without a lease
-    in the others."""
-    m = machine()
-    m.attend("a", 0.0)
-    m.attend("b", 0.1)  # the open round does not wait for it
-    deliver(m, "a", 0, 1.0)
-    m.sealed(1.1)
-    assert deliver(m, "b", 0, 1.2) == (False, [])
-    assert m.excuse("b", 1.3, has_nothing=True) == []
-    assert kinds(deliver(m, "a", 1, 2.0)[1]) == ["Gathered"]
-    m.sealed(2.1)
-    assert deliver(m, "a", 2, 3.0) == (True, [])
-    assert kinds(deliver(m, "b", 2, 3.5)[1]) == ["Gathered"]
-
-
-@pytest.mark.parametrize("answers", ["vab", "avb", "abv"])
-def test_a_killed_node_that_comes_back_during_a_round_is_awaited_although_it_had_nothing_at_first(answers: str) -> None:
-    m = machine(wait_for=3)
-    for node in "abv":
-        m.attend(node, 0.0)
-    m.depart("v", 0.5)  # killed: this round waited for it
-    for number in (0, 1):
-        deliver(m, "a", number, number + 0.6)
-        if number:
-            m.attend("v", 1.6)
-        deliver(m, "b", number, number + 0.7)
-        m.sealed(number + 0.8)
-    assert deliver(m, "v", 1, 1.9) == (False, [])
-    for node in answers:
-        if node == "v":
-            m.excuse("v", 2.0, has_nothing=True)
-        else:
-            deliver(m, node, 2, 2.0)
-    m.sealed(2.1)
-    assert m.awaited == 3
-
-
-def test_a_node_that_answers_soon_after_each_opening_delays_rounds_by_no_more() -> None:
-    m = machine(wait_for=2)
-    for node in "ab":
-        m.attend(node, 0.0)
-    now, prompt_s, last_s = 0.0, prompt_answer_s(T), []
-    for number in range(5):
-        deliver(m, "a", number, now)
-        if m.phase is Phase.OPEN:
-            last_s.append(prompt_s if number < 3 else 2 * prompt_s)
-            m.excuse("b", now + last_s[-1], has_nothing=True)
-            now += last_s[-1]
-        m.sealed(now)
-    assert last_s == [prompt_s, prompt_s, prompt_s, 2 * prompt_s, 2 * prompt_s]
-    assert m.awaited == 1
-
-
-def test_colluding_nodes_that_answer_just_before_the_deadline_stretch_few_rounds() -> None:
-    m = machine(wait_for=4)
-    for node in "abcd":
-        m.attend(node, 0.0)
-    stretched, now = 0, 0.0
-    for number in range(20):
-        deliver(m, "a", number, now + 1)
-        if m.phase is Phase.OPEN:
-            stretched += 1
-            for node in "bcd":
-                m.excuse(node, now + T, has_nothing=True)
-        now += T
-        m.sealed(now)
-    assert stretched <= 2 * 3
-
-
-def test_a_node_that_never_has_anything_is_not_awaited_for_ever() -> None:
-    m = machine(wait_for=2)
-    for node in "ab":
-        m.attend(node, 0.0)
-    waited = []
-    for number in range(4):
-        waited.append(m.awaited)
-        deliver(m, "a", number, T * number + 5.0)
-        if m.phase is Phase.OPEN:
-            m.excuse("b", T * number + 6.0, has_nothing=True)
-        m.sealed(T * number + 7.0)
-    assert waited == [2, 2, 1, 1]
-
-
-def test_a_node_that_attends_again_and_sends_nothing_stretches_no_third_round() -> None:
-    m = machine()
-    m.attend("a", 0.0)
-    for number, waits in enumerate((False, True, True, False, False)):  # it comes after the first round has begun
-        assert (m.awaited == 2) == waits
-        m.attend("b", T * number + 1.0)
-        m.heard("b")
-        m.depart("b", T * number + 2.0)
-        m.attend("b", T * number + 3.0)
-        deliver(m, "a", number, T * number + 4.0)
-        m.sealed(T * number + 5.0)
-    m.heard("b")
-    assert m.awaited == 1
-    assert deliver(m, "b", 5, 46.0)[0]
-    deliver(m, "a", 5, 47.0)
-    m.sealed(48.0)
-    assert m.awaited == 2
-
-
-def test_a_node_whose_contributions_are_refused_is_not_awaited_for_ever() -> None:
-    m = machine()
-    for node in "ab":
-        m.attend(node, 0.0)
-    waited = []
-    for number in range(1, 6):
-        deliver(m, "a", m.next_round - 1, T * number)
-        if m.phase is Phase.OPEN:
-            m.excuse("b", T * number + 5.0)
-        m.sealed(T * number + 6.0)
-        m.heard("b")
-        waited.append(m.awaited)
-    assert waited == [2, 1, 2, 1, 1]  # after its first miss, it is awaited once more
-
-
-def test_misses_are_remembered_of_as_many_nodes_as_may_take_part() -> None:
-    m = RoundMachine(RoundSpec(pace="barrier", length_ms=10_000, nodes_max=4), 1000, 0, 0)
-    m.attend("a", 0.0)
-    for number in range(100):
-        m.attend(f"b{number}", float(number))
-        deliver(m, "a", number, number + 0.1)
-        m.sealed(number + 0.2)
-        m.depart(f"b{number}", number + 0.3)
-    assert len(m._missed_before) == 4
 
 
 def test_a_second_delivery_and_one_for_another_round_do_not_count() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 from thinwire_common.options import add_options, add_version, read_options
 from thinwire_coordinator.cli.access_options import add_access_commands
@@ -33,22 +34,7 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("--json", action="store_true", help="print JSON, with the names of StatusReply in service.proto")
     ask.set_defaults(command=_status)
 
-    check = commands.add_parser("verify", help="replay the ledger and check every hash, fingerprint and signature")
-    check.add_argument(
-        "--invite",
-        metavar="INVITE",
-        help="an invite to the run, used or not: the coordinator that it names must have signed",
-    )
-    check.add_argument(
-        "--messages",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="STATE_DIR",
-        help="in a run without a centre: state directories of nodes that ran with --archive-messages; what they have "
-        "mixed is repeated",
-    )
-    check.set_defaults(command=_verify)
+    check = _add_verify(commands)
 
     export = commands.add_parser("export", help="write the model of a step, for transformers or as one file")
     export.add_argument("--step", type=int, metavar="S", help="default: the newest")
@@ -95,6 +81,28 @@ def parser() -> argparse.ArgumentParser:
     for command in (check, export, write):
         add_options(command, ReplayOptions, "state_dir", "threads")
     return parser
+
+
+def _add_verify(commands: Any) -> argparse.ArgumentParser:
+    check: argparse.ArgumentParser = commands.add_parser(
+        "verify", help="replay the ledger and check every hash, fingerprint and signature"
+    )
+    check.add_argument(
+        "--invite",
+        metavar="INVITE",
+        help="an invite to the run, used or not: the coordinator that it names must have signed",
+    )
+    check.add_argument(
+        "--messages",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="STATE_DIR",
+        help="in a run without a centre: state directories of nodes that ran with --archive-messages; what they have "
+        "mixed is repeated",
+    )
+    check.set_defaults(command=_verify)
+    return check
 
 
 def _serve(arguments: argparse.Namespace) -> None:

@@ -22,8 +22,8 @@ from thinwire_proto.exact.tensor_files import HEAD_BYTES
 from thinwire_proto.exact.update import Update
 
 _NUMBERS = itertools.count()
-"""Tells files of the same step apart. What a killed process leaves has the ending of all temporary files; see
-`ledger.retention`."""
+"""These numbers tell files of the same step apart. A killed process leaves files with the ending of all temporary ones;
+see `ledger.retention`."""
 
 
 class KeptReplica(Replica):

@@ -223,7 +223,7 @@ def _node(node: str, member: MemberView, counts: NodeCounts, share: Share, manne
 
 
 def _between(swarm: SwarmView, node: str, member: MemberView, counts: NodeCounts) -> Plain:
-    """What a run without a centre knows of a node beside the rest."""
+    """More fields of a node's row, in a run without a centre."""
     if swarm.gossip is None:
         return {}
     moved, edges = counts.bytes_up + counts.bytes_down, swarm.gossip.edges.get(node, ())

@@ -115,7 +115,7 @@ class Replica:
 
     @property
     def frozen(self) -> list[FrozenTensors]:
-        """What is frozen, and neither in a file yet nor copied. It is copied before an update is applied."""
+        """The frozen tensors that are neither in a file yet nor copied. They are copied before an update is applied."""
         return [tensors for tensors in self._frozen if not tensors.released.is_set()]
 
     def in_use(self) -> AbstractContextManager[object]:

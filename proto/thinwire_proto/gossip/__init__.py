@@ -1,1 +1,1 @@
-"""What nodes that train without a centre hold alike: the topology, the mixing weights and the codecs."""
+"""The parts of training without a centre that all nodes hold alike: topologies, mixing weights, codecs, copies."""

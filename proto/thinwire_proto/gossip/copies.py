@@ -145,7 +145,7 @@ class Edge:
         return self._sent_as(when, SKIP, b"", 1)
 
     def unacknowledged(self) -> list[Message]:
-        """What to send again when the line is back, in order."""
+        """The messages to send again when the line is back, in order."""
         return [message for message in self._sent if message.sequence > self._acknowledged]
 
     def receive(self, message: Message) -> list[Message]:
@@ -213,7 +213,7 @@ class Edge:
         return when in self._open and bool(self._held) and self._held[0].when == when
 
     def every_of_the_peer(self, when: When) -> int | None:
-        """What the peer's message for a turn names; None unless `difference` takes the turn now."""
+        """`every` in the peer's message for a turn; None unless `difference` takes the turn now."""
         return self._held[0].every if self.may_mix(when) else None
 
     def difference(self, when: When) -> Tensor | None:

@@ -160,8 +160,10 @@ class IterationMachine:
         return self._mix_if_all_in()
 
     def computed(self, now: float, *, is_last: bool = False) -> Mix | None:
-        """The gradient of this iteration is there. is_last: the node waits for all that are missing. What comes later
-        still is mixed as soon as it comes."""
+        """The gradient of this iteration is there.
+
+        is_last: of the run. The node waits for all that are missing, and mixes a later message as soon as it comes.
+        """
         if is_last:
             self._is_last, self._slack = True, 0
             self._absent.clear()

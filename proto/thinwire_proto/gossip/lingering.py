@@ -1,4 +1,4 @@
-"""How long an edge that a topology has ended stays. Pure.
+"""The time for which an edge stays that a topology has ended. Pure.
 
 The problem: when a topology ends an edge, one end may have mixed a turn whose message the other end has not got,
 because a line was lost meanwhile. If the other forgets the edge, it never mixes that turn, and the mean of all nodes
