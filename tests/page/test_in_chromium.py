@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +18,18 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Route, expect, sync_playwright
 
 from support.accessibility import serious
+from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
 from support.real import RealSwarm, real_swarm, run_text, until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MEMBERS = 200
 NAME = "<img src=x onerror=alert(1)>"
 LOADED_MS = 1000
 LOADS = 3
 """The fastest load counts, because other tests use the same processors."""
-PATIENCE_MS = 60_000
 DETAILS_BYTES_MAX = 16_000
 MESSAGE_BYTES_MAX = 2_000
 
-expect.set_options(timeout=PATIENCE_MS)
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install -y chromium"),
-    pytest.mark.xdist_group("page"),
-]
+pytestmark = IN_CHROMIUM
 
 
 class CrowdedCoordinator:

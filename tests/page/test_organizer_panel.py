@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -15,19 +14,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, Page, expect, sync_playwright
 
+from support.chromium import CHROMIUM, IN_CHROMIUM, PATIENCE_MS
 from support.real import RealSwarm, real_swarm, run_text, until
 from thinwire_coordinator.access.organizer_secret import FILE
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MEMBERS = 3
 NAME = "<img src=x onerror=alert(1)>"
-PATIENCE_MS = 60_000
 
-expect.set_options(timeout=PATIENCE_MS)
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install -y chromium"),
-    pytest.mark.xdist_group("page"),
-]
+pytestmark = IN_CHROMIUM
 
 
 @pytest.fixture(scope="module")

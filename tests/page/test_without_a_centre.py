@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from support.accessibility import serious
+from support.chromium import CHROMIUM, IN_CHROMIUM
 from support.real import ended, real_swarm, run_text, until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STEPS = 12
 RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
 RUN += """
@@ -24,12 +23,7 @@ codec = "int8"
 kind = "adamw"
 samples = 4
 """
-PATIENCE_MS = 60_000
-expect.set_options(timeout=PATIENCE_MS)
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install -y chromium"),
-    pytest.mark.xdist_group("page"),
-]
+pytestmark = IN_CHROMIUM
 
 
 @pytest.fixture(scope="module")
