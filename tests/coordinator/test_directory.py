@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgpack
 import pytest
 
-from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings, Phase, Wait
-from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from support.directories import BEAT_S, LOST_S, SETTINGS, begun, heard, trained
+from thinwire_coordinator.gossip.directory import Collect, Directory, Phase, Wait
+from thinwire_coordinator.gossip.formation import Plan
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.limits import LOST_AFTER_S
-
-BEAT_S = 10.0
-SETTINGS = DirectorySettings("ring", nodes_least=3, nodes_max=64, beat_s=BEAT_S, steps=10_000)
-LOST_S = SETTINGS.lost_after_s
-
-
-def heard(directory: Directory, node: str, iteration: int, now: float, missed: tuple[int, ...] = ()) -> int:
-    report = Heard(node, directory.number, iteration, missed)
-    assert directory.why_refuse(report) == ""
-    return directory.hear(report, now).member
-
-
-def begun(directory: Directory, now: float) -> FormedTopology:
-    """Form and begin the topology that is due."""
-    plan = directory.decide(now)
-    assert isinstance(plan, Plan), plan
-    older = directory.topology.edges if directory.topology else {}
-    formed = form(directory.settings.topology, plan, older)
-    directory.begin(formed, now)
-    return formed
-
-
-def trained(directory: Directory, nodes: str, beats: int, per_beat: int, since: float = 0.0) -> float:
-    """All nodes report in each beat. Returns the time of the last report."""
-    now = since
-    for beat in range(1, beats + 1):
-        now = since + beat * BEAT_S
-        for node in nodes:
-            heard(directory, node, directory.by_node[node].iteration + per_beat, now)
-    return now
 
 
 @pytest.fixture
@@ -184,6 +154,18 @@ def test_a_member_that_two_peers_miss_is_left_out_and_comes_back(directory: Dire
     assert directory.decide(now) == Wait("no member has come or gone")  # it rests for longer each time
 
 
+def test_a_member_that_is_missed_and_silent_comes_back_only_once_it_reports(directory: Directory) -> None:
+    """Each topology with a dead member lets its peers wait for their patience."""
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    for node in "ac":
+        heard(directory, node, 40, now + 1, missed=(1,))
+    assert begun(directory, now + BEAT_S).plan.members == (0, 2)
+    now = trained(directory, "ac", beats=8, per_beat=20, since=now + BEAT_S)
+    assert directory.decide(now) == Wait("no member has come or gone")
+    heard(directory, "b", 40, now)
+    assert begun(directory, now).plan.members == (0, 1, 2)
+
+
 def test_a_report_that_misses_a_node_that_is_no_peer_changes_nothing() -> None:
     directory = Directory(replace(SETTINGS, nodes_least=5))
     for node in "abcde":
@@ -237,6 +219,43 @@ def test_all_deposit_when_all_have_done_their_iterations(directory: Directory) -
     assert directory.decide(BEAT_S) == Wait("the run is collecting")
 
 
+def test_nobody_waits_in_the_end_for_a_newcomer_that_has_heard_nobody(directory: Directory) -> None:
+    """It came so late that no peer had a turn with it."""
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    assert begun(directory, now).plan.adopting == {3}
+    heard(directory, "a", 10_000, now)
+    heard(directory, "d", 0, now)
+    assert directory.decide(now) == Wait("no member has come or gone")
+    for node in "bc":
+        heard(directory, node, 10_000, now)
+    assert directory.decide(now) == Collect("3 nodes have done all 10000 iterations")
+    assert [one.node for one in directory.entered] == ["a", "b", "c"]
+
+
+def test_a_node_is_told_the_places_of_peers_that_are_new_or_have_moved(directory: Directory) -> None:
+    def unknown(node: str, topology: int) -> list[int]:
+        part = directory.assignment(directory.by_node[node])
+        assert part is not None
+        return directory.unknown_places(part, topology)
+
+    assert unknown("a", 0) == [1, 2]
+    now = trained(directory, "abc", beats=2, per_beat=20)
+    heard(directory, "d", 0, now)
+    begun(directory, now)
+    assert unknown("a", 1) == [3]  # of 1 and 3
+    assert unknown("a", 0) == [1, 3]
+    assert unknown("b", 1) == []
+    directory.hear(Heard("b", 2, 60, address="192.0.2.1:7710"), now)
+    heard(directory, "d", 70, now)
+    now = trained(directory, "acd", beats=1, per_beat=20, since=now)
+    directory.hear(Heard("b", 2, 80, address="192.0.2.1:7710"), now)
+    heard(directory, "e", 0, now)
+    begun(directory, now)
+    assert unknown("a", 2) == [1, 4]  # one has moved, the other is new
+    assert unknown("a", 3) == []
+
+
 @pytest.mark.parametrize(
     ("report", "why"),
     [
@@ -284,79 +303,6 @@ def test_a_member_that_is_not_back_at_a_restarted_coordinator_is_missed_only_aft
 def test_a_damaged_directory_is_not_read(plain: tuple[object, object]) -> None:
     with pytest.raises(Damaged, match="directory of members"):
         Directory.from_plain(SETTINGS, plain[0], plain[1], now=0.0)
-
-
-@dataclass
-class Node:
-    done: float = 0.0  # iterations
-    topology: int = 0
-    start: int = 0  # where it begins, if it adopts
-    adopts: bool = False
-
-
-class Churn:
-    """Nodes of about one pace, which report once a beat, come and go."""
-
-    def __init__(self, kind: str, seed: int) -> None:
-        self.draw = random.Random(seed)
-        self.pace = 0.1 + 3 * self.draw.random()
-        self.directory = Directory(replace(SETTINGS, topology=kind, nodes_least=4, steps=1_000_000))
-        self.nodes: dict[str, Node] = {}
-        self.numbers: dict[str, int] = {}
-        self.topologies: dict[int, FormedTopology] = {}
-
-    def beat(self, beat: int) -> None:
-        for number in range(self.draw.choice((0, 0, 0, 1, 2)) if beat else 5):
-            self.nodes[f"{beat} {number}"] = Node()
-        for name in [name for name in self.nodes if len(self.nodes) > 4 and self.draw.random() < 0.03]:
-            del self.nodes[name]
-            if self.draw.random() < 0.5:
-                self.directory.leave(name)
-        for at, name in sorted((self.draw.random() * BEAT_S, name) for name in self.nodes):
-            self.report(name, self.nodes[name], beat * BEAT_S + at)
-
-    def report(self, name: str, node: Node, now: float) -> None:
-        directory = self.directory
-        member = heard(directory, name, int(node.done), now)
-        assert self.numbers.setdefault(name, member) == member
-        directory.lose(now)
-        if isinstance(directory.decide(now), Plan):
-            formed = begun(directory, now)
-            assert formed.plan.number == len(self.topologies) + 1
-            self.topologies[formed.plan.number] = formed
-        if directory.topology is None or member not in directory.topology.plan.members:
-            return
-        plan = directory.topology.plan
-        if node.topology < plan.number and (node.adopts or not node.topology):
-            node.adopts = member in plan.adopting
-            node.start = node.start if node.topology else plan.start
-        elif node.topology < plan.number:
-            assert node.done <= plan.start, "it hears of the topology after its start"
-        node.topology = plan.number
-        if not node.adopts:
-            node.done += self.pace * (0.8 + 0.2 * self.draw.random()) * BEAT_S / 2
-        elif max(other.done for other in self.nodes.values() if not other.adopts) >= node.start:
-            node.done, node.adopts = float(node.start), False  # a peer got there
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("kind", ["ring", "one-peer-exponential", "matching", "random-regular", "complete"])
-def test_churn(kind: str, seed: int) -> None:
-    """Each topology begins after all its running members know it, and both ends of each edge know it alike."""
-    churn = Churn(kind, seed)
-    for beat in range(300):
-        churn.beat(beat)
-    assert len(set(churn.numbers.values())) == len(churn.numbers)
-    assert len(churn.topologies) > 20
-    for number, formed in churn.topologies.items():
-        assert number == 1 or formed.plan.start > churn.topologies[number - 1].plan.start
-        for member in formed.plan.members:
-            mine = formed.assignment(member)
-            assert all(sum(turns.values()) <= 1 + 1e-9 for turns in mine.cycle)
-            for place, peer in [(place, peer) for place, turns in enumerate(mine.cycle) for peer in turns]:
-                other = formed.assignment(peer)
-                assert other.cycle[place][member] == mine.cycle[place][peer]
-                assert other.since[member] == mine.since[peer]
 
 
 def test_the_time_to_notice_a_loss_is_at_least_that_of_a_lost_machine() -> None:

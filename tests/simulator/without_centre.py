@@ -45,19 +45,27 @@ def play(nodes: int, seed: int) -> DirectedWorld:
     _check_copies(world)
     if max(world.answers) > ANSWER_BYTES_MAX:
         raise Broken(f"an answer has {max(world.answers)} bytes")
+    if _mean_bytes(world) > ANSWER_BYTES_MAX:
+        raise Broken(f"answers have {_mean_bytes(world):.0f} bytes a node and beat, with their assignments")
     return world
 
 
 def figures(world: DirectedWorld) -> str:
     """The figures of a run, in words."""
-    messages = sum(len(node.mixed) for node in world.all.values())
-    waited = max(max(node.waited_s) for node in world.nodes.values())
+    turns = sum(len(node.mixed) for node in world.all.values())
+    waited = max(max(node.waited_s, default=0.0) for node in world.nodes.values())
     return (
-        f"{len(world.nodes):,} nodes did {ITERATIONS} iterations in {world.now:,.0f} s: {messages:,} turns mixed, "
+        f"{len(world.nodes):,} nodes did {ITERATIONS} iterations in {world.now:,.0f} s: {turns:,} turns mixed, "
         f"{len(world.moved()[1])} by one end alone, {world.copies()[0]:,} copies equal, {waited:.1f} s the longest "
-        f"wait; {len(world.reasons)} topologies; of {len(world.answers):,} answers none above {max(world.answers):,} "
-        f"bytes, with an assignment {max(world.assignments):,} bytes more"
+        f"wait; {len(world.reasons)} topologies, {world.snapshots:,} of {world.messages:,} messages were snapshots; "
+        f"the coordinator sent {_mean_bytes(world):,.0f} bytes a node and beat, at most {max(world.answers):,} without "
+        f"a new topology and {max(world.assigning):,} with one"
     )
+
+
+def _mean_bytes(world: DirectedWorld) -> float:
+    answers = world.answers + world.assigning
+    return sum(answers) / len(answers)
 
 
 def _world(nodes: int, seed: int) -> tuple[DirectedWorld, list[int], list[int]]:
@@ -93,6 +101,8 @@ def _world(nodes: int, seed: int) -> tuple[DirectedWorld, list[int], list[int]]:
 
 def _check_iterations(world: DirectedWorld, newcomers: list[int]) -> None:
     for number, node in world.nodes.items():
+        if number in newcomers and node.member.waits_to_adopt and not _had_a_turn(world, number):
+            continue  # it came too late to hear anybody, and nobody waits for it
         if not node.finished or node.finished[-1][1] != ITERATIONS - 1:
             raise Broken(f"node {number} has not done all iterations: {node.finished[-1:]}")
         if max(node.waited_s) > PATIENCE_S + COMPUTE_S:
@@ -101,6 +111,12 @@ def _check_iterations(world: DirectedWorld, newcomers: list[int]) -> None:
         raise Broken("no newcomer came")
     if not world.directory.topology or not set(newcomers) <= set(world.directory.topology.plan.members):
         raise Broken("a newcomer is in no topology")
+
+
+def _had_a_turn(world: DirectedWorld, number: int) -> bool:
+    """Whether a peer had to send a node anything."""
+    assignments = world.all[number].member._assignments
+    return any(assignments.at(iteration).turns(iteration) for iteration in range(assignments.first_start, ITERATIONS))
 
 
 def _check_mean(world: DirectedWorld, largest: Tensor) -> None:

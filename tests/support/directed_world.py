@@ -21,6 +21,7 @@ from thinwire_coordinator.gossip.participants import Heard
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
 from thinwire_coordinator.round.leases import SampleRange
 from thinwire_coordinator.rpc.gossip_calls import beat_reply
+from thinwire_proto.gossip.copies import SNAPSHOT, Message
 from thinwire_proto.gossip.iteration import Mix, Turn
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 
@@ -57,12 +58,14 @@ class DirectedNode(SimulatedNode):
 
 
 class DirectedWorld(MemberWorld):
-    """beat_s: of the coordinator. answers, assignments: the bytes of each answer without its assignment, and of each
-    assignment. reasons: why each topology was formed."""
+    """beat_s: of the coordinator. answers, assigning: the bytes of each answer without an assignment, and of each with
+    one. reasons: why each topology was formed. messages: all that were sent; snapshots: those among them that begin an
+    edge."""
 
     def __init__(self, nodes: int, settings: MemberSettings, *, beat_s: float, nodes_max: int, **given: Any) -> None:
         self.answers: list[int] = []
-        self.assignments: list[int] = []
+        self.assigning: list[int] = []
+        self.messages = self.snapshots = 0
         self.reasons: list[str] = []
         self.all: dict[int, DirectedNode] = {}
         self.is_over = False  # whether the coordinator collects parameters
@@ -112,8 +115,7 @@ class DirectedWorld(MemberWorld):
         self.directory.lose(self.now)
         decision = self.directory.decide(self.now)
         if isinstance(decision, Plan):
-            older = self.directory.topology.edges if self.directory.topology else {}
-            self.directory.begin(form(self._kind, decision, older), self.now)
+            self.directory.begin(form(self._kind, decision, self.directory.topology), self.now)
             self.reasons.append(decision.reason)
         self.is_over = isinstance(decision, Collect)
         if not self.is_over:
@@ -137,14 +139,13 @@ class DirectedWorld(MemberWorld):
         directory = self.directory
         known = directory.by_node[str(node.number)]
         assignment = directory.assignment(known) if node.member.topology != directory.number else None
-        peers = [PeerPlace(peer, KEY, ADDRESS) for peer in sorted(assignment.since)] if assignment else ()
+        unknown = directory.unknown_places(assignment, node.member.topology) if assignment else ()
+        peers = [PeerPlace(peer, KEY, ADDRESS) for peer in unknown]
         seed = (1 << 64) - 1
         reply = beat_reply(BeatAnswer("training", "", self._beat_s, LONGEST_LEASE, assignment, peers, seed))
+        (self.assigning if assignment else self.answers).append(reply.ByteSize())
         if assignment is not None:
-            self.assignments.append(reply.assignment.ByteSize())
             self.at(self.now + ANNOUNCE_S, partial(self._assign, node.number, assignment))
-        reply.ClearField("assignment")
-        self.answers.append(reply.ByteSize())
 
     # the nodes
 
@@ -152,6 +153,11 @@ class DirectedWorld(MemberWorld):
         assert isinstance(node, DirectedNode)
         super()._saved(node)
         node.mixed_saved, node.iteration_saved = node.mixed_kept, node.member.iteration
+
+    def _send(self, source: int, target: int, message: Message) -> None:
+        self.messages += 1
+        self.snapshots += message.codec == SNAPSHOT
+        super()._send(source, target, message)
 
     def _mix(self, node: SimulatedNode, mix: Mix) -> None:
         assert isinstance(node, DirectedNode)

@@ -30,9 +30,9 @@ class PeerPlace:
 
 @dataclass(frozen=True)
 class BeatAnswer:
-    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment.
-    measure_at: the iteration whose sketch is asked for; 0: none. level: codec and `every`, and the iteration from
-    which they hold."""
+    """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment whose places are
+    new to the node. measure_at: the iteration whose sketch is asked for; 0: none. level: codec and `every`, and the
+    iteration from which they hold."""
 
     stage: str
     text: str

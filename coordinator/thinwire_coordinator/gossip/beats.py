@@ -168,15 +168,14 @@ class Beats:
             directory, now = self.directory, self._swarm.view.now
             decision = directory.decide(now)
             if isinstance(decision, Plan):
-                older = directory.topology.edges if directory.topology else {}
-                kind = directory.settings.topology
+                kind, older = directory.settings.topology, directory.topology
                 formed = await self._swarm.workers.submit(Job.FORM_TOPOLOGY, form, kind, decision, older)
                 directory.begin(formed, self._swarm.view.now)
                 self._ask()
                 self._tell(decision)
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
-                tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.running))
+                tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.entered))
         self.show()
 
     def _tell(self, plan: Plan) -> None:
@@ -197,9 +196,9 @@ class Beats:
         soon_s, takes_part = min(beat_s, limits.LOOK_AGAIN_S), directory.runs(known)
         if directory.phase is Phase.COMPLETE:
             return BeatAnswer("complete", "the run is complete", beat_s)
+        if directory.phase is Phase.COLLECTING and not (takes_part and known.enters_at is None):
+            return BeatAnswer("waiting", "the run is ending, and this node has no part in it", soon_s)
         if not takes_part or directory.topology is None:
-            if directory.phase is Phase.COLLECTING:
-                return BeatAnswer("waiting", "the run is ending, and this node has no part in it", soon_s)
             text = getattr(directory.decide(self._swarm.view.now), "reason", "")
             return BeatAnswer("waiting", f"not yet a member: {text}", soon_s)
         if directory.phase is Phase.COLLECTING:
@@ -212,7 +211,7 @@ class Beats:
         if topology == directory.number:
             return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at, level=self._given())
         assignment = directory.topology.assignment(known.member)
-        peers = [self._place(member) for member in sorted(assignment.since)]
+        peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
         return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at, self._given())
 
     def _place(self, member: int) -> PeerPlace:

@@ -139,7 +139,8 @@ class Deposits:
         return ""
 
     async def seal_if_due(self) -> None:
-        """Seal the mean once all present members have sent their parameters, or patience is over."""
+        """Seal the mean once all members that are present and have begun have sent their parameters, or patience is
+        over."""
         async with self._turn:
             if self._beats.directory.phase is not Phase.COLLECTING or not self._is_due():
                 return
@@ -157,7 +158,7 @@ class Deposits:
     def _is_due(self) -> bool:
         if not self._taken:
             return False
-        awaited = [one for one in self._beats.directory.running if one.node not in self._taken]
+        awaited = [one for one in self._beats.directory.entered if one.node not in self._taken]
         patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
         return not awaited or self._swarm.view.now - self._progress > patience_s
 

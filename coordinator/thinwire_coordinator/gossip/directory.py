@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form_at
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
@@ -137,7 +137,9 @@ class Directory:
             known.marked_iteration, known.marked_at = heard.iteration, now
         known.enters_at = None if enters else known.enters_at
         known.is_present, known.heard_at, known.is_restored = True, now, False
-        known.iteration, known.address, known.public_key = heard.iteration, heard.address, heard.public_key
+        if (heard.address, heard.public_key) != (known.address, known.public_key):
+            known.address, known.public_key, known.placed_at = heard.address, heard.public_key, self.number + 1
+        known.iteration = heard.iteration
         known.measure(now, self.settings.beat_s / 2)
         if self.topology is not None and known.member in self._members:
             for missed in self.topology.peers(known.member).intersection(heard.missed):
@@ -157,6 +159,7 @@ class Directory:
         reporters = min(MISSES, len(self.topology.peers(known.member)))
         if len(known.missed_by) >= MISSES and len(set(known.missed_by)) >= reporters:
             known.missed_by.clear()
+            known.missed_at = now
             known.rests_until = now + self.settings.beat_s * 2 ** (1 + min(known.times_missed, REST_DOUBLINGS_MAX))
             known.times_missed += 1
         del known.missed_by[:-MISSES]
@@ -188,13 +191,13 @@ class Directory:
             return Wait(f"waiting for {self.missing} more node{'s' if self.missing > 1 else ''}")
         if self.topology is None:
             return self._plan(0, (), f"{len(self.present)} nodes begin", {one.member for one in self.present})
-        running = self.running
-        if running and all(one.iteration >= self.settings.steps for one in running):
-            return Collect(f"{len(running)} nodes have done all {self.settings.steps} iterations")
-        wanted = {one.member for one in self.present if now >= one.rests_until}
+        entered = self.entered
+        if entered and all(one.iteration >= self.settings.steps for one in entered):
+            return Collect(f"{len(entered)} nodes have done all {self.settings.steps} iterations")
+        wanted = {one.member for one in self.present if not one.rests(now)}
         if why_not := self._why_keep(wanted, now):
             return Wait(why_not)
-        return self._next(running, wanted, now)
+        return self._next(wanted, now)
 
     def _why_keep(self, wanted: set[int], now: float) -> str:
         """The reason to keep the newest topology although these members are wanted; empty if there is none."""
@@ -204,17 +207,17 @@ class Directory:
             return "no node is there"
         return "the newest topology is younger than a beat" if now - self._formed_at < self.settings.beat_s else ""
 
-    def _next(self, running: list[Participant], wanted: set[int], now: float) -> Decision:
+    def _next(self, wanted: set[int], now: float) -> Decision:
         assert self.topology is not None
         reason = _change(wanted - self._members, self._members - wanted)
-        waiting = {one.member for one in running if one.enters_at is not None}
-        running = [one for one in running if one.enters_at is None]
-        if not running:
+        entered = self.entered
+        waiting = {one.member for one in self.running} - {one.member for one in entered}
+        if not entered:
             # nobody could pass parameters on, so those that were furthest begin with their own
             furthest = max(self._by_member[member].iteration for member in wanted)
             behind = {member for member in wanted if self._by_member[member].iteration < furthest}
             return self._plan(furthest, behind, reason, wanted)
-        pace = max((one.pace or 0.0 for one in running), default=0.0)
+        pace = max(one.pace or 0.0 for one in entered)
         if not pace and now - self._formed_at < UNMEASURED_BEATS * self.settings.beat_s:
             return Wait(f"{reason}; the pace of the others is not measured yet")
         start = max(self.ahead, self.topology.plan.start + 1)
@@ -248,14 +251,20 @@ class Directory:
         return [one for one in self.present if one.member in self._members]
 
     @property
+    def entered(self) -> list[Participant]:
+        """Those of them that have begun. The others wait for a peer's parameters, and may not hear one before the end:
+        so nobody waits for them."""
+        return [one for one in self.running if one.enters_at is None]
+
+    @property
     def ahead(self) -> int:
         """An iteration that no member reaches before all of them have reported; 0 without members."""
-        running = [one for one in self.running if one.enters_at is None]
-        if not running:
+        entered = self.entered
+        if not entered:
             return 0
-        pace = max(one.pace or 0.0 for one in running)
+        pace = max(one.pace or 0.0 for one in entered)
         lead = LEAD_LEAST + math.ceil(LEAD_BEATS * self.settings.beat_s * pace)
-        return max(one.iteration for one in running) + lead
+        return max(one.iteration for one in entered) + lead
 
     @property
     def number(self) -> int:
@@ -270,6 +279,16 @@ class Directory:
     def assignment(self, one: Participant) -> Assignment | None:
         """The part of a node in the newest topology; None if it is no member."""
         return self.topology.assignment(one.member) if self.topology is not None and self.runs(one) else None
+
+    def unknown_places(self, assignment: Assignment, topology: int) -> list[int]:
+        """The peers of an assignment, ascending, whose places a node does not know that has this older topology; 0 for
+        none."""
+        peers = []
+        for peer, since in sorted(assignment.since.items()):
+            known = self.of_member(peer)
+            if since > topology or (known is not None and known.placed_at > topology):
+                peers.append(peer)
+        return peers
 
     def runs(self, one: Participant) -> bool:
         """Whether a node is a member of the newest topology."""
@@ -287,7 +306,7 @@ class Directory:
             return []
         plan = self.topology.plan
         edges = [[*edge, since] for edge, since in sorted(self.topology.edges.items())]
-        return [plan.number, plan.start, list(plan.members), sorted(plan.adopting), plan.reason, edges]
+        return [plan.number, plan.start, list(self.topology.places), sorted(plan.adopting), plan.reason, edges]
 
     def plain_members(self) -> list[Any]:
         """All else that outlives the process."""
@@ -303,10 +322,12 @@ class Directory:
             for entry in participants:
                 directory._keep(Participant.from_plain(entry, now))
             if topology:
-                number, start, numbers, adopting, reason, edges = topology
-                plan = Plan(number, start, tuple(numbers), frozenset(adopting), reason)
+                number, start, places, adopting, reason, edges = topology
+                numbers = tuple(sorted(member for member in places if member is not None))
+                plan = Plan(number, start, numbers, frozenset(adopting), reason)
                 older = {(one, other): since for one, other, since in edges}
-                directory.topology, directory._formed_at = form(settings.topology, plan, older), now
+                directory.topology = form_at(settings.topology, plan, tuple(places), older)
+                directory._formed_at = now
                 directory._members = frozenset(plan.members)
         except (TypeError, ValueError) as error:
             raise Damaged(f"cannot read the directory of members on disk: {error}") from None

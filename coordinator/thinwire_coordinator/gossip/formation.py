@@ -1,4 +1,4 @@
-"""Forms a topology from a plan: who mixes with whom, since when, and with which weights. Pure.
+"""Forms a topology from a plan: who stands where, who mixes with whom, since when, and with which weights. Pure.
 
 It takes up to seconds with a thousand members, so it runs on a worker, and the directory waits for it.
 """
@@ -9,15 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from thinwire_coordinator.gossip.places import Places, gaps, with_gaps, without_gaps
+from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.assignment import Assignment, Turns
-from thinwire_proto.gossip.topology import Layout, make_topology
+from thinwire_proto.gossip.topology import DENSE_NODES_MAX, Layout, Topology, make_topology
+
+GAPS_SHARE_MAX = 1 / 8
+"""Of all places. Beyond it, gaps are closed: at each of them, the peers of who was there pause in one iteration."""
+GAPS_CONTRACTION_MAX = 0.87
+"""Gaps are also closed if an iteration would shrink the distance between the members by less than this, and by less
+than without gaps. It is that of the kind `matching`, which brings sixteen nodes together with one peer an iteration."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """A topology that is due. number: ascending from 1. start: the first iteration in which it holds. members: member
-    numbers, ascending; the topology's node i is the i-th of them. adopting: those that begin with the parameters of a
-    peer. reason: for people."""
+    numbers, ascending. adopting: those that begin with the parameters of a peer. reason: for people."""
 
     number: int
     start: int
@@ -32,36 +39,67 @@ Edges = Mapping[tuple[int, int], int]
 
 @dataclass(frozen=True)
 class FormedTopology:
-    """cycle: for each iteration of the cycle, the turns of each member, in the order of `plan.members`."""
+    """cycle: for each iteration of the cycle, the turns of each member, in the order of their places."""
 
     plan: Plan
+    places: Places
     cycle: tuple[tuple[Turns, ...], ...]
     edges: Edges = field(default_factory=dict)
 
     @cached_property
-    def _places(self) -> Mapping[int, int]:
-        return {member: place for place, member in enumerate(self.plan.members)}
+    def _rows(self) -> Mapping[int, int]:
+        return {member: row for row, member in enumerate(_present(self.places))}
 
     def assignment(self, member: int) -> Assignment:
         """The part of a member. Raises KeyError if it is not in the topology."""
-        place = self._places[member]
-        cycle = tuple(turns[place] for turns in self.cycle)
+        row = self._rows[member]
+        cycle = tuple(turns[row] for turns in self.cycle)
         since = {peer: self.edges[_edge(member, peer)] for turns in cycle for peer in turns}
         return Assignment(self.plan.number, self.plan.start, member, cycle, since, member in self.plan.adopting)
 
     def peers(self, member: int) -> set[int]:
         """All members with which a member ever has a turn."""
-        place = self._places[member]
-        return {peer for turns in self.cycle for peer in turns[place]}
+        row = self._rows[member]
+        return {peer for turns in self.cycle for peer in turns[row]}
 
 
-def form(kind: str, plan: Plan, older: Edges) -> FormedTopology:
-    """Form a topology of this kind. older: the edges of the topology before it, which go on where they are in both.
+def form(kind: str, plan: Plan, older: FormedTopology | None = None) -> FormedTopology:
+    """Form a topology of this kind. older: the one before it; members keep their places, and edges that are in both go
+    on. Raises ConfigError if the kind cannot join so many."""
+    places = with_gaps(older.places if older else (), plan.members)
+    edges = older.edges if older else {}
+    closed = without_gaps(places)
+    compact = _topology(kind, closed)
+    with_its_gaps = _topology_with_gaps(kind, places, compact)
+    return _formed(with_its_gaps, plan, places, edges) if with_its_gaps else _formed(compact, plan, closed, edges)
 
-    The kinds that draw at random draw by the topology's number. Raises ConfigError if the kind cannot join so many.
-    """
-    members = plan.members
-    topology = make_topology(kind, Layout(len(members), seed=plan.number))
+
+def form_at(kind: str, plan: Plan, places: Places, older: Edges) -> FormedTopology:
+    """Form a topology whose members stand at these places. older: the edges of the topology before it. Raises
+    ConfigError if the kind cannot join them."""
+    return _formed(_topology(kind, places), plan, places, older)
+
+
+def _topology(kind: str, places: Places) -> Topology:
+    # one seed for the whole run: the kinds that draw at random would otherwise draw all edges anew
+    return make_topology(kind, Layout(len(places)), gaps(places))
+
+
+def _topology_with_gaps(kind: str, places: Places, compact: Topology) -> Topology | None:
+    """The topology of members who stay where they are; None if they would mix too little."""
+    if len(gaps(places)) > GAPS_SHARE_MAX * len(places):
+        return None
+    try:
+        topology = _topology(kind, places)
+    except ConfigError:
+        return None  # a gap parts them
+    if topology.nodes > DENSE_NODES_MAX:
+        return topology  # computing how well they mix would take too long
+    return topology if topology.contraction <= max(GAPS_CONTRACTION_MAX, compact.contraction) else None
+
+
+def _formed(topology: Topology, plan: Plan, places: Places, older: Edges) -> FormedTopology:
+    members = _present(places)
     cycle = tuple(
         tuple({members[peer]: weight for peer, weight in row.items()} for row in mixing.rows)
         for mixing in topology.mixings
@@ -72,7 +110,11 @@ def form(kind: str, plan: Plan, older: Edges) -> FormedTopology:
         for member, peers in zip(members, turns, strict=True)
         for peer in peers
     }
-    return FormedTopology(plan, cycle, edges)
+    return FormedTopology(plan, places, cycle, edges)
+
+
+def _present(places: Places) -> list[int]:
+    return [member for member in places if member is not None]
 
 
 def _edge(one: int, other: int) -> tuple[int, int]:

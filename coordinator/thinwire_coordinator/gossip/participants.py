@@ -30,9 +30,10 @@ class Participant:
     is_present: whether it takes part, as far as its reports tell. trained_through: the last position of its lease that
     it has reported. pace: iterations a second, from two reports at least half a beat apart; None before. enters_at: the
     start of its first topology, if it begins with a peer's parameters and has not yet. marked_iteration, marked_at: the
-    earlier of the two reports. rests_until: it is left out of topologies until then, because its peers missed it,
-    `times_missed` times so far. missed_by: the newest peers that missed it. is_restored: it has not reported since this
-    coordinator began, so its peers may only be back before it.
+    earlier of the two reports. rests_until: it is left out of topologies until then, and until it reports again,
+    because its peers missed it at `missed_at`, and `times_missed` times so far. missed_by: the newest peers that missed
+    it. is_restored: it has not reported since this coordinator began, so its peers may only be back before it.
+    placed_at: a node that has this topology, or a newer one, knows its address.
     """
 
     node: str
@@ -48,9 +49,11 @@ class Participant:
     marked_iteration: int = 0
     marked_at: float = 0.0
     rests_until: float = 0.0
+    missed_at: float | None = None
     times_missed: int = 0
     missed_by: list[int] = field(default_factory=list)
     is_restored: bool = False
+    placed_at: int = 0
 
     def plain(self) -> list[Any]:
         """The fields that outlive the process. Times do not: its clock begins anew. Nor does the address, which is in
@@ -66,6 +69,12 @@ class Participant:
         found.marked_iteration = found.iteration
         found.is_restored = True
         return found
+
+    def rests(self, now: float) -> bool:
+        """Whether its peers have missed it, and it is to be left out of topologies. One that is dead would be waited
+        for each time that a topology had it again."""
+        is_silent = self.missed_at is not None and (self.heard_at or 0.0) <= self.missed_at
+        return now < self.rests_until or is_silent
 
     def measure(self, now: float, window_s: float) -> None:
         """Measure the pace, if the earlier report is old enough."""

@@ -112,19 +112,16 @@ def beat_reply(answer: BeatAnswer) -> pb.BeatReply:
             pb.Turns(turns=[pb.TurnOfCycle(member=peer, weight=weight) for peer, weight in turns.items()])
             for turns in given.cycle
         ]
-        peers = [
-            pb.PeerAddress(
-                member=peer.member, public_key=peer.public_key, address=peer.address, since=given.since[peer.member]
-            )
-            for peer in answer.peers
-        ]
+        peers = {peer: pb.PeerAddress(member=peer, since=since) for peer, since in given.since.items()}
+        for place in answer.peers:
+            peers[place.member].public_key, peers[place.member].address = place.public_key, place.address
         reply.assignment.CopyFrom(
             pb.Assignment(
                 topology=given.topology,
                 start=given.start,
                 member=given.member,
                 cycle=cycle,
-                peers=peers,
+                peers=peers.values(),
                 adopts=given.adopts,
             )
         )

@@ -64,9 +64,9 @@ class BeatAnswer:
     """The coordinator's answer to a report.
 
     text: what a waiting node waits for. next_s: until the next report. lease: positions to train on, in order, without
-    those that were reported. assignment: a new one, with the places of its peers; None if the node has the newest.
-    measure_at: the iteration whose sketch is wanted; 0: none. level: codec and `every`, and the iteration from which
-    they hold; None: those of the contract."""
+    those that were reported. assignment: a new one; None if the node has the newest. places: of its peers, as far as
+    they are new to this node. measure_at: the iteration whose sketch is wanted; 0: none. level: codec and `every`, and
+    the iteration from which they hold; None: those of the contract."""
 
     phase: Phase
     text: str

@@ -13,9 +13,10 @@ Turns = Mapping[int, float]
 @dataclass(frozen=True)
 class Assignment:
     """topology: its number, ascending from 1. start: the first iteration in which it holds. member: the node's own
-    number, which is given once in a run. cycle: the turns of each iteration of the cycle. since: for each peer, the
-    topology in which this edge began; both ends began their copies there. adopts: the node begins with the parameters
-    of the first peer that it hears."""
+    number, which is given once in a run. cycle: the turns of each iteration of the cycle, which counts from iteration
+    0: if it began anew with each topology, a run in which nodes come and go would use its first edges alone. since: for
+    each peer, the topology in which this edge began; both ends began their copies there. adopts: the node begins with
+    the parameters of the first peer that it hears."""
 
     topology: int
     start: int
@@ -30,8 +31,8 @@ class Assignment:
         return len(self.cycle)
 
     def turns(self, iteration: int) -> Turns:
-        """The turns of an iteration, which is at least `start`."""
-        return self.cycle[(iteration - self.start) % self.length]
+        """The turns of an iteration."""
+        return self.cycle[iteration % self.length]
 
     def plain(self) -> list[Any]:
         """The assignment as lists of numbers."""

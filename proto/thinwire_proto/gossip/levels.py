@@ -36,9 +36,7 @@ class Levels:
         """The turns of an iteration; none if there is no exchange in it. The cycle goes on by one with each exchange,
         because one of two iterations would leave out half of its edges."""
         every = self.at(iteration).every
-        return (
-            {} if iteration % every else assignment.cycle[(iteration - assignment.start) // every % assignment.length]
-        )
+        return {} if iteration % every else assignment.turns(iteration // every)
 
     def forget(self, before: int) -> None:
         """Forget the levels that held only before an iteration."""

@@ -7,7 +7,7 @@ must leave the mean where it is, and a cycle must bring all nodes together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,12 +58,17 @@ class TopologyKind:
 
 @dataclass(frozen=True)
 class Topology:
-    """A checked topology. mixings: the weights of each iteration of its cycle."""
+    """A checked topology. mixings: the weights of each iteration of its cycle. layout: also counts nodes that were
+    absent when it was made."""
 
     name: str
     layout: Layout
     mixings: tuple[Mixing, ...]
     is_directed: bool
+
+    @property
+    def nodes(self) -> int:
+        return len(self.mixings[0].rows)
 
     def at(self, iteration: int) -> Mixing:
         return self.mixings[iteration % len(self.mixings)]
@@ -106,26 +111,43 @@ def topology_names() -> tuple[str, ...]:
     return tuple(sorted(_kinds))
 
 
-def make_topology(name: str, layout: Layout) -> Topology:
-    """Make and check a topology; "auto" chooses by the layout. Raises ConfigError if the name is unknown, or if the
-    topology would not bring all nodes to one mean."""
+def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> Topology:
+    """Make and check a topology; "auto" chooses by the layout. absent: nodes of the layout that are not there. Their
+    edges are left out, and the others count as nodes 0, 1, … in their order. Raises ConfigError if the name is unknown,
+    or if the topology would not bring all nodes to one mean."""
     chosen = _automatic(layout) if name == AUTO else name
     _modules.import_for(chosen, _kinds)
     if chosen not in _kinds:
         raise ConfigError(f"topology: there is no {chosen!r}; there are {', '.join((AUTO, *topology_names()))}")
     kind = _kinds[chosen]
     weigh = push if kind.is_directed else metropolis
-    mixings = tuple(weigh(layout.nodes, edges) for edges in kind.edges(layout))
+    nodes = layout.nodes - len(set(absent))
+    mixings = tuple(weigh(nodes, edges) for edges in _present(kind.edges(layout), layout, absent))
     if not mixings:
         raise ConfigError(f"topology {chosen!r}: its cycle has no iteration")
     for mixing in mixings:
         check_stochastic(mixing, doubly=not kind.is_directed)
     topology = Topology(chosen, layout, mixings, kind.is_directed)
     if not _is_connected(topology):
-        raise ConfigError(f"topology {chosen!r}: with {layout.nodes} nodes, some never hear of some others")
-    if layout.nodes <= DENSE_NODES_MAX and topology.contraction > CONTRACTION_MAX:
-        raise ConfigError(f"topology {chosen!r}: with {layout.nodes} nodes, a cycle does not bring the nodes together")
+        raise ConfigError(f"topology {chosen!r}: with {_counted(layout, nodes)}, some never hear of some others")
+    if nodes <= DENSE_NODES_MAX and topology.contraction > CONTRACTION_MAX:
+        raise ConfigError(
+            f"topology {chosen!r}: with {_counted(layout, nodes)}, a cycle does not bring the nodes together"
+        )
     return topology
+
+
+def _present(cycle: Edges, layout: Layout, absent: Collection[int]) -> Edges:
+    """The edges between nodes that are there, by their new numbers."""
+    if not absent:
+        return cycle
+    there = (node for node in range(layout.nodes) if node not in absent)
+    number = {node: count for count, node in enumerate(there)}
+    return [[(number[i], number[j]) for i, j in edges if i in number and j in number] for edges in cycle]
+
+
+def _counted(layout: Layout, nodes: int) -> str:
+    return f"{nodes} nodes" if nodes == layout.nodes else f"{nodes} of {layout.nodes} nodes"
 
 
 def _automatic(layout: Layout) -> str:
@@ -136,14 +158,14 @@ def _automatic(layout: Layout) -> str:
 
 def _is_connected(topology: Topology) -> bool:
     """Whether each node hears of each other one in the end: node 0 reaches all along the edges, and all reach it."""
-    onward: list[set[int]] = [set() for _ in range(topology.layout.nodes)]
-    back: list[set[int]] = [set() for _ in range(topology.layout.nodes)]
+    onward: list[set[int]] = [set() for _ in range(topology.nodes)]
+    back: list[set[int]] = [set() for _ in range(topology.nodes)]
     for mixing in topology.mixings:
         for node, row in enumerate(mixing.rows):
             back[node].update(row)
             for source in row:
                 onward[source].add(node)
-    return all(len(_reached(neighbours)) == topology.layout.nodes for neighbours in (onward, back))
+    return all(len(_reached(neighbours)) == topology.nodes for neighbours in (onward, back))
 
 
 def _reached(neighbours: Sequence[set[int]]) -> set[int]:

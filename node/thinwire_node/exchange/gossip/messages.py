@@ -76,11 +76,12 @@ def _assignment(message: pb.Assignment) -> tuple[Assignment, dict[int, PeerPlace
     for peer in message.peers:
         if len(peer.address.encode()) > ADDRESS_BYTES_MAX:
             raise PayloadError(f"member {peer.member} has an address that is too long")
-        places[peer.member] = PeerPlace(PublicKey(peer.public_key), clean_text(peer.address))
+        if peer.public_key:
+            places[peer.member] = PeerPlace(PublicKey(peer.public_key), clean_text(peer.address))
         since[peer.member] = peer.since
     cycle = tuple({turn.member: turn.weight for turn in turns.turns} for turns in message.cycle)
     for turns in cycle:
-        if not turns.keys() <= places.keys() or not all(map(_is_weight, turns.values())) or sum(turns.values()) > 1:
+        if not turns.keys() <= since.keys() or not all(map(_is_weight, turns.values())) or sum(turns.values()) > 1:
             raise PayloadError("a topology has turns with unknown members, or weights that are no part of a mean")
     assignment = Assignment(message.topology, message.start, message.member, cycle, since, message.adopts)
     return assignment, places

@@ -150,8 +150,10 @@ class GossipTraining:
             self.places |= answer.places
             self._reached = max(self._reached, answer.assignment.topology)
             self._open_lines()
+            if not answer.assignment.since.keys() & set(self.work.view.peers) <= self.places.keys():
+                self._reached = 0  # to a node without a topology the coordinator sends all places
             text = f"topology {answer.assignment.topology}, from iteration {answer.assignment.start}"
-            peers = len(answer.places)
+            peers = len(answer.assignment.since)
             tell(log, logging.INFO, "node.topology", text, topology=answer.assignment.topology, peers=peers)
         self._changed.set()
 

@@ -1,0 +1,36 @@
+"""A directory of a run without a centre, and nodes that report to it, under virtual time."""
+
+from __future__ import annotations
+
+from thinwire_coordinator.gossip.directory import Directory, DirectorySettings
+from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
+from thinwire_coordinator.gossip.participants import Heard
+
+BEAT_S = 10.0
+SETTINGS = DirectorySettings("ring", nodes_least=3, nodes_max=64, beat_s=BEAT_S, steps=10_000)
+LOST_S = SETTINGS.lost_after_s
+
+
+def heard(directory: Directory, node: str, iteration: int, now: float, missed: tuple[int, ...] = ()) -> int:
+    report = Heard(node, directory.number, iteration, missed)
+    assert directory.why_refuse(report) == ""
+    return directory.hear(report, now).member
+
+
+def begun(directory: Directory, now: float) -> FormedTopology:
+    """Form and begin the topology that is due."""
+    plan = directory.decide(now)
+    assert isinstance(plan, Plan), plan
+    formed = form(directory.settings.topology, plan, directory.topology)
+    directory.begin(formed, now)
+    return formed
+
+
+def trained(directory: Directory, nodes: str, beats: int, per_beat: int, since: float = 0.0) -> float:
+    """All nodes report in each beat. Returns the time of the last report."""
+    now = since
+    for beat in range(1, beats + 1):
+        now = since + beat * BEAT_S
+        for node in nodes:
+            heard(directory, node, directory.by_node[node].iteration + per_beat, now)
+    return now

@@ -1,0 +1,67 @@
+"""Eight real nodes train without a centre; two are killed for good, and two others join. Nobody stalls."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from deploy.local_swarm.processes import Process
+from support.real import ended, real_swarm, run_text, until
+from support.timed_member import gaps_s
+
+STEPS, PATIENCE_S = 120, 5.0
+BEFORE = 5
+"""Iterations of each node before the first is killed."""
+AN_ITERATION_S = 5.0
+"""More than one takes beside the seven others, on two cores that do other things too."""
+RUN = run_text(STEPS).replace("length_ms = 5000", 'length_ms = 1000\npace = "clock"')
+RUN += f"""
+min_contributions = 8
+[exchange]
+kind = "gossip"
+topology = "one-peer-exponential"
+codec = "int8"
+patience_ms = {1000 * PATIENCE_S:.0f}
+[rule]
+kind = "adamw"
+samples = 48
+"""
+FIRST = [f"n{number}" for number in range(8)]
+KILLED, JOINING = FIRST[2:4], ["n8", "n9"]
+STAYING = [name for name in FIRST + JOINING if name not in KILLED]
+
+
+def test_two_of_eight_nodes_are_killed_two_join_and_nobody_stalls(tmp_path: Path) -> None:
+    with real_swarm(tmp_path) as swarm:
+
+        def start(name: str) -> None:
+            times = str(tmp_path / f"{name}.times")
+            nodes[name] = swarm.node(name, "--archive-messages", through=("timed_member.py", times))
+
+        def iterations(name: str) -> int:
+            file = tmp_path / f"{name}.times"
+            return len(file.read_text().splitlines()) if file.exists() else 0
+
+        nodes: dict[str, Process] = {}
+        coordinator = swarm.coordinator(RUN)
+        for name in FIRST:
+            start(name)
+        until(lambda: min(map(iterations, FIRST), default=0) >= BEFORE, "all to begin", coordinator)
+        for name in KILLED:
+            nodes.pop(name).tell(signal.SIGKILL)
+        for name in JOINING:
+            start(name)
+        for node in nodes.values():
+            assert ended(node) == 0, node.tail(30)
+            assert [event["refused"] for event in node.events("node.deposited")] == [""]
+        for name in STAYING:
+            assert max(gaps_s(tmp_path / f"{name}.times")) <= PATIENCE_S + AN_ITERATION_S, name
+        folders = [str(tmp_path / name) for name in FIRST + JOINING]
+        done = swarm.command("verify", "--messages", *folders)
+        assert done.returncode == 0, done.stderr
+        counts = re.search(r"(\d+) were mixed by both, and (\d+) by one end alone", done.stdout)
+        assert counts is not None, done.stdout
+        assert int(counts[1]) > STEPS
+        assert int(counts[2]) <= len(KILLED)  # the turn that a killed node had not mixed yet
+        assert f"the final mean of {len(STAYING)} nodes" in done.stdout
