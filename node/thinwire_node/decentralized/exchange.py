@@ -19,7 +19,7 @@ from torch import Tensor
 from thinwire_node.decentralized.edge_codec import EdgeCodec
 from thinwire_node.decentralized.flat import Buffers, FlatLayout
 from thinwire_node.decentralized.launched import HostCopies, Launched, Traffic
-from thinwire_node.decentralized.lines import Head, Kind, Line
+from thinwire_node.decentralized.lines import Head, Kind, Line, LineGroups
 from thinwire_node.decentralized.pending import TOPOLOGY_NUMBER, Arrived, PendingTurns
 from thinwire_node.decentralized.send_order import Outgoing, SendOrder
 from thinwire_proto.errors import RemoteError
@@ -30,20 +30,20 @@ from thinwire_proto.gossip.topology import Topology
 
 
 class Exchange:
-    """The exchange of the ranks of `group`, which has gloo and no other user. None: this rank is alone."""
+    """The exchange of the ranks of `groups`. None: this rank is alone."""
 
     def __init__(
         self,
         layout: FlatLayout,
         codec: EdgeCodec,
         topology: Topology,
-        group: dist.ProcessGroup | None,
+        groups: LineGroups | None,
         *,
         slack: int,
         patience_s: float,
     ) -> None:
         self._topology = topology
-        self._rank = dist.get_rank(group) if group else 0
+        self._rank = dist.get_rank(groups.heads) if groups else 0
         self._patience_s = patience_s
         self._factor = late_factor(slack)
         self._machine = IterationMachine(slack, patience_s)
@@ -65,9 +65,9 @@ class Exchange:
         self._pending = PendingTurns(layout, codec, self._arriving, self._changed)
         self._outgoing = SendOrder()
         self._lines: dict[int, Line] = {}
-        if group is not None:
+        if groups is not None:
             peers = topology.peers(self._rank)
-            self._lines = {peer: Line(group, peer, self._arriving, self) for peer in peers}
+            self._lines = {peer: Line(groups, peer, self._arriving, self) for peer in peers}
 
     @property
     def iteration(self) -> int:

@@ -8,6 +8,9 @@ The sketch: a head of a few numbers goes before each message, and says what foll
 for the next head, without a limit, and then for its message. If the peer's process ends, its line breaks, and the
 thread reports it. Whoever trains waits for the thread's report instead, with a limit. The buffer of a message that is
 sure to come is given to gloo beforehand, so that the peer's bytes need not wait for the head.
+
+Heads and messages have a connection each. On one, BBR would take the rate of small heads for that of the line, and send
+the next message at a fiftieth of it.
 """
 
 from __future__ import annotations
@@ -78,15 +81,21 @@ class Listener(Protocol):
     def on_lost(self, peer: int, reason: str) -> None: ...
 
 
+class LineGroups(NamedTuple):
+    """Two groups of the same ranks, with gloo, used by lines alone."""
+
+    heads: dist.ProcessGroup
+    messages: dist.ProcessGroup
+
+
 class Line:
     """Both directions between this rank and a peer.
 
-    group: of gloo, used by lines alone. peer: its rank in the group. buffers: for messages that come; the listener
-    gives them back.
+    peer: its rank in the groups. buffers: for messages that come; the listener gives them back.
     """
 
-    def __init__(self, group: dist.ProcessGroup, peer: int, buffers: Buffers, listener: Listener) -> None:
-        self._group = group
+    def __init__(self, groups: LineGroups, peer: int, buffers: Buffers, listener: Listener) -> None:
+        self._groups = groups
         self._peer = peer
         self._buffers = buffers
         self._listener = listener
@@ -137,7 +146,7 @@ class Line:
 
     def _head(self) -> Head:
         numbers = torch.zeros(len(Head._fields), dtype=torch.int64)
-        _wait(_posted(lambda: dist.irecv(numbers, group=self._group, group_src=self._peer, tag=HEAD_TAG)))
+        _wait(_posted(lambda: dist.irecv(numbers, group=self._groups.heads, group_src=self._peer, tag=HEAD_TAG)))
         return Head(*numbers.tolist())
 
     def _message(self, iteration: int) -> Tensor:
@@ -154,7 +163,8 @@ class Line:
 
     def _receive(self, iteration: int) -> tuple[dist.Work, Tensor]:
         buffer = self._buffers.take()
-        work = dist.irecv(buffer, group=self._group, group_src=self._peer, tag=MESSAGE_TAG_FIRST + iteration)
+        messages = self._groups.messages
+        work = dist.irecv(buffer, group=messages, group_src=self._peer, tag=MESSAGE_TAG_FIRST + iteration)
         assert work is not None, "this rank is in the group"
         return work, buffer
 
@@ -162,15 +172,15 @@ class Line:
         while True:
             head, message, sent = self._outgoing.get()
             numbers = torch.tensor(head)
-            self._deliver(numbers, HEAD_TAG)
+            self._deliver(numbers, self._groups.heads, HEAD_TAG)
             if message is not None:
-                self._deliver(message(), MESSAGE_TAG_FIRST + head.iteration)
+                self._deliver(message(), self._groups.messages, MESSAGE_TAG_FIRST + head.iteration)
             sent()
             if head.kind == Kind.FINISHED:
                 return
 
-    def _deliver(self, tensor: Tensor, tag: int) -> None:
-        _wait(_posted(lambda: dist.isend(tensor, group=self._group, group_dst=self._peer, tag=tag)))
+    def _deliver(self, tensor: Tensor, group: dist.ProcessGroup, tag: int) -> None:
+        _wait(_posted(lambda: dist.isend(tensor, group=group, group_dst=self._peer, tag=tag)))
 
 
 def _nothing() -> None:

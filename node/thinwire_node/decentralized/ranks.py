@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from thinwire_node.decentralized.lines import UNBOUNDED
+from thinwire_node.decentralized.lines import UNBOUNDED, LineGroups
 from thinwire_proto.errors import ConfigError, RemoteError
 
 DIFFERENCES_SHOWN = 4
@@ -43,7 +43,7 @@ class Ranks:
         self.rank, self.count = 0, 1
         self._global = [0]
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        self.lines: dist.ProcessGroup | None = None  # for messages between two ranks
+        self.lines: LineGroups | None = None  # for messages between two ranks
         if not (dist.is_available() and dist.is_initialized()):
             return
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
@@ -54,7 +54,8 @@ class Ranks:
         _made[members] += 1
         self._name = f"thinwire.gossip.{members}.{_made[members]}"  # in the store, which all groups share
         if self.count > 1:
-            self.lines = self._new_group(range(self.count), UNBOUNDED)
+            heads, messages = (self._new_group(range(self.count), UNBOUNDED) for _ in LineGroups._fields)
+            self.lines = LineGroups(heads, messages)
             self._averaging_group(range(self.count))
 
     @property
