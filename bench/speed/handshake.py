@@ -49,8 +49,9 @@ class Relay:
         self.bytes = 0
 
     async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+        with suppress(asyncio.CancelledError):  # at the end of the measurement; asyncio would print it
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
