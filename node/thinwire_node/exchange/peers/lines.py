@@ -22,11 +22,11 @@ from thinwire_common.traffic import Traffic
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.gossip_port import PeerPlace
+from thinwire_node.exchange.lines_port import Listener, Relay
 from thinwire_node.exchange.peers.dialler import DialFailed, dial
 from thinwire_node.exchange.peers.framing import Framing
 from thinwire_node.exchange.peers.line import Line, Way
 from thinwire_node.exchange.peers.line_settings import DirectLines, LineTimes
-from thinwire_node.exchange.peers.listener import Listener, Relay
 from thinwire_node.exchange.peers.opening import Opening, opening
 from thinwire_node.exchange.peers.stream import CountedWire, Stream, Wire
 from thinwire_proto.clean_text import clean_text

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from thinwire_node.exchange.lines_port import MakeLines
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
-from thinwire_node.session.gossip.lines import MakeLines
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.record import Record
 from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry

@@ -13,9 +13,9 @@ from typing import Any
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace
+from thinwire_node.exchange.lines_port import Lines, MakeLines
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
-from thinwire_node.session.gossip.lines import Lines, MakeLines
 from thinwire_node.session.gossip.unreported import Unreported
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record

@@ -1,4 +1,5 @@
-"""The port to the lines between a node and its peers. `thinwire_node.exchange.peers` implements it."""
+"""The port to the lines between a node and its peers. `thinwire_node.exchange.peers` implements `Lines`, and a run
+without a centre `Listener`."""
 
 from __future__ import annotations
 
@@ -9,20 +10,21 @@ from thinwire_node.exchange.gossip_port import PeerPlace
 from thinwire_proto.gossip.copies import Message
 
 Relay = Callable[[AsyncIterator[Any]], AsyncGenerator[Any, None]]
-"""See `GossipExchange.relay`."""
+"""Hands parcels to the relay, and yields those that it hands on to this node; see `GossipExchange.relay`."""
 
 
 class Listener(Protocol):
     """Learns what happens on the lines, in their order, on the event loop. peer: a member number."""
 
     def received(self, peer: int, message: Message) -> None:
-        """A message of a peer, whose signature is checked. Raises PayloadError if it is one too many."""
+        """A message of a peer, whose signature is checked. Raises PayloadError if the peer cannot have sent it, or if
+        it is one too many; the line is then lost."""
 
     def confirmed(self, peer: int, sequence: int) -> None:
-        """The peer has all messages up to this one on disk."""
+        """The peer has all messages up to this one on disk. Raises PayloadError if it cannot have them."""
 
     def present(self, peer: int) -> None:
-        """The line holds, for the first time or again."""
+        """The line holds, for the first time or again: send again what is not confirmed."""
 
     def absent(self, peer: int, why: str) -> None:
         """The line is lost."""
