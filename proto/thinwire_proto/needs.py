@@ -49,7 +49,7 @@ def edges_of_a_node(run: RunSpec) -> int:
 
 def samples_at_once(run: RunSpec, micro_batch: int) -> int:
     """The samples of a forward pass on a node that allows `micro_batch`."""
-    return min(run.rule.micro_batch_max(micro_batch), run.round.samples)
+    return min(run.rule.micro_batch_max(micro_batch), run.rule.samples_at_most(run.round.samples))
 
 
 def state_disk_bytes(trained: int) -> int:

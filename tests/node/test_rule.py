@@ -20,6 +20,7 @@ from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Votes
+from thinwire_proto.needs import samples_at_once
 
 CPU = torch.device("cpu")
 NUMBERED = torch.device("cpu:0")
@@ -291,6 +292,13 @@ def test_the_contract_bounds_an_inner_step() -> None:
     local = shapes_contract(rule={"kind": "local_adamw", "micro_batch": 4}).rule
     assert [local.micro_batch_max(allowed) for allowed in (2, 4, 64)] == [2, 4, 4]
     assert shapes_contract().rule.micro_batch_max(64) == 64
+
+
+def test_the_contract_bounds_the_samples_of_a_pass() -> None:
+    alone = small_contract(exchange={"kind": "gossip"}, rule={"kind": "adamw", "samples": 8}, round={"pace": "clock"})
+    assert [samples_at_once(alone, allowed) for allowed in (2, 64)] == [2, 8]
+    with_rounds = shapes_contract()
+    assert samples_at_once(with_rounds, 1 << 20) == with_rounds.round.samples
 
 
 def test_the_contract_chooses_the_rule() -> None:

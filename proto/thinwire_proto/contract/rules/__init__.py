@@ -27,6 +27,10 @@ class RuleSpec(KindSpec):
         """The largest micro-batch, in samples, on a node whose owner allows up to `allowed`."""
         return allowed
 
+    def samples_at_most(self, of_a_round: int) -> int:
+        """The samples that a node ever has for one pass. of_a_round: `round.samples`."""
+        return of_a_round
+
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         """Raise ValueError if the rule cannot work with these sections."""
         if demo.magnitude != "tile" and self.outer_rate != 1.0:

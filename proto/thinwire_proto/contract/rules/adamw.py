@@ -27,6 +27,9 @@ class AdamWSpec(RuleSpec):
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(0.99, ge=0, lt=1, description="decay of the second moment")
 
+    def samples_at_most(self, of_a_round: int) -> int:
+        return self.samples  # there are no rounds
+
     def check(self, demo: DemoSpec, schedule: ScheduleSpec) -> None:
         if self.outer_rate != 1.0:
             raise ValueError(f'rule.outer_rate has no meaning for rule.kind = "adamw"; it is {self.outer_rate}')
