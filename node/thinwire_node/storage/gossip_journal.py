@@ -23,14 +23,15 @@ PASSING_FILE = "gossip.part"
 NUMBERS = "member numbers"
 MEMBER = "member "  # prefix of the member's tensors
 FIRST_MOMENT, SECOND_MOMENT = "first moment", "second moment"
-VERSION = "2"
+VERSION = "3"
 
 
 @dataclass(frozen=True)
 class JournalEntry:
     """member: see `Member.state`. moments: of AdamW, by name. steps: those that AdamW has taken. finished: iterations.
     trained_through: the last position of the lease in the parameters. samples: trained in all. archived: the bytes of
-    the archive of messages that belong to this entry; None without one."""
+    the archive of messages that belong to this entry; None without one. unreported: samples, and the sum of their
+    losses, that the coordinator may not have heard of."""
 
     member: MemberState
     moments: dict[str, torch.Tensor]
@@ -39,6 +40,7 @@ class JournalEntry:
     trained_through: int | None
     samples: int
     archived: int | None = None
+    unreported: tuple[int, float] = (0, 0.0)
 
 
 class GossipJournal:
@@ -55,7 +57,9 @@ class GossipJournal:
         about = {
             "thinwire gossip": VERSION,
             "contract": self._contract,
-            "numbers": json.dumps([entry.steps, entry.finished, entry.trained_through, entry.samples, entry.archived]),
+            "numbers": json.dumps(
+                [entry.steps, entry.finished, entry.trained_through, entry.samples, entry.archived, *entry.unreported]
+            ),
         }
         passing = self._state.path(PASSING_FILE)
         save_tensors(tensors, passing, about)
@@ -72,7 +76,7 @@ class GossipJournal:
             about, tensors = read_about(path), read_tensors(path)
             if (about["thinwire gossip"], about["contract"]) != (VERSION, self._contract):
                 raise ValueError("it belongs to another run, or was written by another version")
-            steps, finished, trained_through, samples, archived = json.loads(about["numbers"])
+            steps, finished, trained_through, samples, archived, *unreported = json.loads(about["numbers"])
             numbers = bytes(tensors.pop(NUMBERS).numpy())
             moments = {name: tensors.pop(name) for name in (FIRST_MOMENT, SECOND_MOMENT)}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -80,4 +84,6 @@ class GossipJournal:
                 f"{path} cannot be read: {error}; give another --state-dir to take part as a new node"
             ) from None
         member = MemberState(numbers, {name.removeprefix(MEMBER): tensor for name, tensor in tensors.items()})
-        return JournalEntry(member, moments, steps, finished, trained_through, samples, archived)
+        return JournalEntry(
+            member, moments, steps, finished, trained_through, samples, archived, (unreported[0], unreported[1])
+        )

@@ -120,6 +120,9 @@ class GossipWork:
         self.measure_at = 0
         """The iteration of which `Finished` shall have a sketch; 0 for none."""
         self._samples = kept.samples if kept else 0
+        self.unreported = kept.unreported if kept else (0, 0.0)
+        """Samples, and the sum of their losses, that the coordinator has not heard of. Set it before `finish` and
+        `mix_late`: the journal keeps it, so that a node that is killed reports them."""
         self.saved = self._note(self.lease.trained_through)
         self.view = self._view()
         """The member as it was after the newest job. The member itself belongs to the compute thread."""
@@ -232,6 +235,8 @@ class GossipWork:
         if gradient.samples:
             norm = self._adamw.step(member.x, gradient.flat, learning_rate(self.contract.schedule, iteration))
         self._samples += gradient.samples
+        samples, loss_sum = self.unreported
+        self.unreported = samples + gradient.samples, loss_sum + gradient.loss * gradient.samples
         is_last = iteration + 1 >= self.iterations
         sending = [] if is_last else member.begin()
         self.finished = self.iterations if is_last else member.iteration
@@ -245,9 +250,8 @@ class GossipWork:
         adamw = self._adamw
         archived = None if self._archive is None else self._archive.sync()
         state = self._member.state()
-        entry = JournalEntry(
-            state, adamw.tensors(), adamw.steps, self.finished, trained_through, self._samples, archived
-        )
+        numbers = adamw.steps, self.finished, trained_through, self._samples, archived, self.unreported
+        entry = JournalEntry(state, adamw.tensors(), *numbers)
         self._journal.write(entry)
         self._member.saved()
         self.view = self._view()

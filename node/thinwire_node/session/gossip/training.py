@@ -63,7 +63,7 @@ class GossipTraining:
         self._options = options
         self._saved = work.saved
         self._reached = 0  # the newest topology whose places the lines have
-        self._unreported = Unreported()
+        self._unreported = Unreported(*work.unreported)
         self._prefetch: Prefetch | None = None
         self._decision: Mix | None = None
         self._changed = asyncio.Event()
@@ -231,6 +231,7 @@ class GossipTraining:
 
     async def _mix_late(self, mix: Mix) -> None:
         """Mix a message that has come after the last iteration: the peer has mixed this node's."""
+        self.work.unreported = self._unreported.counted
         await self.work.mix_late(mix)
         before, self._saved = self._saved, self.work.saved
         self._confirm(before)
@@ -271,7 +272,9 @@ class GossipTraining:
         while not work.is_done and (rounds is None or self._iterations_here < rounds):
             if self._leaving or not await self._compute():
                 return
-            self._took(await work.finish(await self._decided()))
+            decision = await self._decided()
+            work.unreported = self._unreported.counted
+            self._took(await work.finish(decision))
         self.doing = "delivering: all iterations are finished"
         self.finished_event.set()
         self._note(self._decision)

@@ -18,6 +18,11 @@ class Unreported:
     missed: set[int] = field(default_factory=set)
     sketched: Sketched | None = None
 
+    @property
+    def counted(self) -> tuple[int, float]:
+        """Samples, and the sum of their losses."""
+        return self.samples, self.loss_sum
+
     def took(self, finished: Finished) -> None:
         """An iteration is finished."""
         gradient = finished.gradient
