@@ -1749,7 +1749,9 @@ class PeerAddress(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     member: _builtins.int
     public_key: _builtins.bytes
-    """Ed25519, 32 bytes. The node id is the first half of its SHA-256."""
+    """Ed25519, 32 bytes. The node id is the first half of its SHA-256. Empty: key and address are those that came with an
+    older topology, which the node's report has named.
+    """
     address: _builtins.str
     """HOST:PORT; empty: over the relay."""
     since: _builtins.int
