@@ -70,8 +70,8 @@ def form(kind: str, plan: Plan, older: FormedTopology | None = None) -> FormedTo
     edges = older.edges if older else {}
     closed = without_gaps(places)
     compact = _topology(kind, closed)
-    with_its_gaps = _topology_with_gaps(kind, places, compact)
-    return _formed(with_its_gaps, plan, places, edges) if with_its_gaps else _formed(compact, plan, closed, edges)
+    sparse = _topology_with_gaps(kind, places, compact) if places != closed else None
+    return _formed(sparse, plan, places, edges) if sparse else _formed(compact, plan, closed, edges)
 
 
 def form_at(kind: str, plan: Plan, places: Places, older: Edges) -> FormedTopology:
