@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.wide_area.figures import CellResult
 from bench.wide_area.hosts import LinkSpec
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SAMPLES
 from thinwire_planner.cli.plan_file import parameters_of
@@ -62,19 +61,6 @@ class ComparedTime:
     @property
     def error(self) -> float:
         return self.predicted_s / self.measured_s - 1
-
-
-def from_result(cell: CellResult) -> MeasuredCell:
-    swarm_tokens = cell.swarm.tokens_each * cell.swarm.nodes
-    return MeasuredCell(
-        cell.link,
-        cell.cores_each,
-        cell.compute_round_s / cell.dilation,
-        cell.ddp_exchange_s / cell.dilation,
-        cell.ddp.tokens_each * cell.ddp.nodes / cell.ddp.tokens_s / cell.dilation,
-        swarm_tokens / cell.swarm.tokens_s / cell.dilation,
-        swarm_tokens / cell.control.tokens_s / cell.dilation,
-    )
 
 
 def from_page(text: str) -> list[MeasuredCell]:

@@ -15,7 +15,7 @@ from bench.wide_area.figures import (
     SystemFigures,
 )
 from bench.wide_area.hosts import LinkSpec
-from bench.wide_area.predictions import from_result, section
+from bench.wide_area.predictions import from_page, section
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, THREADS
 
 CELLS, PAGE, PLOT = "cells.json", "wan.md", "wan.png"
@@ -43,12 +43,13 @@ def read_cells(path: Path) -> tuple[list[CellResult], list[SkippedCell], str]:
 
 def page(outcomes: list[CellResult], skipped: list[SkippedCell], how: str) -> str:
     """The page, in Markdown."""
-    parts = [_head(how), _verdict(outcomes), "## Speed\n", _speed(outcomes, skipped)]
-    if outcomes:
-        parts += [f"![tokens per second in every cell]({PLOT})\n"]
-        parts += [section([from_result(outcome) for outcome in outcomes])]
-    parts += ["## On the wire\n", _wire(outcomes), "## Time left for computing\n", _computing(outcomes)]
-    return "\n".join(parts)
+    before = [_head(how), _verdict(outcomes), "## Speed\n", _speed(outcomes, skipped)]
+    after = ["## On the wire\n", _wire(outcomes), "## Time left for computing\n", _computing(outcomes)]
+    if not outcomes:
+        return "\n".join(before + after)
+    # of the rounded figures on the page, so that `bench.wide_area.predictions` makes the same of it later
+    predicted = section(from_page("\n".join(before + after)))
+    return "\n".join([*before, f"![tokens per second in every cell]({PLOT})\n", predicted, *after])
 
 
 def _head(how: str) -> str:
