@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 
+from deploy.local_swarm.processes import Process
 from support.real import RealSwarm, ended, last_fingerprint, run_text, totals, until
 
 
@@ -32,6 +33,10 @@ def test_the_swarm_continues_without_a_killed_node_which_catches_up_later(swarm:
     assert swarm.status().fingerprints_different == 0
 
 
+def failed_to_join(node: Process) -> bool:
+    return any(not event["joined"] for event in node.events("node.no_session"))
+
+
 def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_reconnect(swarm: RealSwarm) -> None:
     coordinator = swarm.coordinator(run_text(100_000))
     nodes = [swarm.node("a"), swarm.node("b")]
@@ -42,6 +47,7 @@ def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_reconnect(swarm: Re
         coordinator.tell(signal.SIGKILL)
         ended(coordinator)
         swarm.verify()
+        until(lambda: all(map(failed_to_join, nodes)), "each node to find nobody", *nodes)
         coordinator = swarm.coordinator()  # the same state directory and the same port
         status = swarm.status()
         assert status.step >= sealed
@@ -54,7 +60,6 @@ def test_a_killed_coordinator_loses_no_sealed_step_and_nodes_reconnect(swarm: Re
     assert swarm.status().fingerprints_different == 0
     for node in nodes:
         assert not node.events("node.resync")
-        assert any(not event["joined"] for event in node.events("node.no_session"))
     coordinator.end(10)
     verified = swarm.verify()
     # each contribution is in at most one update
