@@ -153,6 +153,37 @@ def test_a_node_that_attends_again_and_sends_nothing_stretches_no_third_round() 
     assert m.awaited == 2
 
 
+def test_a_node_that_was_late_often_comes_back_although_another_has_nothing_each_time() -> None:
+    """A round that would be void waits for it, up to the time at which the next one could open."""
+    m = machine()
+    for node in "ab":
+        m.attend(node, 0.0)
+    m.disregard("b")
+    assert kinds(m.excuse("a", 0.5, has_nothing=True)) == ["Voided", "Opened"]
+    assert m.round is not None
+    assert m.round.awaited == {"a"}
+    m.excuse("a", 0.501, has_nothing=True)
+    assert m.deadline == 0.5 + void_lasts_s(T)
+    accepted, actions = deliver(m, "b", 1, 0.51)
+    assert accepted
+    assert kinds(actions) == ["Gathered"]
+    m.sealed(0.52)
+    assert m.awaited == 2
+
+
+def test_a_round_that_would_be_void_waits_for_nobody_once_all_have_answered() -> None:
+    m = machine()
+    for node in "abc":
+        m.attend(node, 0.0)
+    m.disregard("b")
+    m.disregard("c")
+    assert kinds(m.excuse("a", 0.5, has_nothing=True)) == ["Voided", "Opened"]
+    m.excuse("a", 0.501, has_nothing=True)
+    assert m.phase is Phase.OPEN
+    m.excuse("b", 0.502, has_nothing=True)
+    assert kinds(m.depart("c", 0.503)) == ["Voided"]
+
+
 def test_a_node_whose_contributions_are_refused_is_not_awaited_for_ever() -> None:
     m = machine()
     for node in "ab":

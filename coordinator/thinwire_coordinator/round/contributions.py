@@ -13,6 +13,7 @@ An event without an entry for the current state raises RuntimeError and changes 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -85,16 +86,25 @@ class Round:
 
     opened, deadline: seconds on the coordinator's clock. contributions_max: how many contributions the round takes; the
     bound keeps the sum of their weights within what an update can hold. awaited: nodes that the round waits for.
+    others: those that are active, and have not answered either.
     """
 
     def __init__(
-        self, number: int, step: int, opened: float, deadline: float, contributions_max: int, awaited: set[str]
+        self,
+        number: int,
+        step: int,
+        opened: float,
+        deadline: float,
+        contributions_max: int,
+        awaited: set[str],
+        others: Collection[str] = (),
     ) -> None:
         self.number = number
         self.step = step
         self.opened = opened
         self.deadline = deadline
         self.awaited = awaited
+        self.others = set(others)
         self.accepted: list[Contribution] = []
         """Accepted contributions, in order of acceptance."""
         self._contributions_max = contributions_max
@@ -148,7 +158,12 @@ class Round:
     def accept(self, contribution: Contribution) -> None:
         self._move(contribution, ContributionEvent.PASSED)
         self.accepted.append(contribution)
-        self.awaited.discard(contribution.node)
+        self.answered(contribution.node)
+
+    def answered(self, node: str) -> None:
+        """A node has answered, with a contribution or without."""
+        self.awaited.discard(node)
+        self.others.discard(node)
 
     def refuse(self, contribution: Contribution) -> None:
         self._move(contribution, ContributionEvent.REFUSED)

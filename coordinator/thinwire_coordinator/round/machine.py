@@ -122,6 +122,8 @@ class RoundMachine:
     def deadline(self) -> float | None:
         """The time to call `tick`, if no other event comes first; None if there is nothing to wait for."""
         if self.phase is Phase.OPEN and self.round:
+            if self._spec.pace == "barrier" and not self.round.awaited:
+                return min(self.round.deadline, self._not_void_before(self.round))
             return self.round.deadline
         return self._not_before if self.phase is Phase.WAITING and self._enough() else None
 
@@ -200,7 +202,7 @@ class RoundMachine:
         if has_nothing:
             self.heard(node)
         if self.round is not None:
-            self.round.awaited.discard(node)
+            self.round.answered(node)
         return self._advance(now)
 
     def _delays_nobody(self, node: str, now: float) -> bool:
@@ -256,7 +258,8 @@ class RoundMachine:
         self._wait_for = 0
         awaited = {node for node, presence in self._active.items() if presence.awaited} or set(self._active)
         number, deadline = self._next_round, start + length
-        self.round = Round(number, self.step, now, deadline, self._spec.nodes_max, awaited)
+        others = self._active.keys() - awaited
+        self.round = Round(number, self.step, now, deadline, self._spec.nodes_max, awaited, others)
         self._next_round += 1
         return Opened(number, self.step, deadline, tuple(self._active))
 
@@ -267,7 +270,7 @@ class RoundMachine:
         current = self.round
         assert current is not None
         time_is_up = self._over(now)
-        all_delivered = self._spec.pace == "barrier" and not current.awaited
+        all_delivered = self._spec.pace == "barrier" and not current.awaited and now >= self._not_void_before(current)
         if not (time_is_up or all_delivered):
             return []
         for node in current.awaited & self._active.keys():
@@ -283,6 +286,16 @@ class RoundMachine:
         self._not_before = current.opened + void_lasts_s(self._spec.length_s)
         count = len(current.accepted)
         return [Voided(current.number, f"{why} and {count} of {self._spec.min_contributions} contributions arrived")]
+
+    def _not_void_before(self, current: Round) -> float:
+        """The time up to which a round that would be void waits for nodes that are not awaited. It costs nothing, since
+        the next one could not open earlier.
+
+        Without it, a node that says at once that it has nothing ends each round before others, which were late a few
+        times, can contribute and so be awaited again.
+        """
+        waits = len(current.accepted) < self._spec.min_contributions and current.others & self._active.keys()
+        return current.opened + (void_lasts_s(self._spec.length_s) if waits else 0.0)
 
     def _miss(self, node: str) -> None:
         """Note that a node will not contribute to the open round, if that waits for it."""
