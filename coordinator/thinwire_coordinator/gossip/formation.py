@@ -17,8 +17,8 @@ from thinwire_proto.gossip.topology import DENSE_NODES_MAX, Layout, Topology, ma
 GAPS_SHARE_MAX = 1 / 8
 """Of all places. Beyond it, gaps are closed: at each of them, the peers of who was there pause in one iteration."""
 GAPS_CONTRACTION_MAX = 0.87
-"""Gaps are also closed if an iteration would shrink the distance between the members by less than this, and by less
-than without gaps. It is that of the kind `matching`, which brings sixteen nodes together with one peer an iteration."""
+"""Gaps are also closed if the contraction would be above this, and above that without gaps. This is about that of the
+kind `matching` with sixteen nodes."""
 
 
 @dataclass(frozen=True)
