@@ -19,7 +19,7 @@ NODE, SESSION, NAME = "n", "s", b"name"
 
 
 def round_of(contributions_max: int = 2) -> Round:
-    return Round(3, 1, opened=0.0, deadline=10.0, contributions_max=contributions_max, awaited={NODE})
+    return Round(3, 1, opened=0.0, deadline=10.0, contributions_max=contributions_max, awaited={NODE}, others=())
 
 
 def contribution(node: str = NODE, session: str = SESSION) -> Contribution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +124,20 @@ class Swarm:
     def close(self, member: int) -> None:
         self.threads[member].close()
         self.states[member].close()
+
+
+async def test_a_node_that_lacks_the_place_of_a_peer_asks_for_all_places(tmp_path: Path) -> None:
+    """The coordinator leaves out those that the node has, as far as it knows."""
+    swarm = Swarm(tmp_path)
+    training = swarm.open(0)
+    whole = swarm.answer(0)
+    await training.take(replace(whole, places={1: whole.places[1]}))
+    assert training.report().topology == 0
+    await training.take(whole)
+    assert training.report().topology == 1
+    assert training.places == whole.places
+    await training.stop()
+    swarm.close(0)
 
 
 async def _nowhere(blob: object, path: Path) -> None:

@@ -20,7 +20,7 @@ def machine(pace: str = "barrier", minimum: int = 1, steps: int = 100, **more: i
 
 def deliver(m: RoundMachine, node: str, number: int, now: float) -> tuple[bool, list[Action]]:
     """Deliver a complete, valid contribution to the round with this number, which may be over."""
-    current = m.round if m.round is not None and m.round.number == number else Round(number, 0, 0.0, T, 8, {node})
+    current = m.round if m.round is not None and m.round.number == number else Round(number, 0, 0.0, T, 8, {node}, ())
     if current.has_from(node, node):
         return False, []  # the header is refused
     contribution = Contribution(node, node, weight=1, samples=1, loss=0.0, began=now, signed=signed(0))

@@ -86,7 +86,7 @@ class Round:
 
     opened, deadline: seconds on the coordinator's clock. contributions_max: how many contributions the round takes; the
     bound keeps the sum of their weights within what an update can hold. awaited: nodes that the round waits for.
-    others: those that are active, and have not answered either.
+    others: active nodes that it does not wait for. Who answers is in neither any more.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Round:
         deadline: float,
         contributions_max: int,
         awaited: set[str],
-        others: Collection[str] = (),
+        others: Collection[str],
     ) -> None:
         self.number = number
         self.step = step

@@ -1,5 +1,5 @@
-"""The port to the lines between a node and its peers. `thinwire_node.exchange.peers` implements `Lines`, and a run
-without a centre `Listener`."""
+"""The port to the lines between a node and its peers. `thinwire_node.exchange.peers` implements `Lines`, and
+`GossipTraining` implements `Listener`."""
 
 from __future__ import annotations
 

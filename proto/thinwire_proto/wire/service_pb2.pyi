@@ -1675,7 +1675,7 @@ class Assignment(_message.Message):
     """The node begins with the parameters that its first peer sends, and not with those of the snapshot."""
     @_builtins.property
     def cycle(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turns]:
-        """One entry an iteration of the cycle."""
+        """One entry an iteration of the cycle, which counts from iteration 0 whatever `start` is."""
 
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAddress]: ...
