@@ -19,7 +19,7 @@ from bench.convergence.summaries import ArmSummary, summaries_of
 
 PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
-SWEEP_ROUNDS, ROUNDS = 128, 256
+SWEEP_ROUNDS, ROUNDS = 128, 1024
 """Of the runs with own batches. Those with the fixed batch have as many tokens as the main study."""
 LOSS_TARGETS = {("own", 4): 0.005, ("own", 16): 0.005, ("own", 64): 0.005, ("fixed", 4): 0.005, ("fixed", 16): 0.02}
 """At most so far above AdamW."""

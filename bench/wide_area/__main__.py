@@ -16,19 +16,21 @@ from rich.console import Console
 
 from bench.wide_area import thin_uplink
 from bench.wide_area.baseline import measure_control, measure_ddp
+from bench.wide_area.cores import NODES_SHARE, groups_for
 from bench.wide_area.figures import WANTED_AT, CellResult, SkippedCell
 from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
 from bench.wide_area.report import write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
 from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SEED
+from bench.wide_area.workload import samples as samples_of
 from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
 Cell = tuple[LinkSpec, float]
-"""A link, and the factor by which time is dilated."""
+"""A link, and how many times the cores that a node has without dilated time."""
 CONTROL_SHARE = 0.5
-"""Window of the control as a share of the others; it is shorter because nothing in it waits."""
+"""Window of each of the two controls, as a share of the others; it is shorter because nothing in it waits."""
 
 
 def main() -> None:
@@ -63,13 +65,14 @@ def _measure(
     skipped: list[SkippedCell] = []
     how = _how(machine, arguments)
     console.print(f"{how}\nlogs in {folder}")
-    for link, dilation in cells:
-        name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {dilation:g}×"
+    for link, times in cells:
+        dilation = times / _nodes_share(machine)
+        name = f"{link.rate_mbit:g} Mbit/s, {link.round_trip_ms:g} ms, {100 * link.loss:g}%, {times:g}×"
         if reason := machine.cannot(link.rate_mbit / dilation):
             skipped.append(SkippedCell(link, reason))
             console.print(f"{name}: {reason}")
             continue
-        cell = folder / f"{link.rate_mbit:g}-{link.round_trip_ms:g}-{100 * link.loss:g}-{dilation:g}"
+        cell = folder / f"{link.rate_mbit:g}-{link.round_trip_ms:g}-{100 * link.loss:g}-{times:g}"
         cell.mkdir()
         try:
             outcome = _cell(link, dilation, machine, arguments, cell)
@@ -91,15 +94,23 @@ def _measure(
 def _cell(
     link: LinkSpec, dilation: float, machine: EmulationSupport, arguments: argparse.Namespace, folder: Path
 ) -> CellResult:
-    """Measure one cell. The swarm comes first, because the baseline uses the same number of tokens per exchange."""
+    """Measure one cell. The swarm comes before the baseline, which uses the same number of tokens per exchange, and
+    between two controls, because a virtual machine's speed changes by a tenth within minutes."""
     seconds = arguments.seconds * dilation
-    with hosts_behind(link.dilated(dilation), NODES, machine.netem, arguments.seed, folder) as hosts:
+    lines = (link.dilated(dilation), NODES, machine.netem, arguments.seed, folder)
+    with groups_for(machine.controller, NODES) as groups, hosts_behind(*lines, groups=groups) as hosts:
+        before = measure_control(hosts, samples_of(dilation), CONTROL_SHARE * seconds, folder)
         swarm = measure_swarm(hosts, seconds, dilation, arguments.base_age, folder)
         samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
         samples = max(2 * MICRO_BATCH, samples)
-        control = measure_control(hosts, samples, CONTROL_SHARE * seconds, folder)
+        control = before.plus(measure_control(hosts, samples, CONTROL_SHARE * seconds, folder))
         ddp, exchange_s = measure_ddp(hosts, samples, seconds, folder)
-    return CellResult(link, control, swarm, ddp, exchange_s, os.cpu_count() or 1, dilation)
+    cores = os.cpu_count() or 1
+    return CellResult(link, control, swarm, ddp, exchange_s, cores, dilation, _nodes_share(machine))
+
+
+def _nodes_share(machine: EmulationSupport) -> float:
+    return NODES_SHARE if machine.controller else 1.0
 
 
 def _print_result(name: str, outcome: CellResult, console: Console) -> None:
@@ -112,11 +123,12 @@ def _print_result(name: str, outcome: CellResult, console: Console) -> None:
 
 def _how(machine: EmulationSupport, arguments: argparse.Namespace) -> str:
     by = "tc netem" if machine.netem else "a line in Python over TUN devices"
+    parts = f"each node with a quota, {NODES_SHARE:g} of them in all" if machine.controller else "shared by all"
     # namespaces inherit this setting; allowing others would change the whole machine
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return (
-        f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), links by {by}, "
-        f"TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}, "
+        f"{os.cpu_count()} cores ({platform.machine()}, Linux {platform.release().split('-')[0]}), {parts}; "
+        f"links by {by}, TCP with {congestion}, {arguments.seconds:g} s a window, seed {arguments.seed}, "
         f"bases at most {arguments.base_age} step{'s' if arguments.base_age > 1 else ''} old."
     )
 

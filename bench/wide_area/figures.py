@@ -8,7 +8,8 @@ scarce cores do not count against the network.
 Four nodes on two cores would be four machines with half a core each, which nobody has. With dilated time (Gupta et al.,
 To Infinity and Beyond: Time-Warped Network Emulation, NSDI 2006) a second of the emulated world lasts several seconds
 of the machine's clock. Links are slower and longer by that factor, rounds have more samples, and each node is a machine
-with more cores. Shares and ratios are the same on both clocks.
+with more cores. Shares and ratios are the same on both clocks. Time is dilated too by what is kept from the nodes for
+the coordinator and the line.
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ class SystemFigures:
     def line_cores(self) -> float:
         return self.line_cpu_s / self.wall_s
 
+    def plus(self, other: SystemFigures) -> SystemFigures:
+        """Both windows together, of as many nodes."""
+        totals = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return SystemFigures(**totals | {"nodes": self.nodes})
+
     def bytes_each(self) -> tuple[float, float]:
         """Bytes that one node sends and receives in one exchange."""
         return self.sent_bytes / self.contributions, self.received_bytes / self.contributions
@@ -85,6 +91,8 @@ class CellResult:
     dilation: float
     """Seconds of the machine's clock for one second of the emulated world. `link` uses the emulated clock, and all
     measured times the machine's clock."""
+    nodes_share: float = 1.0
+    """What the nodes may use of the machine's cores together."""
 
     @property
     def compute_round_s(self) -> float:
@@ -126,7 +134,7 @@ class CellResult:
     @property
     def cores_each(self) -> float:
         """Cores of one node in the emulated world."""
-        return self.dilation * self.cores / self.control.nodes
+        return round(self.dilation * self.nodes_share * self.cores / self.control.nodes, 3)
 
     @property
     def reached(self) -> bool:
@@ -137,7 +145,9 @@ class CellResult:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> CellResult:
-        parts: dict[str, Any] = {name: document[name] for name in ("ddp_exchange_s", "cores", "dilation")}
+        parts: dict[str, Any] = {
+            name: document[name] for name in ("ddp_exchange_s", "cores", "dilation", "nodes_share")
+        }
         parts |= {name: SystemFigures(**document[name]) for name in ("control", "swarm", "ddp")}
         return cls(LinkSpec(**document["link"]), **parts)
 

@@ -16,11 +16,13 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 
+from bench.wide_area.cores import in_group
 from bench.wide_area.line import BITS, MEGA, MTU_BYTES, LineQuality
 from bench.wide_area.needs import IP, run
 from bench.wide_area.programs import Programs, module
@@ -70,10 +72,13 @@ class Host:
     name: str
     namespace: str
     address: str
+    group: Path | None = None
+    """The control group of its processes, which says how much of the cores they may use."""
 
     def inside(self, *command: str) -> list[str]:
         """The command to run in this host's namespace. `ip` execs it, so the started process is the command itself."""
-        return [IP, "netns", "exec", self.namespace, *command]
+        # the group first, because `ip` mounts a /sys without groups
+        return in_group(self.group, [IP, "netns", "exec", self.namespace, *command])
 
     def traffic(self) -> DeviceBytes:
         link = json.loads(run(IP, "-n", self.namespace, "-s", "-j", "link", "show", "dev", DEVICE))[0]
@@ -90,15 +95,25 @@ class Hosts:
 
 @contextmanager
 def hosts_behind(
-    link: LinkSpec, nodes: int, netem: bool, seed: int, folder: Path, last_up: LineQuality | None = None
+    link: LinkSpec,
+    nodes: int,
+    netem: bool,
+    seed: int,
+    folder: Path,
+    last_up: LineQuality | None = None,
+    groups: Sequence[Path] = (),
 ) -> Iterator[Hosts]:
     """Create the hosts and their lines, and remove them at the end in any case.
 
-    last_up: the line up of the last node, if it differs; only with lines over TUN devices."""
+    last_up: the line up of the last node, if it differs; only with lines over TUN devices. groups: control groups of
+    the nodes, if they have any (`bench.wide_area.cores`)."""
     names = ["coordinator", *(f"node-{number}" for number in range(1, nodes + 1))]
     prefix = f"thinwire-{os.getpid()}-"
     hub = f"{prefix}hub"
-    hosts = [Host(name, prefix + name, f"{NETWORK}.{number}") for number, name in enumerate(names, 1)]
+    hosts = [
+        Host(name, prefix + name, f"{NETWORK}.{number}", group)
+        for number, (name, group) in enumerate(zip_longest(names, (None, *groups)), 1)
+    ]
     qualities = [link.quality(limited=name != "coordinator") for name in names]
     try:
         with Programs(folder) as programs:

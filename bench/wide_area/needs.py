@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.wide_area.cores import CpuController, cpu_controller
 from deploy.local_swarm.processes import SwarmError
 
 IP = shutil.which("ip") or "/sbin/ip"
@@ -23,6 +24,8 @@ class EmulationSupport:
     missing: str
     netem: bool = False
     no_netem_because: str = ""
+    controller: CpuController | None = None
+    """Gives nodes a part of the cores each; without it they share the cores with the coordinator and the line."""
 
     def cannot(self, rate_mbit: float) -> str:
         """The reason why this machine cannot emulate a rate; empty if it can."""
@@ -65,7 +68,7 @@ def check_emulation() -> EmulationSupport:
 def _look_inside(name: str) -> EmulationSupport:
     try:
         run("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms", "rate", "1mbit")
-        return EmulationSupport("", netem=True)
+        return EmulationSupport("", netem=True, controller=cpu_controller())
     except SwarmError as error:
         because = str(error).rpartition(": ")[2]
     try:
@@ -74,4 +77,4 @@ def _look_inside(name: str) -> EmulationSupport:
         return EmulationSupport(f"tc netem ({because}), or TUN devices ({error})")
     if not Path("/dev/net/tun").exists():
         return EmulationSupport(f"tc netem ({because}), or /dev/net/tun")
-    return EmulationSupport("", netem=False, no_netem_because=because)
+    return EmulationSupport("", netem=False, no_netem_because=because, controller=cpu_controller())

@@ -69,11 +69,12 @@ many tokens per exchange.
 
 Any two hosts are one round trip and one loss rate apart. The bandwidth is that of a node's own line, in each direction.
 
-The nodes share the cores of this machine, so each node has a fraction of one. Cells with more cores per node use
-dilated time: links are slower and longer by the machine's clock, and rounds hold more samples, all by the same factor.
-A node with two cores is therefore emulated as a machine that computes four times as fast as half a core. Whether two
-threads would be that fast is not shown. TCP's own timers do not stretch, which favours dilated cells with losses. Times
-and rates are by the clock of the emulated world.
+The nodes share the cores of this machine, so each node has a fraction of one. Where control groups allow it, a fifth
+of the cores is kept for the coordinator and the line, which are not on a volunteer's machine. Nodes get the cores that
+the page names by dilated time: links are slower and longer by the machine's clock, and rounds hold more samples, all by
+the same factor. A node with two cores is therefore emulated as a machine that computes four times as fast as half a
+core. Whether two threads would be that fast is not shown. TCP's own timers do not stretch, which favours dilated cells
+with losses. Times and rates are by the clock of the emulated world.
 """
 
 
@@ -150,8 +151,8 @@ def _computing(outcomes: list[CellResult]) -> str:
     ]
     note = (
         "Share of wall time spent on forward and backward. The control is the same computing, side by side, without\n"
-        "an exchange: the most that the cores allow. A line in Python takes its processor time from the nodes on\n"
-        "these cores; netem's processor time is not visible.\n"
+        "an exchange: the most that the cores allow. A line in Python takes its processor time from the nodes, where\n"
+        "they have no quotas; netem's processor time is not visible.\n"
     )
     return f"{note}\n{_table(titles, rows)}"
 

@@ -26,6 +26,7 @@ from thinwire_coordinator.planning.forecast import forecast
 from thinwire_coordinator.planning.machines import MACHINES
 from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.planning.traffic import contribution_bytes, update_bytes
+from thinwire_proto import activations
 from thinwire_proto.contract import CorpusSpec, DemoSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Shard, Source
@@ -47,7 +48,11 @@ def test_the_foretold_bytes_are_those_of_the_codec(demo: DemoSpec, nodes: int) -
     assert update_bytes(facts, demo, nodes) == pytest.approx(received * facts.trained, rel=CODEC_TOLERANCE)
 
 
-def test_the_foretold_activations_are_those_of_a_real_pass() -> None:
+@pytest.mark.parametrize("multiplications", [0, activations.SMALL_MULTIPLICATIONS], ids=["without memory", "really"])
+def test_the_foretold_activations_are_those_of_a_real_pass(
+    multiplications: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activations, "SMALL_MULTIPLICATIONS", multiplications)
     spec = PRESETS["byte-1m"]
     model = build_decoder(spec)
     model.load_state_dict(initial_state(spec, 1), strict=False)

@@ -1,0 +1,70 @@
+"""Tests of what is found out about a forward pass before training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from support.small import small_contract
+from thinwire_proto.activations import activation_bytes
+from thinwire_proto.task import Task, task_of
+
+START = """
+import sys
+import thinwire_node.daemon
+from thinwire_node.resources import measured_needs
+from thinwire_proto.contract import Contract
+assert measured_needs(Contract.model_validate_json(sys.argv[1])).activations > 0
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+class Dropping(nn.Module):
+    """Keeps its input, and what dropout drew for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        return nn.functional.dropout(tokens * self.scale, 0.5).sum()
+
+
+class Looking(Dropping):
+    """Cannot run on more than one token."""
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        return tokens.sum() if tokens else tokens.sum() * self.scale
+
+
+class TaskOf(Task):
+    """A task whose model is of this class."""
+
+    def __init__(self, kind: type[Dropping]) -> None:
+        self._kind = kind
+
+    def model(self, device: object, blobs: object = None) -> Dropping:  # type: ignore[override]
+        return self._kind()
+
+
+def test_a_node_starts_without_torchs_compiler_where_the_model_is_small() -> None:
+    """Loading it takes over a second of processor time and 155 MB."""
+    contract = small_contract().model_dump_json()
+    subprocess.run([sys.executable, "-c", START, contract], check=True)
+
+
+def test_a_pass_leaves_the_generator_of_random_numbers_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    assert activation_bytes(TaskOf(Dropping), small_contract().model) > 0  # type: ignore[abstract]
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_model_that_cannot_run_on_such_a_sample_has_no_forecast() -> None:
+    spec = small_contract().model
+    assert activation_bytes(TaskOf(Looking), spec) == 0  # type: ignore[abstract]
+    assert activation_bytes(task_of(spec), spec) > 0
