@@ -67,6 +67,20 @@ def test_dilation_gives_nodes_more_cores_and_keeps_shares() -> None:
     assert LinkSpec(10, 100, 0.01).dilated(2) == LinkSpec(5, 200, 0.01)
 
 
+def test_what_is_kept_for_the_coordinator_is_made_up_for_by_dilation() -> None:
+    one = dataclasses.replace(cell_result(), dilation=1.25, nodes_share=0.8)
+    assert one.cores_each == 0.5
+    assert "1%, 0.5 core per node | 0.40 | 4.40 | 19,000 | 1,700 |" in page([one], [], "")
+
+
+def test_two_controls_count_as_one() -> None:
+    before, after = figures(1000, 10.0, exchanges=0), figures(3000, 50.0, exchanges=0)
+    both = before.plus(after)
+    assert (both.nodes, both.tokens, both.wall_s) == (4, 4000, 200.0)
+    assert both.tokens_s == (before.tokens_s + after.tokens_s) / 2
+    assert both.compute_share == pytest.approx((before.compute_share + after.compute_share) / 2)
+
+
 def test_page_has_measured_and_skipped_cells_and_can_be_rebuilt_from_json(tmp_path: Path) -> None:
     skipped = [SkippedCell(LinkSpec(1000, 20, 0), "skipped: for a reason")]
     write_cells([cell_result()], skipped, "some machine.", tmp_path)
