@@ -74,20 +74,20 @@ def _edge_target() -> Target:
     what is ready, and sends on."""
     start = torch.zeros(SMALL.parameters)
     peer = Edge(SMALL, start, CPU)
-    sent = [peer.send((0, 2 * number), _small(number), "int8") for number in range(SENT)]
+    sent = [peer.send((0, 2 * number), small_difference(number), "int8") for number in range(SENT)]
     sent.append(peer.skip((0, 2 * SENT)))
     valid = [sent, sent[::-1], [*sent, *sent], [replace(sent[0], wants_snapshot=True), *sent[1:]]]
 
     def read(data: bytes) -> object:
         edge = Edge(SMALL, start, CPU)
         for iteration in range(SENT):
-            edge.send((0, iteration), _small(9 + iteration), "sign")
+            edge.send((0, iteration), small_difference(9 + iteration), "sign")
         for message in messages_of(data):
             for arrived in edge.receive(message):
                 if edge.may_mix(arrived.when):
                     edge.difference(arrived.when)
             edge.acknowledge(min(message.acknowledged, edge.own.sequence))
-        edge.send((1, 0), _small(20), "int8")
+        edge.send((1, 0), small_difference(20), "int8")
         return edge
 
     def check(found: object) -> None:
@@ -120,7 +120,7 @@ def messages_of(data: bytes) -> list[Message]:
 def _arc_target() -> Target:
     """Messages of an arc of push-sum, as (sequence, weight, body) in a list."""
     codec = make_codec("int8", SMALL)
-    bodies = [codec.encode(_small(number)) for number in range(SENT)]
+    bodies = [codec.encode(small_difference(number)) for number in range(SENT)]
     valid = [[1, 5, bodies[0]], [1, 5, bodies[0], 2, 1 << 40, bodies[1]], [2, 9, bodies[1], 1, 5, bodies[0]]]
 
     def read(data: bytes) -> object:
@@ -130,7 +130,7 @@ def _arc_target() -> Target:
             raise PayloadError(str(error)) from None
         if not isinstance(fields, list) or len(fields) % 3:
             raise PayloadError("no messages")
-        node, incoming = PushSumNode(_small(5)), Incoming()
+        node, incoming = PushSumNode(small_difference(5)), Incoming()
         for start in range(0, len(fields), 3):
             sequence, weight, body = fields[start : start + 3]
             if type(sequence) is not int or type(weight) is not int or type(body) is not bytes:
@@ -148,5 +148,5 @@ def _arc_target() -> Target:
     )
 
 
-def _small(seed: int) -> torch.Tensor:
+def small_difference(seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=SMALL.parameters).astype(np.float32))

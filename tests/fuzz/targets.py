@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from fuzz.archive_targets import archive_targets
+from fuzz.beat_targets import beat_targets
 from fuzz.file_targets import file_targets, scratch_folder
 from fuzz.gossip_targets import gossip_targets
 from fuzz.identity_targets import identity_targets
@@ -18,6 +20,8 @@ def all_targets() -> tuple[Target, ...]:
     return (
         *payload_targets(),
         *gossip_targets(),
+        *archive_targets(),
+        *beat_targets(),
         *message_targets(),
         *peer_targets(),
         *file_targets(),

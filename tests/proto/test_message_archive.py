@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 
+import msgpack
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +21,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.archive import (
     OWN,
+    THEIRS,
     ArchivedMessage,
     ArchiveHeader,
     Entry,
@@ -30,6 +32,7 @@ from thinwire_proto.gossip.archive import (
     read_archive,
 )
 from thinwire_proto.gossip.archive_replay import ArchiveReplay
+from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.iteration import Turn
 from thinwire_proto.gossip.member_state import MemberSettings
 
@@ -165,6 +168,22 @@ def test_any_bytes_are_read_or_refused_with_a_reason(junk: bytes) -> None:
             replayed(layout, torch.zeros(64), entries)
         except PayloadError:
             continue
+
+
+@pytest.mark.parametrize("header", [["c" * 32, "a node"], [1 << 60, "a node"], [b"c" * 32, 5], [None, None]])
+def test_a_header_of_other_types_is_refused(header: list[object]) -> None:
+    with pytest.raises(PayloadError, match="its header names no contract and no node"):
+        read_archive(BytesIO(msgpack.packb(["thinwire messages", 1, *header])), BODY_BYTES_MAX)
+
+
+def test_an_edge_may_begin_with_any_number() -> None:
+    """Also with one from before the first topology, which no honest node has."""
+    layout = TileLayout([Parameter(name="x", shape=(64,))])
+    message = Message(1, 0, 1, 0, "int8", 7, False, b"")
+    replay = replayed(layout, torch.zeros(64), [0, ArchivedMessage(THEIRS, 1, message)])
+    assert replay.messages[THEIRS] == 1
+    with pytest.raises(PayloadError, match="is mixed without both of its messages"):
+        replay.take(Turn(*message.when, 1))
 
 
 def test_another_version_is_named() -> None:

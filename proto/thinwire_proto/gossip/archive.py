@@ -75,7 +75,10 @@ def read_archive(file: BinaryIO, body_bytes_max: int) -> tuple[ArchiveHeader, It
         raise PayloadError("it is not an archive of messages")
     if plain[1] != VERSION:
         raise PayloadError(f"it is an archive of version {plain[1]}; this program reads version {VERSION}")
-    return ArchiveHeader(bytes(plain[2]), str(plain[3])), (_entry(each) for each in _lists(unpacker))
+    contract, node = plain[2:]
+    if not isinstance(contract, bytes) or not isinstance(node, str):
+        raise PayloadError("it is damaged: its header names no contract and no node")
+    return ArchiveHeader(contract, node), (_entry(each) for each in _lists(unpacker))
 
 
 def _packed(plain: list[Any]) -> bytes:

@@ -96,7 +96,7 @@ class ArchiveReplay:
     def _take_message(self, entry: ArchivedMessage) -> None:
         peer, message = entry.peer, entry.message
         since = message.sequence >> SEQUENCE_BITS
-        known = self._since.get(peer, 0)
+        known = self._since.get(peer, -1)
         if since < known:
             return  # of an edge that has ended
         if since > known:
