@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from support.small import small_contract
-from thinwire_proto.activations import activation_bytes
+from thinwire_proto.activations import KEPT_BYTES_MAX, activation_bytes
 from thinwire_proto.task import Task, task_of
 
 START = """
@@ -68,3 +68,23 @@ def test_a_model_that_cannot_run_on_such_a_sample_has_no_forecast() -> None:
     spec = small_contract().model
     assert activation_bytes(TaskOf(Looking), spec) == 0  # type: ignore[abstract]
     assert activation_bytes(task_of(spec), spec) > 0
+
+
+class Hoarding(Dropping):
+    """Keeps more of a short sample than its few parameters suggest. real: tensors of 64 MiB that it has really made
+    and kept."""
+
+    real = 0
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        total = tokens.sum() * self.scale
+        for _ in range(8):
+            total = total.expand(1 << 24).exp()
+            Hoarding.real += type(total) is Tensor
+            total = total.sum()
+        return total
+
+
+def test_a_pass_that_keeps_much_is_not_run_to_its_end() -> None:
+    assert activation_bytes(TaskOf(Hoarding), small_contract().model) >= 8 * 4 << 24  # type: ignore[abstract]
+    assert Hoarding.real == KEPT_BYTES_MAX // (4 << 24) - 1  # the next one, with the sample, would be more
