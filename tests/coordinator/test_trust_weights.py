@@ -1,0 +1,147 @@
+"""How much a node's votes weigh: newcomers, the founders of a run, and many keys of one network."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thinwire_coordinator.trust.evidence import Cause, RoundEvidence, Shown
+from thinwire_coordinator.trust.standing import Standing
+from thinwire_coordinator.trust.trust import Trust
+from thinwire_coordinator.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
+
+HONEST = [f"honest{number}" for number in range(12)]
+NETWORK = "203.0.113.0/24"
+
+
+def test_a_newcomer_begins_low_and_rises() -> None:
+    trust = Trust()
+    seen: list[float | None] = []
+    for number in range(40):
+        nodes = HONEST if number < FULL_AFTER else [*HONEST, "new"]
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in nodes)), 0.0)
+        seen.append(trust.weights.get("new"))
+        assert trust.weight(HONEST[0]) == 1
+    assert seen[FULL_AFTER - 1] is None
+    first = seen[FULL_AFTER]
+    assert first is not None
+    assert NEWCOMER < first < 2 * NEWCOMER
+    assert seen[-1] == 1
+
+
+def test_a_thousand_keys_of_one_address_are_worth_little() -> None:
+    trust = Trust(8)
+    for number in range(FULL_AFTER):
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+    for number in range(1000):
+        trust.arrived(f"key{number}", "4:203.0.113", 0.0)
+    summed = sum(-(-8 * trust.weight(f"key{number}") // 1) for number in range(1000))
+    assert 0 < summed <= GROUP_SHARE * 8 * len(HONEST) + 1
+
+
+def _run_of_one_network(rounds: int) -> Trust:
+    """Two hundred nodes of one network, of which each but the first is left out of one of the first four rounds."""
+    trust = Trust(4)
+    for node in range(200):
+        trust.arrived(f"founder{node}", NETWORK, 0.0)
+    for number in range(rounds):
+        came = [node for node in range(200) if node == 0 or node % 4 != number]
+        trust.observe(RoundEvidence(number, tuple(Shown(f"founder{node}", 0.0) for node in came)), 0.0)
+    return trust
+
+
+@pytest.mark.parametrize("rounds", [1, FULL_AFTER - 1, FULL_AFTER, FULL_AFTER + 1, FULL_AFTER + 9])
+def test_the_first_nodes_of_a_run_all_count_though_all_are_of_one_network(rounds: int) -> None:
+    trust = _run_of_one_network(rounds)
+    least = earned(rounds - 1) / earned(rounds)
+    assert min(trust.weight(f"founder{node}") for node in range(200)) >= least
+
+
+def test_a_newcomer_of_another_network_takes_nothing_from_the_founders() -> None:
+    trust = _run_of_one_network(FULL_AFTER)
+    trust.arrived("later", "198.51.100.0/24", 0.0)
+    assert min(trust.weight(f"founder{node}") for node in range(200)) >= earned(FULL_AFTER - 1)
+
+
+def test_keys_that_come_later_are_bounded_although_their_network_founded_the_run() -> None:
+    trust = _run_of_one_network(FULL_AFTER)
+    for number in range(1000):
+        trust.arrived(f"key{number}", NETWORK, 0.0)
+    founders = sum(-(-4 * trust.weight(f"founder{node}") // 1) for node in range(200))
+    keys = sum(-(-4 * trust.weight(f"key{number}") // 1) for number in range(1000))
+    assert 0 < keys <= GROUP_SHARE * founders + 1
+
+
+def _restarted(trust: Trust) -> Trust:
+    again = Trust(4, [Standing.from_plain(one.node, one.plain()) for one in trust.standings.values()])
+    for node in trust.standings:
+        again.arrived(node, NETWORK, 0.0)
+    return again
+
+
+def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
+    trust = _run_of_one_network(FULL_AFTER)
+    for number in range(1000):
+        trust.arrived(f"key{number}", NETWORK, 0.0)
+    again = _restarted(trust)
+    again.arrived("key1000", NETWORK, 0.0)
+    assert min(again.weight(f"founder{node}") for node in range(200)) >= earned(FULL_AFTER - 1)
+    founders = sum(-(-4 * again.weight(f"founder{node}") // 1) for node in range(200))
+    keys = sum(-(-4 * again.weight(f"key{number}") // 1) for number in range(1001))
+    assert 0 < keys <= GROUP_SHARE * founders + 1
+
+
+def test_a_run_that_restarts_before_any_node_has_its_full_weight_still_has_founders() -> None:
+    again = _restarted(_run_of_one_network(FULL_AFTER - 4))
+    again.arrived("another founder", NETWORK, 0.0)
+    assert all(again.of(node).founder for node in ("founder0", "founder199", "another founder"))
+
+
+@pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])
+def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(lost: str) -> None:
+    """One of two hundred has earned its full weight, and the others together weigh as much as that one."""
+    trust = Trust(4)
+    for node in range(200):
+        trust.arrived(f"founder{node}", NETWORK, 0.0)
+    if lost == "another network":
+        trust.arrived("elsewhere", "198.51.100.0/24", 0.0)
+    if lost == "suspicion":
+        for node in range(1, 200):
+            trust.of(f"founder{node}").suspect(Cause.NOISE, "")
+            trust.of(f"founder{node}").pardon()
+    rounds = FULL_AFTER + (FOUNDERS_ROUNDS if lost == "time" else 1)
+    everybody = tuple(f"founder{node}" for node in range(200))
+    for number in range(rounds):
+        for name in everybody[1:]:
+            trust.of(name).seen = number  # they are present, but late in each round
+        trust.observe(RoundEvidence(number, (Shown("founder0", 0.0),)), 0.0)
+    assert trust.weight("founder0") == 1
+    assert sum(trust.weight(node) for node in everybody[1:]) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=30), st.integers(0, 50))
+@settings(max_examples=100, deadline=None)
+def test_weights_are_bounded_and_do_not_depend_on_the_order(nodes: list[tuple[str, int]], turn: int) -> None:
+    def weights(order: int) -> dict[str, float]:
+        kept = [Standing(f"n{place}", group, counted, seen=turn) for place, (group, counted) in enumerate(nodes)]
+        trust = Trust(8, kept[::order])
+        trust.observe(RoundEvidence(turn), 0.0)
+        return dict(trust.weights)
+
+    found = weights(1)
+    assert found == weights(-1)
+    assert max(found.values()) == 1
+    assert all(0 <= weight <= 1 for weight in found.values())
+    if all(counted < FULL_AFTER for _, counted in nodes):
+        return  # nobody has earned anything, so newcomers are measured by newcomers
+    new = {group: {n: c for n, g, c in _numbered(nodes) if g == group and c < FULL_AFTER} for group in "abc"}
+    unit = {group: earned(max(counts.values())) if counts else 0.0 for group, counts in new.items()}
+    full = sum(counted >= FULL_AFTER for _, counted in nodes)
+    for group, counts in new.items():
+        bound = max(GROUP_SHARE * (full + sum(unit.values()) - unit[group]), unit[group])
+        assert sum(found[node] for node in counts) <= bound + 1 / 16  # rounded to the integers of the wire
+
+
+def _numbered(nodes: list[tuple[str, int]]) -> list[tuple[str, str, int]]:
+    return [(f"n{place}", group, counted) for place, (group, counted) in enumerate(nodes)]
