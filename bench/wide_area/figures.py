@@ -58,6 +58,11 @@ class SystemFigures:
         return self.compute_s / (self.nodes * self.wall_s)
 
     @property
+    def speed(self) -> float:
+        """Tokens of one node in a second of its forward and backward passes."""
+        return self.tokens / self.compute_s
+
+    @property
     def tokens_each(self) -> float:
         """Tokens of one node in one exchange."""
         return self.tokens / self.contributions

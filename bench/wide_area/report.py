@@ -138,13 +138,14 @@ def _wire(outcomes: list[CellResult]) -> str:
 
 def _computing(outcomes: list[CellResult]) -> str:
     titles = ["link", "control, tokens/s", "control", "swarm", "DDP", "swarm tokens / control tokens"]
-    titles += ["line's cores, swarm", "line's cores, DDP"]
+    titles += ["swarm's speed / control's speed", "line's cores, swarm", "line's cores, DDP"]
     rows = [
         [
             _name(one),
             f"{one.control.tokens_s * one.dilation:,.0f}",
             *(f"{measured.compute_share:.0%}" for measured in (one.control, one.swarm, one.ddp)),
             f"{one.swarm.tokens_s / one.control.tokens_s:.0%}",
+            f"{one.swarm.speed / one.control.speed:.0%}",
             *(f"{measured.line_cores:.2f}" for measured in (one.swarm, one.ddp)),
         ]
         for one in outcomes
@@ -152,7 +153,8 @@ def _computing(outcomes: list[CellResult]) -> str:
     note = (
         "Share of wall time spent on forward and backward. The control is the same computing, side by side, without\n"
         "an exchange: the most that the cores allow. A line in Python takes its processor time from the nodes, where\n"
-        "they have no quotas; netem's processor time is not visible.\n"
+        "they have no quotas; netem's processor time is not visible. Speed is tokens in a second of forward and backward.\n"
+        "A node's other threads take a little of it; what is more, or above 100%, is the machine's own change meanwhile.\n"
     )
     return f"{note}\n{_table(titles, rows)}"
 

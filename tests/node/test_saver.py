@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from support.small import random_replica, small_contract
-from thinwire_node.storage.state import KeptMomentum, NodeState, Written
+from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Written
 from thinwire_node.training.saver import Passing, Saver
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 
@@ -26,9 +26,16 @@ class SlowState(NodeState):
         super().__init__(folder)
         self.may_write = threading.Event()
 
+        self.heads_written = 0
+
     def publish(self, *written: Written) -> None:
         assert self.may_write.wait(timeout=30)
         super().publish(*written)
+
+    def write_head(self) -> None:
+        assert self.may_write.wait(timeout=30)
+        super().write_head()
+        self.heads_written += 1
 
 
 @pytest.fixture
@@ -76,4 +83,35 @@ async def test_a_save_comes_before_every_job_that_is_queued_after_it(tmp_path: P
     found = state.momentum(SHAPES)
     assert found is not None
     assert found.momentum["momentum"].tolist() == [1, 1]
+    state.close()
+
+
+async def test_updates_go_on_while_a_slow_disk_writes_a_head(tmp_path: Path, threads: Threads) -> None:
+    state = SlowState(tmp_path / "node")
+    saver = Saver(state, threads, time.monotonic, round_s=1.0)
+    for step in range(1, 10):
+        state.advance(Head(step, bytes([step]) * 32))
+        saver.note_head()
+        await asyncio.sleep(0)
+    assert state.heads_written == 0
+    assert state.head == Head(9, b"\x09" * 32)  # what the node would say if it joined again
+    state.may_write.set()
+    await saver.finish()
+    assert state.heads_written == 2
+    state.close()
+    again = NodeState(tmp_path / "node")
+    assert again.head == Head(9, b"\x09" * 32)
+    again.close()
+
+
+async def test_a_head_that_cannot_be_written_is_told_with_the_next_one(tmp_path: Path, threads: Threads) -> None:
+    state = NodeState(tmp_path / "node")
+    saver = Saver(state, threads, time.monotonic, round_s=1.0)
+    state.advance(Head(1, b"\1" * 32))
+    (tmp_path / "node" / "head.json.part").mkdir()
+    saver.note_head()
+    with pytest.raises(OSError, match=r"head\.json\.part"):
+        await saver.finish()
+    with pytest.raises(OSError, match=r"head\.json\.part"):
+        saver.note_head()
     state.close()

@@ -22,7 +22,8 @@ def test_a_state_directory_keeps_its_contents(tmp_path: Path) -> None:
     replica = random_replica(contract, step=9)
     state.write("contract.json", contract.written)
     state.write("corpus.zst", small_corpus().pack())
-    state.save_head(Head(9, b"h" * 32))
+    state.advance(Head(9, b"h" * 32))
+    state.write_head()
     state.publish(state.write_replica(replica))
     state.close()
 
@@ -112,8 +113,10 @@ def test_the_list_of_sent_contributions_is_saved_and_unknown_if_damaged(tmp_path
 
 def test_an_older_head_does_not_replace_a_newer_one(tmp_path: Path) -> None:
     state = NodeState(tmp_path)
-    state.save_head(Head(9, b"n" * 32))
-    state.save_head(Head(4, b"o" * 32))
+    state.advance(Head(9, b"n" * 32))
+    state.write_head()
+    state.advance(Head(4, b"o" * 32))
+    state.write_head()
     assert state.head == Head(9, b"n" * 32)
     state.close()
     again = NodeState(tmp_path)

@@ -163,12 +163,16 @@ class NodeState:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def save_head(self, head: Head) -> None:
-        """Store a head if it is newer than the stored one. Replaying old updates thus does not set it back."""
+    def advance(self, head: Head) -> None:
+        """Take a head if it is newer than the known one. Replaying old updates thus does not set it back."""
         if self.head is None or head.step > self.head.step:
             self.head = head
+
+    def write_head(self) -> None:
+        """Write the head to disk."""
+        if (head := self.head) is not None:
             text = json.dumps({"step": head.step, "hash": head.hash.hex()})
-            replace_whole(self.path("head.json"), text.encode())  # an older head after a power cut does no harm
+            replace_whole(self.path("head.json"), text.encode())  # an older head after a crash does no harm
 
     def replica(self, contract: Contract) -> Replica | None:
         """The saved replica, or None if there is no valid one."""

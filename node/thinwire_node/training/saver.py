@@ -41,6 +41,8 @@ class Saver:
         self._round_s = round_s
         self._sent_since = state.sent() or []  # contributions sent after the save on disk
         self._saving: asyncio.Future[None] | None = None
+        self._noting: asyncio.Future[None] | None = None
+        self._is_noted = True  # the head of the last update is written, or being written
         self._saved_at = now()
         self._save_s = self._write_s = 0.0
 
@@ -62,6 +64,20 @@ class Saver:
         """Write the name of a contribution to disk. The contribution may be sent once this returns."""
         self._sent_since.append(contribution)
         await self._write_sent()
+
+    def note_head(self) -> None:
+        """Write the head of the update that was applied, in the background: a sync takes as long as an update on some
+        disks. While one is written, only the newest one waits. Raises OSError if the last one could not be written."""
+        self._is_noted = False
+        if self._noting is not None and self._noting.done() and not self._noting.cancelled():
+            self._noting.result()
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.ensure_future(self._note_heads())
+
+    async def _note_heads(self) -> None:
+        while not self._is_noted:
+            self._is_noted = True
+            await self._threads.saver.run(NodeJob.NOTE, self._state.write_head)
 
     def begin(self, write: WriteState) -> None:
         """Save in the background, unless a save is under way. Raises OSError if the last one failed."""
@@ -88,9 +104,10 @@ class Saver:
         await self._write_sent()
 
     async def finish(self) -> None:
-        """Wait for a save in progress. Cancelling the caller does not cancel the save. Raises OSError if it failed."""
-        if self._saving is not None and not self._saving.cancelled():
-            await asyncio.shield(self._saving)
+        """Wait for what is being written. Cancelling the caller does not cancel that. Raises OSError if it failed."""
+        for writing in (self._saving, self._noting):
+            if writing is not None and not writing.cancelled():
+                await asyncio.shield(writing)
 
     def forget_sent(self) -> None:
         """Clear the list of sent contributions, because their momentum is gone."""

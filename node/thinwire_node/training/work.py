@@ -135,6 +135,7 @@ class Work:
     async def apply(self, sealed: SealedUpdate) -> None:
         """Check an update's row against the replica and apply it. Raises ReplicaError and then changes nothing."""
         await self.run(NodeJob.APPLY, self._apply, sealed)
+        self._saver.note_head()
         async with self._moved:
             self._moved.notify_all()
 
@@ -152,7 +153,7 @@ class Work:
             self.trainer.rule.put_back(part)
         self._on_the_way = [one for one in self._on_the_way if one.hash not in row.contributions]
         self._stand_on_newest()
-        self._state.save_head(Head(replica.step, replica.head))
+        self._state.advance(Head(replica.step, replica.head))
         self.apply_s = self._now() - began
 
     def _fingerprint(self, replica: Replica, nonce: int) -> int:
