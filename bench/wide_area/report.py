@@ -153,8 +153,8 @@ def _computing(outcomes: list[CellResult]) -> str:
     note = (
         "Share of wall time spent on forward and backward. The control is the same computing, side by side, without\n"
         "an exchange: the most that the cores allow. A line in Python takes its processor time from the nodes, where\n"
-        "they have no quotas; netem's processor time is not visible. Speed is tokens in a second of forward and backward.\n"
-        "A node's other threads take a little of it; what is more, or above 100%, is the machine's own change meanwhile.\n"
+        "they have no quotas; netem's processor time is not visible. Speed is tokens in a second of forward and\n"
+        "backward. A node's other threads take a little of it; the rest is what changed in the machine meanwhile.\n"
     )
     return f"{note}\n{_table(titles, rows)}"
 
