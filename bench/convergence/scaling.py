@@ -16,15 +16,12 @@ from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
 from bench.convergence.summaries import ArmSummary, summaries_of
+from bench.convergence.targets import LOSS_TARGETS
 
 PAGE = "scaling.md"
 SAMPLES_A_NODE = 4
 SWEEP_ROUNDS, ROUNDS = 128, 1024
 """Of the runs with own batches. Those with the fixed batch have as many tokens as the main study."""
-LOSS_TARGETS = {("own", 4): 0.005, ("own", 16): 0.005, ("own", 64): 0.005, ("fixed", 4): 0.005, ("fixed", 16): 0.02}
-"""At most so far above AdamW."""
-BYTES_TARGET = 150
-"""At least so many times fewer bytes than a ring all-reduce."""
 
 
 @dataclass(frozen=True)
