@@ -112,6 +112,15 @@ def test_with_curves_the_time_to_the_loss_decides() -> None:
     assert make_plan(where).taken.variant.family != "all-reduce"
 
 
+def test_runs_with_another_batch_are_no_curves_beside_these(tmp_path: Path) -> None:
+    """A larger batch needs more tokens for the same loss, with any method."""
+    runs = [("adamw", 16, 100, 2.0), ("thinwire", 16, 100, 2.1), ("adamw", 64, 400, 1.0)]
+    for arm, samples, tokens, loss in runs:
+        run = {"run": {"arm": arm, "tokens": tokens, "size": {"samples": samples}}, "loss": loss, "curve": []}
+        (tmp_path / f"{arm}-{samples}.json").write_text(json.dumps(run), encoding="utf-8")
+    assert read_curves(tmp_path) == {"adamw": [(100, 2.0)], "thinwire": [(100, 2.1)]}
+
+
 def test_the_runs_of_make_science_are_curves() -> None:
     curves = read_curves(RUNS)
     assert {"adamw", "thinwire", "diloco-16"} <= curves.keys()

@@ -13,21 +13,32 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def read_curves(folder: Path) -> dict[str, Curve]:
-    """The curve of each arm: of its runs with the most tokens, the one with the least loss. Raises ConfigError."""
+    """The curve of each arm: of its runs with the most tokens, the one with the least loss.
+
+    Only runs of one model, text and global batch can be compared: of the size that most arms have. Raises
+    ConfigError."""
     files = sorted(folder.glob("*.json"))[:FILES_MAX]
     if not files:
         raise ConfigError(f"{folder}: has no runs; give the folder that `make science` wrote, docs/convergence/runs")
-    best: dict[str, tuple[tuple[float, float], Curve]] = {}
+    by_size: dict[str, dict[str, tuple[tuple[float, float], Curve]]] = {}
     for path in files:
-        try:
-            if path.stat().st_size > FILE_BYTES_MAX:
-                raise ValueError(f"is larger than {FILE_BYTES_MAX} bytes")
-            run = json.loads(path.read_text(encoding="utf-8"))
-            arm, tokens, loss = str(run["run"]["arm"]), float(run["run"]["tokens"]), float(run["loss"])
-            curve = [(float(at), float(reached)) for at, reached in run["curve"]] + [(tokens, loss)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}: is not a run of `make science`: {error!r}; remove it") from None
-        order = (-tokens, loss)
+        size, arm, order, curve = _read(path)
+        best = by_size.setdefault(size, {})
         if arm not in best or order < best[arm][0]:
             best[arm] = (order, curve)
-    return {arm: curve for arm, (_, curve) in best.items()}
+    of_most = max(by_size.values(), key=len)
+    return {arm: curve for arm, (_, curve) in of_most.items()}
+
+
+def _read(path: Path) -> tuple[str, str, tuple[float, float], Curve]:
+    """A run's size and arm, its place among the runs of that arm, and its curve."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ValueError(f"is larger than {FILE_BYTES_MAX} bytes")
+        run = json.loads(path.read_text(encoding="utf-8"))
+        size = json.dumps(run["run"].get("size"), sort_keys=True)
+        arm, tokens, loss = str(run["run"]["arm"]), float(run["run"]["tokens"]), float(run["loss"])
+        curve = [(float(at), float(reached)) for at, reached in run["curve"]] + [(tokens, loss)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: is not a run of `make science`: {error!r}; remove it") from None
+    return size, arm, (-tokens, loss), curve
