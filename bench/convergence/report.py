@@ -9,7 +9,7 @@ from bench.convergence.arms import ADAMW, ARMS, DEFAULT, REFERENCE
 from bench.convergence.plan import Study, runs_at_least, sweep_of
 from bench.convergence.plots import write_plots
 from bench.convergence.run import Result
-from bench.convergence.summaries import ArmSummary, summaries_of
+from bench.convergence.summaries import ArmSummary, percent, summaries_of
 from bench.convergence.targets import BYTES_TARGET, LOSS_TARGETS
 
 PAGE = "README.md"
@@ -61,6 +61,7 @@ def _head(study: Study, results: Sequence[Result]) -> str:
   reference is charged its published format.
 * Without a centre (`gossip`), *loss* is that of the mean of all nodes, and *one node* that of one alone. Nodes that
   drift apart show in the second.
+* Relative losses compare the means of the seeds that both arms have.
 * The learning rate of each arm is the best of its sweep, below.
 {missing}"""
 
@@ -73,7 +74,7 @@ def _table(summaries: Sequence[ArmSummary]) -> str:
     rows = [f"| {heads} |"]
     rows += ["|---|---|---|---|---|---|---|---|---|---|"]
     for summary in summaries:
-        against = f"{summary.loss / adamw.loss - 1:+.2%}" if adamw else ""
+        against = percent(summary.relative_loss(adamw)) if adamw else ""
         spread = f"{summary.spread:.4f}" if len(summary.results) > 1 else ""
         rate, seeds = f"{summary.results[0].run.rate:g}", len(summary.results)
         rows.append(
@@ -102,12 +103,12 @@ def _verdict(summaries: Sequence[ArmSummary]) -> str:
         ours, theirs = by.get((DEFAULT, nodes)), by.get((REFERENCE, nodes))
         if ours and theirs:
             rows.append(
-                f"| {nodes} | {ours.loss:.4f} | the reference | {theirs.loss:.4f} | {ours.loss / theirs.loss - 1:+.2%} "
-                f"| {theirs.bytes / ours.bytes:.1f} times fewer |"
+                f"| {nodes} | {ours.loss:.4f} | the reference | {theirs.loss:.4f} "
+                f"| {percent(ours.relative_loss(theirs))} | {theirs.bytes / ours.bytes:.1f} times fewer |"
             )
         if ours and adamw:
             rows.append(
-                f"| {nodes} | {ours.loss:.4f} | AdamW | {adamw.loss:.4f} | {ours.loss / adamw.loss - 1:+.2%}"
+                f"| {nodes} | {ours.loss:.4f} | AdamW | {adamw.loss:.4f} | {percent(ours.relative_loss(adamw))}"
                 f"{_loss_target(nodes)} | {_against_ring(ours)} |"
             )
     return "\n".join(["The default, at equal tokens:\n", *rows]) + "\n"

@@ -15,7 +15,7 @@ from bench.convergence.arms import ADAMW, CANDIDATES, DEFAULT, SHARED
 from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
-from bench.convergence.summaries import ArmSummary, summaries_of
+from bench.convergence.summaries import ArmSummary, percent, summaries_of
 from bench.convergence.targets import LOSS_TARGETS
 
 PAGE = "scaling.md"
@@ -85,7 +85,8 @@ def page(folder: Path) -> str:
 
 * *Own batch*: each node brings {SAMPLES_A_NODE} samples; {ROUNDS} rounds, rates swept in {SWEEP_ROUNDS}.
 * *Fixed batch*: 16 samples of all nodes together; 4,194,304 tokens, rates swept in 1,048,576.
-* Each arm has its own sweep of rates with each number of nodes. *AdamW* is that on the same global batch.
+* Each arm has its own sweep of rates with each number of nodes. *AdamW* is that on the same global batch; arms are
+  compared with it on the seeds that both have.
 * *B/parameter* is what one node sends and receives, a parameter and round. *Ring* says how many times more a ring
   all-reduce of float32 among the same nodes takes: 16·(n − 1)/n.
 * k*S*-*K*: every node sends S components a tile, and the update keeps the strongest K.
@@ -116,7 +117,7 @@ def _adamw(study: Study, folder: Path) -> ArmSummary | None:
 def _row(one: Scaling, summary: ArmSummary, adamw: ArmSummary | None) -> str:
     above = ""
     if adamw and summary.arm != ADAMW:
-        above = f"{summary.loss / adamw.loss - 1:+.2%}"
+        above = percent(summary.relative_loss(adamw))
         if (target := LOSS_TARGETS.get((one.kind, one.nodes))) is not None and summary.arm == DEFAULT:
             above += f" (target: at most {target:+.1%})"
     ring = f"{summary.times_fewer:.0f}" if one.nodes > 1 else ""

@@ -29,6 +29,12 @@ class ArmSummary:
         losses = [result.loss for result in self.results]
         return max(losses) - min(losses)
 
+    def relative_loss(self, other: ArmSummary) -> float | None:
+        """How far the mean loss is above another arm's, on the seeds that both have; None if there are none."""
+        ours, theirs = ({result.run.seed: result.loss for result in arm.results} for arm in (self, other))
+        seeds = ours.keys() & theirs.keys()
+        return mean(ours[seed] for seed in seeds) / mean(theirs[seed] for seed in seeds) - 1 if seeds else None
+
     @property
     def bytes(self) -> float:
         """Bytes that one node sent and received."""
@@ -46,6 +52,11 @@ class ArmSummary:
         """Times fewer bytes than a ring all-reduce of float32 among the same nodes in every local step; 0 for one
         node, whose all-reduce sends nothing."""
         return ring_bytes(self.nodes) / self.bytes_a_parameter
+
+
+def percent(share: float | None) -> str:
+    """A relative loss for a table; empty if it is not known."""
+    return "" if share is None else f"{share:+.2%}"
 
 
 def summaries_of(study: Study, results: Sequence[Result]) -> list[ArmSummary]:
