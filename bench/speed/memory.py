@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.speed.peaks import status_bytes
-from bench.speed.programs import program
 from bench.speed.row import BenchRow
 from bench.speed.synthetic import model_parameters
-from bench.wide_area.programs import POLL_S
+from bench.wide_area.programs import POLL_S, module
 from deploy.local_swarm.processes import Processes, SwarmError
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_proto.exact.tiles import layout_of
@@ -70,7 +69,7 @@ def swarm_peaks(folder: Path, run: Path, steps: int = STEPS, time_max_s: float =
 
 def peak_of(task: str, run: Path) -> int:
     """Peak in bytes of a task of `bench.speed.peaks`."""
-    return int(subprocess.run([*program("bench.speed.peaks"), task, str(run)], check=True, capture_output=True).stdout)
+    return int(subprocess.run([*module("bench.speed.peaks"), task, str(run)], check=True, capture_output=True).stdout)
 
 
 def _parameters(run: Path) -> int:

@@ -17,6 +17,7 @@ from thinwire_coordinator.cli.run_file import read_run
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.exact.magnitudes import merger_of
 from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.freed_memory import give_back
 from thinwire_proto.models import initial_state
 from thinwire_proto.task import task_of
 from thinwire_proto.wire.codec import decode_votes, encode_votes
@@ -56,6 +57,7 @@ def merge(run: RunSpec) -> int:
     contract = contract_of(model_parameters(run.model), run.demo)
     layout, k = layout_of(contract.parameters), run.demo.k_of_round(NODES)
     payloads = [encode_votes(uniform_votes(layout, k, seed), layout) for seed in range(NODES)]
+    give_back()  # else the merge would use what the encoder has freed, and how much that is varies
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = status_bytes("VmRSS")
     merger = merger_of(contract, layout, step=0)

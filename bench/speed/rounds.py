@@ -22,13 +22,12 @@ import grpc
 import zstandard
 
 from bench.costs.light_members import CHANNEL_OPTIONS, Common, LightMember
-from bench.speed.programs import program
 from bench.speed.raw import receive
 from bench.speed.row import BenchRow
 from bench.speed.speeds import merge_in_torch
 from bench.speed.synthetic import uniform_votes
 from bench.speed.timing import interleaved, threads
-from bench.wide_area.programs import POLL_S, Programs
+from bench.wide_area.programs import POLL_S, Programs, module
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.wire.codec import encode_votes
@@ -126,7 +125,7 @@ async def _swarm(
     run = folder / "run.toml"
     run.write_text(RUN.format(model=model, k=K, length_ms=round(1000 * length_s)))
     coordinator = programs.start(
-        "watched", [*program("bench.speed.watched"), str(run), f"{folder}/state", str(members), f"{folder}/invite"]
+        "watched", [*module("bench.speed.watched"), str(run), f"{folder}/state", str(members), f"{folder}/invite"]
     )
     programs.wait_for(coordinator, '{"port"')
     invite = parse_invite((folder / "invite").read_text())
@@ -162,7 +161,7 @@ def _figures(times: CoordinatorTimes, common: TimedCrowd, rounds: int) -> RoundF
 
 async def _raw(programs: Programs, size: int, subscribers: int, times: int) -> float:
     """Seconds from sending until the last subscriber has received everything; median of several runs."""
-    server = programs.start("raw", [*program("bench.speed.raw"), str(size), str(subscribers)])
+    server = programs.start("raw", [*module("bench.speed.raw"), str(size), str(subscribers)])
     while not server.text().endswith("\n"):
         programs.check()
         await asyncio.sleep(POLL_S)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from bench.speed.memory import peak_of, swarm_peaks
 from bench.speed.neighbours import BUSY, busy_cores
-from bench.speed.programs import program
 from bench.speed.row import BenchRow
 from bench.speed.training import LARGE_ROUND_S, ROUND_S, Timed
+from bench.wide_area.programs import module
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.models import PRESETS
 from thinwire_proto.task import task_of
@@ -40,7 +40,7 @@ length_ms = 600000
 
 
 def timed(model: str, turns: int, *more: str) -> Timed:
-    command = [*program("bench.speed.training"), "--model", model, "--turns", str(turns), *more]
+    command = [*module("bench.speed.training"), "--model", model, "--turns", str(turns), *more]
     return Timed.from_json(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 

@@ -22,8 +22,7 @@ from bench.wide_area.hosts import LinkSpec, hosts_behind
 from bench.wide_area.needs import EmulationSupport, check_emulation
 from bench.wide_area.report import write_cells, write_page
 from bench.wide_area.swarm import measure_swarm
-from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SEED
-from bench.wide_area.workload import samples as samples_of
+from bench.wide_area.workload import BASE_AGE, MICRO_BATCH, NODES, PRESET, SEED, round_samples
 from deploy.local_swarm.processes import ENDING, SwarmError
 from thinwire_proto.models import PRESETS
 
@@ -99,7 +98,7 @@ def _cell(
     seconds = arguments.seconds * dilation
     lines = (link.dilated(dilation), NODES, machine.netem, arguments.seed, folder)
     with groups_for(machine.controller, NODES) as groups, hosts_behind(*lines, groups=groups) as hosts:
-        before = measure_control(hosts, samples_of(dilation), CONTROL_SHARE * seconds, folder)
+        before = measure_control(hosts, round_samples(dilation), CONTROL_SHARE * seconds, folder)
         swarm = measure_swarm(hosts, seconds, dilation, arguments.base_age, folder)
         samples = round(swarm.tokens_each / PRESETS[PRESET].context / MICRO_BATCH) * MICRO_BATCH
         samples = max(2 * MICRO_BATCH, samples)

@@ -16,7 +16,7 @@ from pathlib import Path
 from deploy.local_swarm.processes import uninterrupted
 
 NODES_SHARE = 0.8
-"""Of the machine's cores, for all nodes together."""
+"""Share of the machine's cores that all nodes together may use."""
 PERIOD_US = 20_000
 """A node that has used its part of a period stands still until the next one: short, so that its event loops answer."""
 ROOT = Path("/sys/fs/cgroup")
@@ -44,11 +44,10 @@ def cpu_controller() -> CpuController | None:
     """The controller that this process may use; None if there is none."""
     if (ROOT / "cpu" / "cpu.cfs_quota_us").exists():
         return CpuController(ROOT / "cpu", 1) if os.access(ROOT / "cpu", os.W_OK) else None
-    try:
-        (ROOT / "cgroup.subtree_control").write_text("+cpu\n")
-    except OSError:
-        return None
-    return CpuController(ROOT, 2)
+    enabled = ROOT / "cgroup.subtree_control"  # enabling it there would change the whole machine
+    if enabled.exists() and "cpu" in enabled.read_text().split() and os.access(ROOT, os.W_OK):
+        return CpuController(ROOT, 2)
+    return None
 
 
 @contextmanager

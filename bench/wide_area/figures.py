@@ -97,7 +97,7 @@ class CellResult:
     """Seconds of the machine's clock for one second of the emulated world. `link` uses the emulated clock, and all
     measured times the machine's clock."""
     nodes_share: float = 1.0
-    """What the nodes may use of the machine's cores together."""
+    """Share of the machine's cores that all nodes together may use."""
 
     @property
     def compute_round_s(self) -> float:

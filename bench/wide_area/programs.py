@@ -57,7 +57,7 @@ class Programs:
 def module(name: str) -> list[str]:
     """The command that runs one of our modules from any working directory. `env` execs it."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return ["env", f"PYTHONPATH={path}", sys.executable, "-m", name]
+    return ["/usr/bin/env", f"PYTHONPATH={path}", sys.executable, "-m", name]
 
 
 def cpu_s(pid: int) -> float:

@@ -20,7 +20,7 @@ SEED = 1
 BASE_AGE = 1
 
 
-def samples(dilation: float) -> int:
+def round_samples(dilation: float) -> int:
     """Samples of a node in a round, if a second of the machine's clock stands for 1/dilation seconds."""
     return round(SAMPLES * dilation)
 
@@ -40,7 +40,7 @@ pace = "barrier"
 length_ms = 30000
 base_age_max = {base_age}
 min_contributions = 1
-samples = {samples(dilation)}
+samples = {round_samples(dilation)}
 weight_max = 8
 
 [data]

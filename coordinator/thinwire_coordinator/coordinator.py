@@ -27,7 +27,7 @@ from thinwire_coordinator.ledger.state_directory import RunState, StartInterrupt
 from thinwire_coordinator.monitoring import Monitoring
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.rpc.open_files import open_files_for
-from thinwire_coordinator.rpc.server import Server
+from thinwire_coordinator.rpc.server import Server, check_listen
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.run_opening import ReplayedRun, StartWorker, open_run, replay_run
 from thinwire_coordinator.settings import CoordinatorSettings
@@ -124,6 +124,7 @@ class Coordinator:
         self._monitoring.check()
         settings.tls.check(settings.listen, settings.http, writes_invite=settings.invite_file is not None)
         self._lock = lock_state(folder)
+        await check_listen(settings.listen)
         prepare_ready(settings.ready)
         secret = open_organizer_secret(folder)
         key = open_identity(folder)  # now, so that invites can be made while a large run is created
@@ -140,7 +141,10 @@ class Coordinator:
         )
         run = await replay_run(state, settings, self._start_worker, self.readiness)
         self._swarm = swarm = self._assemble(state, run, access)
-        self._gossip = make_gossip_run(swarm, run.replica, settings.wait_for)
+        every, samples = settings.evaluate_every, settings.evaluate_samples
+        self._gossip = make_gossip_run(
+            swarm, run.replica, settings.wait_for, evaluate_every=every, evaluate_samples=samples
+        )
         self._upkeep = self._make_upkeep(swarm, run, held_out)
         await self._monitoring.begin(swarm, access, run, self._start_worker)
         await self._listen(swarm, access, transport)
@@ -156,7 +160,9 @@ class Coordinator:
 
     def _make_upkeep(self, swarm: Swarm, run: ReplayedRun, held_out: HeldOut) -> Upkeep:
         settings, state = self._settings, swarm.state
-        by_nodes = nodes_evaluate(state.contract, state.held_out_sets, settings.evaluate, settings.evaluate_samples)
+        has_replica = self._gossip is None  # otherwise each node measures its own parameters
+        sets, samples = state.held_out_sets, settings.evaluate_samples
+        by_nodes = has_replica and nodes_evaluate(state.contract, sets, settings.evaluate, samples)
         return Upkeep(
             swarm,
             run.replica,
@@ -165,6 +171,7 @@ class Coordinator:
             settings.evaluate_every,
             samples=settings.http is not None,
             by_nodes=by_nodes,
+            by_each=self._gossip.held_out.results if self._gossip is not None else None,
         )
 
     async def _listen(self, swarm: Swarm, access: AccessStore, transport: Transport) -> None:

@@ -6,6 +6,7 @@ To try it, the coordinator connects to itself through the address, and checks th
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ def publish_address(
     access.settings.put(PUBLIC_TLS, "1" if public_tls else "")
     if settings.invite_file is not None:
         keep_invite_file(settings.invite_file, access, settings.state_dir, time.time())
-    text = f"invites lead to {address}; make one: thinwire-coordinator invite --state-dir {settings.state_dir}"
-    tell(log, logging.INFO, "coordinator.invites", text, address=address)
+    make = shlex.join(["thinwire-coordinator", "invite", "--state-dir", str(settings.state_dir)])
+    tell(log, logging.INFO, "coordinator.invites", f"invites lead to {address}; make one: {make}", address=address)
     return tell_reachability(address, port, fingerprint, public_tls=public_tls)
 
 

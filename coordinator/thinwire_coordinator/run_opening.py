@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.capacity import check_disks
+from thinwire_coordinator.ledger.blob_sizes import check_complete
 from thinwire_coordinator.ledger.disk_forecast import Need
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
 from thinwire_coordinator.ledger.retention import Retention
@@ -84,7 +85,9 @@ async def open_run(settings: CoordinatorSettings, worker: StartWorker, readiness
         text = f"new run in {folder}: creating its corpus and its first state"
         tell(log, logging.INFO, "coordinator.run_created", text, folder=str(folder))
         await worker.run(create_state, folder, settings.run or RunSpec(), settings.bodies, worker.go_on)
-    return await worker.run(open_state, folder)
+    state = await worker.run(open_state, folder)
+    await worker.run(check_complete, state)
+    return state
 
 
 async def replay_run(

@@ -13,7 +13,7 @@ from thinwire_coordinator.generation import SampleBudget, first_prompt
 from thinwire_coordinator.ledger.kept_replica import KeptReplica
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.state_directory import SETS_MAX
-from thinwire_coordinator.round.measurement import MeasuredBy, MeasureHere
+from thinwire_coordinator.round.measurement import MeasuredBy, MeasureHere, SetMeasured
 from thinwire_coordinator.swarm.evaluations import Result
 from thinwire_coordinator.swarm.events import LossMeasured, Sampled
 from thinwire_coordinator.swarm.swarm import Swarm
@@ -28,7 +28,7 @@ class Upkeep:
     """Does the upkeep after sealed steps.
 
     replica: the coordinator's own. evaluate_every: steps between two measurements. by_nodes: whether nodes measure.
-    samples: whether to generate sample texts for the page.
+    samples: whether to generate sample texts for the page. by_each: without a centre, what nodes measured on the way.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Upkeep:
         *,
         samples: bool,
         by_nodes: bool = False,
+        by_each: asyncio.Queue[SetMeasured] | None = None,
     ) -> None:
         self._swarm = swarm
         self._state = swarm.state
@@ -51,6 +52,7 @@ class Upkeep:
         self._retention = retention
         self._evaluate_every = evaluate_every
         self._by_nodes = by_nodes
+        self._by_each = by_each
         self._samples = SampleBudget() if samples else None
         self._held_out = held_out
         if (found := len(swarm.state.data.held_out_sets())) > SETS_MAX:
@@ -64,11 +66,13 @@ class Upkeep:
         """Do the upkeep until cancelled."""
         recorded = await self._workers.submit(Job.READ_STATUS, self._state.watch_ledger.recorded)
         measured = max((step for step, _ in recorded.newest.values()), default=None)
-        if not self._by_nodes:
-            await self._follow(measured)
-            return
-        self._swarm.evaluations.begin(self._evaluate_every, self._held_out.samples, measured)
-        tasks = [asyncio.ensure_future(work) for work in (self._follow(measured), self._collect())]
+        works = [self._follow(measured)]
+        if self._by_each is not None:
+            works.append(self._collect_of_each(self._by_each))
+        elif self._by_nodes:
+            self._swarm.evaluations.begin(self._evaluate_every, self._held_out.samples, measured)
+            works.append(self._collect())
+        tasks = [asyncio.ensure_future(work) for work in works]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -129,6 +133,14 @@ class Upkeep:
         while True:
             await self._take(await self._swarm.evaluations.results.get())
 
+    async def _collect_of_each(self, measured: asyncio.Queue[SetMeasured]) -> None:
+        """Record what the nodes measured of their own parameters."""
+        sets = {found.name: found for found in self._state.held_out_sets}
+        while True:
+            found = await measured.get()
+            await self._record(found.step, sets[found.name], found.loss, found.measured_by, "single nodes: ")
+            self._swarm.registry.measured_step = max(self._swarm.registry.measured_step, found.step)
+
     async def _take(self, result: Result) -> None:
         """Take one result or part of a measurement by nodes."""
         sets = {found.name: found for found in self._state.held_out_sets}
@@ -157,7 +169,11 @@ class Upkeep:
         if finite and copy.step:
             await self._sample(copy)
 
-    async def _record(self, step: int, held_out: HeldOutSet, loss: float, measured_by: MeasuredBy) -> None:
+    async def _record(
+        self, step: int, held_out: HeldOutSet, loss: float, measured_by: MeasuredBy, of: str = ""
+    ) -> None:
+        """of: what was measured, in words, unless it is the replica."""
+        where = f"{'step' if self._swarm.view.gossip is None else 'iteration'} {step}: {of}"
         name, bits_per_nat = held_out.name, held_out.bits_per_nat(self._state.contract.model.context)
         if math.isfinite(loss):
             ledger = self._state.upkeep_ledger
@@ -167,7 +183,7 @@ class Upkeep:
                 log,
                 logging.INFO,
                 "coordinator.loss_measured",
-                f"step {step}: held-out loss {loss:.3f} nats per token on {name!r}",
+                f"{where}held-out loss {loss:.3f} nats per token on {name!r}",
                 step=step,
                 set=name,
                 loss=loss,
@@ -175,7 +191,7 @@ class Upkeep:
                 measured_by=measured_by,
             )
         else:
-            text = f"step {step}: the held-out loss on {name!r} is not finite; the run has diverged"
+            text = f"{where}the held-out loss on {name!r} is not finite; the run has diverged"
             tell(log, logging.WARNING, "coordinator.diverged", text, step=step, set=name)
         self._events.tell(LossMeasured(step, name, loss, measured_by))
 

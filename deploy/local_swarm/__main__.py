@@ -18,6 +18,7 @@ from rich.console import Console
 from deploy.local_swarm.processes import BIN, ENDING, Processes, SwarmError, left_with
 from deploy.local_swarm.summary import SwarmOutcome, print_summary
 from deploy.local_swarm.view import View
+from thinwire_common.number_arguments import count
 from thinwire_coordinator.cli.status_client import as_organizer, open_channel
 from thinwire_proto.models import PRESETS
 from thinwire_proto.wire.service_pb2 import StatusReply, StatusRequest
@@ -156,19 +157,12 @@ def _coordinator_says(command: str, processes: Processes, *more: str) -> tuple[b
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("make swarm", description=__doc__)
-    parser.add_argument("--nodes", type=_positive, default=3)
-    parser.add_argument("--rounds", type=_positive, default=200)
+    parser.add_argument("--nodes", type=count, default=3)
+    parser.add_argument("--rounds", type=count, default=200)
     parser.add_argument("--exchange", choices=("star", "gossip"), default="star", help="gossip: without a centre")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="byte-1m")
     parser.add_argument("--metrics", action="store_true", help="serve metrics, and scrape them with Prometheus")
     return parser.parse_args()
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
-    return number
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

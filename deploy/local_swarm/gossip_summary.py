@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +19,8 @@ def add_gossip(table: Table, gossip: GossipStatus) -> None:
 
 
 def print_model(folder: Path, status: StatusReply, console: Console) -> None:
-    """What `export` gives."""
+    """Print how many nodes the model is the mean of, and the command that exports it."""
     nodes = status.gossip.deposits
     console.print(f"the model is the exact mean of the parameters of {nodes} nodes, which `export` gives:")
-    console.print(f"  thinwire-coordinator export --state-dir {folder / 'coordinator'} --out MODEL", style="dim")
+    words = "thinwire-coordinator", "export", "--state-dir", str(folder / "coordinator"), "--out", "MODEL"
+    console.print(f"  {shlex.join(words)}", style="dim", soft_wrap=True, markup=False)

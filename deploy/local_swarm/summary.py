@@ -103,10 +103,10 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
         title=f"bytes per node over the whole run, and per parameter and {'iteration' if without else 'round'}",
         title_justify="left",
         box=None,
-        padding=(0, 2),
+        padding=(0, 1 if without else 2),  # with the columns of the lines, 80 characters are few
     )
     for title in ("", "sent", "received", *(("direct", "relay") if without else ()), "per parameter", "fewer"):
-        table.add_column(title, justify="left" if not title else "right")
+        table.add_column(title, justify="left" if not title else "right", overflow="fold")
     per_round = max(1, status.parameters * status.step)
     for node in sorted(status.nodes, key=lambda node: node.name):
         total = node.bytes_up + node.bytes_down
@@ -116,7 +116,7 @@ def _print_bytes(status: StatusReply, nodes: int, console: Console) -> None:
         table.add_row(node.name, *moved, f"{total / per_round:.4f} B", fewer)
     if ring:
         moved = [human_bytes(ring / 2)] * 2 + [""] * (2 if without else 0)
-        table.add_row("fp32 ring all-reduce", *moved, f"{ring / per_round:.4f} B", "")
+        table.add_row("fp32 all-reduce", *moved, f"{ring / per_round:.4f} B", "")
     console.print(table)
     fetched = max((node.bytes_fetched for node in status.nodes), default=0)
     console.print(f"(plus {human_bytes(fetched)} of corpus and snapshot, once at the start)", style="dim")

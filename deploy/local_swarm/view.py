@@ -51,8 +51,9 @@ class View:
             unit, agreement = "step", f"replicas {equality(status)}"
             if status.HasField("gossip"):
                 unit, agreement = "iteration", f"disagreement {disagreement(status.gossip)}"
-                if status.HasField("loss_training") and not status.loss_newest_step:
-                    loss = f"training loss {status.loss_training:.3f}"  # the mean model is measured at the end
+                if status.HasField("loss_training"):  # the other one is measured seldom
+                    held_out = f", held out {status.loss_newest:.3f}" if status.loss_newest_step else ""
+                    loss = f"training loss {status.loss_training:.3f}{held_out}"
             self._console.print(
                 f"{unit} {status.step}/{status.steps}  {loss}  {rate:,.0f} tokens/s  "
                 f"up {human_bytes(status.bytes_up)}  down {human_bytes(status.bytes_down)}  "

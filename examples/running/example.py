@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -72,5 +73,5 @@ def _run(example: Example, folder: Path, console: Console) -> Figures:
 
 def prepare(console: Console, *arguments: str) -> None:
     """Run `thinwire-coordinator prepare`."""
-    console.print(f"thinwire-coordinator prepare {' '.join(arguments)}")
+    console.print(shlex.join(["thinwire-coordinator", "prepare", *arguments]), soft_wrap=True, markup=False)
     console.print(run_command("thinwire-coordinator", "prepare", *arguments))

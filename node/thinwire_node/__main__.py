@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 
-from thinwire_common.logs import logs_json, print_error, tell
-from thinwire_node.cli.parser import parser
-from thinwire_proto.errors import ThinwireError
+from thinwire_common.logs import tell
+from thinwire_common.program import run_program
 
 log = logging.getLogger("thinwire.node")
 
@@ -21,15 +19,18 @@ fetch models or kernels from a hub are told not to, before they are imported."""
 def main() -> None:
     for variable, value in OFFLINE.items():
         os.environ.setdefault(variable, value)
+    run_program("thinwire-node", _run, _tell_failure)
+
+
+def _run() -> None:
+    from thinwire_node.cli.parser import parser  # noqa: PLC0415 - takes long enough for a Ctrl-C
+
     arguments = parser().parse_args()
-    try:
-        arguments.command(arguments)
-    except ThinwireError as error:
-        if logs_json():
-            tell(log, logging.ERROR, "node.failed", str(error))
-        else:
-            print_error("thinwire-node", error)
-        sys.exit(1)
+    arguments.command(arguments)
+
+
+def _tell_failure(text: str) -> None:
+    tell(log, logging.ERROR, "node.failed", text)
 
 
 if __name__ == "__main__":

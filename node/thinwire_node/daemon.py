@@ -241,7 +241,7 @@ class Node:
         admission = await self._bootstrap.join(exchange, name)
         self._joined = True
         if self.settings.invite is not None:
-            self._state.keep_invite(self.settings.invite)
+            self._state.keep_enrolment(self.settings.invite, self.settings.options.name)
         self.record.sessions += 1
         text, node_id = f"joined at {self.settings.address} as {name}", self._state.node_id
         tell(log, logging.INFO, "node.joined", text, address=self.settings.address, name=name, node_id=node_id)

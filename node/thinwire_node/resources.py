@@ -168,30 +168,34 @@ def check_needs(contract: Contract, needs: Needs, room: Room, micro_batch: int) 
             f"{human_bytes(needs.data_disk + CACHE_BYTES_MIN)}); the node may use {human_bytes(room.disk_bytes)} "
             f"({room.disk_from}): free some space, or give a larger --disk-max or another --state-dir"
         )
-    program = PROGRAM_BYTES if room.device_bytes is None else GPU_PROGRAM_BYTES
+    state = {"parameters and momentum": needs.trained, "frozen": needs.frozen}
     samples = samples_at_once(contract, micro_batch)
-    working = needs.trained + needs.frozen + samples * needs.activations
-    if room.device_bytes is not None:
-        _check_memory(contract, needs, working, "the GPU's memory", room.device_bytes, "nine tenths of it", samples)
-        working = needs.trained // 2 + needs.frozen  # copies on the host while the state is saved and loaded
-        samples = 0
-    whole = program + needs.data + working
-    _check_memory(contract, needs, whole, "memory", room.memory_bytes, room.memory_from, samples)
+    if room.device_bytes is None:
+        held = {"the program": PROGRAM_BYTES, "data": needs.data, **state}
+    else:
+        _check_memory(needs, state, "the GPU's memory", room.device_bytes, "nine tenths of it", samples)
+        copies = {"copies of parameters and momentum": needs.trained // 2, "frozen": needs.frozen}  # to save and load
+        held, samples = {"the program": GPU_PROGRAM_BYTES, "data": needs.data, **copies}, 0
+    _check_memory(needs, held, "memory", room.memory_bytes, room.memory_from, samples)
 
 
-def _check_memory(
-    contract: Contract, needs: Needs, need: int, what: str, room_bytes: int, room_from: str, samples: int
-) -> None:
-    if need <= room_bytes:
+def _check_memory(needs: Needs, held: dict[str, int], what: str, room_bytes: int, room_from: str, samples: int) -> None:
+    """held: the needs beside those of `samples` samples at once, in words and bytes."""
+    without = sum(held.values())
+    if (need := without + samples * needs.activations) <= room_bytes:
         return
-    without = need - samples * needs.activations
-    fits = (room_bytes - without) // needs.activations if needs.activations else 0
-    smaller = f"give --micro-batch {fits}, or " if 0 < fits < samples else ""
+    parts = [f"{name} {human_bytes(size)}" for name, size in held.items() if size]
+    smaller = ""
+    if needs.activations and samples:
+        parts.append(f"{samples} samples at once {human_bytes(samples * needs.activations)}")
+        fits = (room_bytes - without) // needs.activations
+        smaller = f"give --micro-batch {fits}, or " if 0 < fits < samples else ""
+    elif samples:
+        parts.append("and samples, which are not counted yet")
     raise LocalError(
-        f"this run needs {human_bytes(need)} of {what} (parameters and momentum {human_bytes(needs.trained)}, frozen "
-        f"{human_bytes(needs.frozen)}, data {human_bytes(needs.data)}, {samples} samples at once "
-        f"{human_bytes(samples * needs.activations)}); the node may use {human_bytes(room_bytes)} ({room_from}): "
-        f"{smaller}take part with a larger machine, or raise --memory-max if you know better"
+        f"this run needs {human_bytes(need)} of {what} ({', '.join(parts)}); the node may use "
+        f"{human_bytes(room_bytes)} ({room_from}): {smaller}take part with a larger machine, or raise --memory-max if "
+        "you know better"
     )
 
 

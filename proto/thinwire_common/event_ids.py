@@ -188,7 +188,9 @@ COORDINATOR = {
         ("reason",),
     ),
     "coordinator.run_complete": EventType("The last update of the run is sealed.", ("step",)),
-    "coordinator.failed": EventType("The program ends with exit status 1; the message is the reason."),
+    "coordinator.failed": EventType(
+        "The program ends with exit status 1, or 2 after a wrong option; the message is the reason."
+    ),
 }
 
 NODE = {
@@ -256,7 +258,9 @@ NODE = {
         "The totals of this life of the node, in its last line.",
         ("counted", "not_counted", "dropped", "resyncs", "tokens", "sent_bytes", "received_bytes"),
     ),
-    "node.failed": EventType("The program ends with exit status 1; the message is the reason."),
+    "node.failed": EventType(
+        "The program ends with exit status 1, or 2 after a wrong option; the message is the reason."
+    ),
 }
 
 EVENTS = COORDINATOR | NODE

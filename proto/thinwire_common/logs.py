@@ -79,6 +79,7 @@ def log_to_stderr(level: str, name: str = "text") -> None:
 def log_to(handler: logging.Handler, level: str) -> None:
     """Log to `handler` only; it replaces all earlier handlers."""
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("torch").setLevel(logging.WARNING)  # below that it logs its internals, at its end too
 
 
 def print_error(program: str, error: object) -> None:

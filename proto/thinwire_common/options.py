@@ -14,9 +14,16 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import UsageError
 
 PREFIX = "THINWIRE_"
+IN_WORDS = {
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+}
+"""What an option must be, by pydantic's type of error, whose own text is about parsing."""
 
 
 class Options(BaseSettings):
@@ -123,12 +130,12 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(options: type[Found], arguments: argparse.Namespace) -> Found:
-    """Read options from arguments and variables. Raises ConfigError, which names the wrong option or variable."""
+    """Read options from arguments and variables. Raises UsageError, which names the wrong option or variable."""
     given = {name: value for name, value in vars(arguments).items() if name in options.model_fields}
     try:
         return options(**given)
     except ValidationError as error:
-        raise ConfigError("; ".join(_in_words(problem, options, given) for problem in error.errors())) from None
+        raise UsageError("; ".join(_in_words(problem, options, given) for problem in error.errors())) from None
 
 
 def _in_words(problem: Any, options: type[Options], given: dict[str, Any]) -> str:
@@ -136,7 +143,9 @@ def _in_words(problem: Any, options: type[Options], given: dict[str, Any]) -> st
     if problem["type"] == "missing":
         return f"{flag(options, name)} is missing; or set {variable(name)}"
     text = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] != "value_error":
+    if wanted := IN_WORDS.get(problem["type"]):
+        text = f"must be {wanted}, not {problem['input']!r}"
+    elif problem["type"] != "value_error":
         text = f"{text[0].lower()}{text[1:]}, not {problem['input']!r}"
     return f"{flag(options, name) if name in given else variable(name)}: {text}"
 
@@ -147,4 +156,6 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 
 
 def _choices(field: FieldInfo) -> tuple[str, ...]:
-    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    """Of a literal, or of an optional one."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())

@@ -43,13 +43,14 @@ def remove_ready(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def read_ready(path: Path, pid: int) -> dict[str, Any] | None:
-    """Read the fields that process `pid` wrote; None while it is not ready."""
+def read_ready(path: Path, pid: int | None = None) -> dict[str, Any] | None:
+    """Read the fields that process `pid` wrote; None while it is not ready. Without `pid`, a killed process may have
+    left them."""
     try:
         fields: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    return fields if fields["pid"] == pid else None
+    return fields if pid in (None, fields["pid"]) else None
 
 
 def _temporary(path: Path) -> Path:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract import ModelSpec
+from thinwire_proto.freed_memory import give_back
 from thinwire_proto.task import Batch, Task
 
-SMALL_POSITIONS, SMALL_MULTIPLICATIONS = 256, 1 << 28
-"""Of a sample and of its forward pass, at most, for a pass that is really run. Neither the time of such a pass nor one
-tensor in it can be large, even if a stranger has made the contract for that: attention over 256 positions takes 268 MB
-at most, with heads of one number each."""
+log = logging.getLogger("thinwire")
+
+SMALL_POSITIONS, SMALL_PARAMETERS, SMALL_MULTIPLICATIONS = 256, 1 << 26, 1 << 31
+"""Bounds of a sample, of the model, and of its forward pass, up to which the pass is really run. They bound its time
+and memory, whoever wrote the contract: parameters take 268 MB at most, and so does attention over 256 positions with
+heads of one number each."""
 KEPT_BYTES_MAX = 1 << 28
 """A pass that keeps more is not run to its end."""
 
@@ -27,22 +30,25 @@ class _KeepsMuch(Exception):
 def activation_bytes(task: Task, spec: ModelSpec) -> int:
     """Bytes that a forward pass of one sample keeps for the backward pass, parameters not included.
 
-    Runs the pass: of a small model really, else on tensors without memory. 0 if it cannot be found: some models look at
-    the values of theirs."""
+    Runs the pass: of a small model really, else on tensors without memory. 0 if it cannot be found: some models branch
+    on the values of tensors, and others cannot have a sample as long as the contract's."""
     try:
         if _is_small(task, spec):
             with suppress(_KeepsMuch):
                 return _kept_bytes(task, spec, KEPT_BYTES_MAX)
         return _kept_bytes_without_memory(task, spec)
-    except (RuntimeError, TypeError, BlobMissing):
+    except Exception as error:  # noqa: BLE001 - the models are of other libraries, which raise anything
+        log.debug("the activations cannot be measured: %r", error)
         return 0
+    finally:
+        give_back()
 
 
 def _is_small(task: Task, spec: ModelSpec) -> bool:
     positions = max(tensor[0].numel() for tensor in _sample(spec)) - 1
-    parameters = {id(tensor): tensor.numel() for _, tensor in task.model("meta").named_parameters()}
-    # each parameter is used once a position, or less often
-    return positions <= SMALL_POSITIONS and positions * sum(parameters.values()) <= SMALL_MULTIPLICATIONS
+    parameters = sum({id(tensor): tensor.numel() for _, tensor in task.model("meta").named_parameters()}.values())
+    multiplications = positions * parameters  # each parameter is used once a position, or less often
+    return positions <= SMALL_POSITIONS and parameters <= SMALL_PARAMETERS and multiplications <= SMALL_MULTIPLICATIONS
 
 
 def _kept_bytes_without_memory(task: Task, spec: ModelSpec) -> int:
@@ -54,26 +60,23 @@ def _kept_bytes_without_memory(task: Task, spec: ModelSpec) -> int:
 
 
 def _kept_bytes(task: Task, spec: ModelSpec, most: int | None) -> int:
-    """most: raise _KeepsMuch beyond so many bytes, parameters included."""
-    kept: dict[int, int] = {}
-    total, held = 0, []
+    """most: raise _KeepsMuch beyond so many bytes."""
+    model, total = task.model("cpu"), 0
+    # it holds them, so that their addresses are not used again; detached, because the graph holds `keep`
+    known: dict[int, Tensor] = {tensor.untyped_storage()._cdata: tensor for _, tensor in model.named_parameters()}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor: Tensor) -> None:
         nonlocal total
         storage = tensor.untyped_storage()
-        if storage._cdata not in kept:
-            kept[storage._cdata] = storage.nbytes()
-            held.append(tensor)  # so that its address is not used again
+        if storage._cdata not in known:
+            known[storage._cdata] = tensor.detach()
             total += storage.nbytes()
         if most is not None and total > most:
             raise _KeepsMuch
-        return tensor
 
-    model = task.model("cpu")
-    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda _: torch.empty(0)):
         model.loss(*_sample(spec))
-    own = {tensor.untyped_storage()._cdata for _, tensor in model.named_parameters()}
-    return sum(size for storage, size in kept.items() if storage not in own)
+    return total
 
 
 def _sample(spec: Any) -> Batch:

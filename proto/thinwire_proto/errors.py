@@ -16,6 +16,10 @@ class ConfigError(LocalError):
     """An invalid setting. The text names the field and the condition that fails."""
 
 
+class UsageError(ConfigError):
+    """A wrong option or environment variable of a program. To start the program again as it is does not help."""
+
+
 class LedgerError(LocalError):
     """The ledger on disk is inconsistent. `step` is the first step that fails, if known."""
 
@@ -45,3 +49,7 @@ class ContractError(RemoteError):
 
 class ReplicaError(RemoteError):
     """A replica and the ledger disagree, so the replica must be downloaded again."""
+
+
+class OtherContract(ReplicaError):
+    """A snapshot that can be read belongs to another contract."""

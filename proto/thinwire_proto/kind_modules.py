@@ -20,14 +20,32 @@ def import_home(home: str) -> None:
         importlib.import_module(f"{home}.{module.name}")
 
 
+class Home:
+    """The package with this project's kinds of one registry. Imported when the registry lacks a kind, or when a kind
+    from elsewhere is registered, which could otherwise take the name of one of the home's."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._is_imported = False
+
+    def load(self) -> None:
+        if not self._is_imported:
+            import_home(self._package)
+            self._is_imported = True
+
+    def load_before(self, kind: object) -> None:
+        """Call this before a class, function or object is registered."""
+        if not f"{kind.__module__}.".startswith(f"{self._package}."):
+            self.load()
+
+
 class KindModules:
     """The modules that may register kinds with one registry. Imported when the registry lacks a kind.
 
     home: the package with this project's kinds."""
 
     def __init__(self, home: str) -> None:
-        self._home = home
-        self._is_home_imported = False
+        self.home = Home(home)
         self._are_packages_imported = False
 
     def import_for(self, kind: str, known: Container[str]) -> None:
@@ -35,9 +53,8 @@ class KindModules:
 
         Installed packages are imported only if the home package lacks the kind, so a broken package does no harm to a
         run that does not need it. Raises ConfigError if a package is broken and the kind is still unknown."""
-        if kind not in known and not self._is_home_imported:
-            import_home(self._home)
-            self._is_home_imported = True
+        if kind not in known:
+            self.home.load()
         if kind not in known and not self._are_packages_imported:
             problems = _import_packages()
             if problems and kind not in known:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from thinwire_proto.errors import ContractError
-from thinwire_proto.kind_modules import import_home
+from thinwire_proto.errors import ConfigError, ContractError
+from thinwire_proto.kind_modules import Home
 
 Kind = TypeVar("Kind")
 New = TypeVar("New")
@@ -21,14 +21,17 @@ class Kinds(Generic[Kind]):
 
     def __init__(self, section: str, home: str) -> None:
         self._section = section
-        self._home = home
+        self._home = Home(home)
         self._known: dict[str, Kind] = {}
-        self._is_home_imported = False
 
     def register(self, name: str) -> Callable[[New], New]:
-        """A decorator. Its argument must be a `Kind`; a type checker sees that where the kind is asked for."""
+        """A decorator. Its argument must be a `Kind`; a type checker sees that where the kind is asked for. Raises
+        ConfigError if the name is taken."""
 
         def put(kind: New) -> New:
+            self._home.load_before(kind)
+            if name in self._known:
+                raise ConfigError(f"{self._section}.kind: the name {name!r} is taken; choose another")
             self._known[name] = kind  # type: ignore[assignment]
             return kind
 
@@ -36,9 +39,8 @@ class Kinds(Generic[Kind]):
 
     def __getitem__(self, name: str) -> Kind:
         """Raises ContractError if there is no such kind here."""
-        if name not in self._known and not self._is_home_imported:
-            import_home(self._home)
-            self._is_home_imported = True
+        if name not in self._known:
+            self._home.load()
         if name not in self._known:
             known = ", ".join(sorted(self._known))
             raise ContractError(f"{self._section}.kind: this thinwire has no {name!r}; it has {known}")

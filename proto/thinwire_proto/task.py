@@ -171,6 +171,10 @@ class DataSource(Protocol):
         """The blobs that `batch` reads for these positions, in the order of their first use."""
         return ()
 
+    def blobs(self) -> Iterable[Blob]:
+        """All blobs of the data."""
+        return ()
+
     def block(self, position: int) -> range | None:
         """The range around a position that one node should train on alone, because its samples read the same blobs.
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from deploy.local_swarm.daemon_log import events, readable
-from thinwire_common.logs import formatter, tell
+from thinwire_common.logs import formatter, log_to, tell
 
 
 def lines(caplog: pytest.LogCaptureFixture, name: str) -> str:
@@ -46,3 +46,18 @@ def test_a_json_log_reads_like_the_text_and_its_events_are_found(caplog: pytest.
         "step 1: snapshot written",
         "step 2: snapshot written",
     ]
+
+
+def test_torch_logs_nothing_but_warnings() -> None:
+    root, torch = logging.getLogger(), logging.getLogger("torch")
+    before = root.level, list(root.handlers)
+    root.handlers.clear()  # log_to would close them
+    torch.setLevel(logging.NOTSET)  # as it is while torch is imported
+    try:
+        log_to(logging.NullHandler(), "debug")
+        assert not torch.getChild("internals").isEnabledFor(logging.INFO)
+        assert torch.getChild("internals").isEnabledFor(logging.WARNING)
+        assert logging.getLogger("thinwire.test").isEnabledFor(logging.INFO)
+    finally:
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]

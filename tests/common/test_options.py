@@ -71,6 +71,13 @@ def test_a_bad_address_is_an_error(address: str, monkeypatch: pytest.MonkeyPatch
         serve("--state-dir", "x", "--address", address)
 
 
+def test_a_text_in_place_of_a_number_is_named_without_the_words_of_a_library() -> None:
+    with pytest.raises(ConfigError, match=r"^--rounds: must be a whole number, not 'x'$"):
+        start("--rounds", "x")
+    with pytest.raises(ConfigError, match=r"^--give-up-after: must be a number, not 'x'$"):
+        start("--give-up-after", "x")
+
+
 def test_a_missing_required_option_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^--state-dir is missing; or set THINWIRE_STATE_DIR$"):
         serve()

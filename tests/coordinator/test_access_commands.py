@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from support.sealed_run import make_state
 from thinwire_coordinator.access.addresses import address_for_invites, checked_address, outgoing_host
 from thinwire_coordinator.access.invite_strings import keep_invite_file
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.settings_table import ADDRESS
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
@@ -145,6 +147,23 @@ def test_without_a_coordinator_or_its_address_no_invite_is_made(run: Run, tmp_pa
     (tmp_path / KEY_FILE).unlink()
     with pytest.raises(ConfigError, match="no coordinator has started here yet"):
         run("invites")
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_lost_key_of_a_run_is_not_replaced(run: Run, tmp_path: Path, damaged: bool) -> None:
+    open_identity(tmp_path)
+    make_state(tmp_path).close()
+    key = tmp_path / KEY_FILE
+    key.write_bytes(b"half a key") if damaged else key.unlink()
+    with pytest.raises(ConfigError, match="restore it from a copy; without one, this run has ended: export its model"):
+        run("invite", "--address", HERE)
+    assert key.exists() == damaged
+
+
+def test_a_damaged_key_may_be_deleted_while_nothing_is_sealed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / KEY_FILE).write_bytes(b"half a key")
+    with pytest.raises(ConfigError, match="without one, delete it if no coordinator of this run has sealed anything"):
+        run("invite", "--address", HERE)
 
 
 def test_the_invite_file_keeps_its_token_and_follows_the_address(store: AccessStore, tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def run_file(folder: Path, text: str) -> Path:
     return path
 
 
+def test_a_wrong_codec_is_refused_with_the_choices_in_words(tmp_path: Path) -> None:
+    path = run_file(tmp_path, '[exchange]\nkind = "gossip"\ncodec = "blah"\n[rule]\nkind = "adamw"\n')
+    with pytest.raises(ConfigError, match=r"exchange\.codec: must be dense, .* or topk:K, as in topk:64, not 'blah'"):
+        read_run(path)
+
+
 def test_a_preset_may_stand_beside_the_old_name_of_the_kind(tmp_path: Path) -> None:
     run = read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\nfamily = "decoder"\n'))
     assert run == read_run(run_file(tmp_path, '[model]\npreset = "byte-1m"\n'))

@@ -53,15 +53,15 @@ def test_a_run_begins_with_the_exported_parameters_to_the_bit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     weights, tensors = exported
-    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "state")
-    state = open_state(tmp_path / "state", read_only=True)
+    imported(monkeypatch, weights, run_file(tmp_path), tmp_path / "a state")
+    state = open_state(tmp_path / "a state", read_only=True)
     first = replica_at_head(state)
     assert first.step == 0
     assert first.tensors.keys() == tensors.keys()
     assert all(torch.equal(first.tensors[name], tensor) for name, tensor in tensors.items())
     told = capsys.readouterr().out
     assert state.contract.hash.hex() in told
-    assert f"serve --state-dir {tmp_path / 'state'}" in told
+    assert f"serve --state-dir '{tmp_path / 'a state'}'" in told
     assert "warning" not in told
 
 

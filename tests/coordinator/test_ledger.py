@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +100,46 @@ def test_a_damaged_snapshot_is_set_aside_and_new_nodes_get_the_previous_one(fold
     assert replica_at_head(state, set_aside=True).step == STEPS
     assert state.snapshot_steps() == [0]
     assert path.with_suffix(".bad").exists()
+    state.close()
+
+
+def test_another_contract_is_blamed_and_no_snapshot_is_renamed(folder: Path) -> None:
+    path = folder / "contract.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"steps":', b'"steps":1'))
+    state = open_state(folder)
+    blame = r"contract\.json is not the contract that this run began with; restore contract\.json"
+    with pytest.raises(LedgerError, match=blame):
+        replica_at_head(state, set_aside=True)
+    with pytest.raises(LedgerError, match=blame):
+        verified(folder)
+    state.close()
+    path.write_bytes(whole)
+    state = open_state(folder)
+    assert replica_at_head(state, set_aside=True).step == STEPS
+    assert state.snapshot_steps() == [0, 2]
+    state.close()
+
+
+def test_a_disk_that_fails_sets_no_snapshot_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("thinwire_proto.exact.tensor_files._read", fail)
+    state = open_state(folder)
+    with pytest.raises(OSError, match=r"Input/output error: .*2\.safetensors"):
+        replica_at_head(state, set_aside=True)
+    assert state.snapshot_steps() == [0, 2]
+    state.close()
+
+
+def test_snapshots_that_were_set_aside_are_named_when_none_is_left(folder: Path) -> None:
+    for step in (0, 2):
+        path = folder / "snapshots" / f"{step}.safetensors"
+        path.rename(path.with_suffix(".bad"))
+    state = open_state(folder)
+    with pytest.raises(LedgerError, match=r"none exists beside 0\.bad, 2\.bad, set aside as damaged; restore one"):
+        replica_at_head(state)
     state.close()
 
 

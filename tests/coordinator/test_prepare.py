@@ -195,6 +195,15 @@ def test_existing_data_are_not_overwritten(tmp_path: Path) -> None:
         prepared(tmp_path / "out", source)
 
 
+@pytest.mark.parametrize("wanted", ["file", "file/out", "below/file/out"])
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_read(tmp_path: Path, wanted: str) -> None:
+    for name in ("file", "below/file"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"(out|file): is not a folder to write to: .*; give another --out"):
+        prepared(tmp_path / wanted, tmp_path / "missing")
+
+
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source, what in (

@@ -15,10 +15,11 @@ from support.sealed_run import make_run
 from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.ledger.state_directory import is_state, open_state
+from thinwire_coordinator.rpc.server import check_listen
 from thinwire_coordinator.settings import CoordinatorSettings
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.errors import LocalError
+from thinwire_proto.errors import ConfigError, LocalError
 
 STEPS = 40
 MODEL = {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}
@@ -97,6 +98,16 @@ async def test_a_coordinator_does_not_start_if_its_ready_file_cannot_be_written(
     with pytest.raises(LocalError, match=f"cannot write the ready file {ready}: No such file"):
         await coordinator.run(asyncio.Event())
     assert not is_state(tmp_path / "state")  # nothing was created or replayed before
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_a_coordinator_whose_port_is_in_use_creates_no_run(tmp_path: Path, host: str) -> None:
+    with socket.create_server((host, 0)) as taken:
+        listen = f"{host}:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"cannot listen on {listen}: the port is in use"):
+            await Coordinator(replace(settings(tmp_path), listen=listen)).run(asyncio.Event())
+    assert not is_state(tmp_path)
+    await check_listen(listen)  # it is free again
 
 
 async def gone(path: Path) -> None:

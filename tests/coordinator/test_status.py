@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
+from thinwire_common.ready_file import READY_FILE
 from thinwire_coordinator.cli.status import json_of
+from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
+from thinwire_coordinator.coordinator import Coordinator
+from thinwire_coordinator.settings import CoordinatorSettings
+from thinwire_proto.contract import RunSpec
+from thinwire_proto.errors import RemoteError
+from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.wire.service_pb2 import GossipStatus, HeldOutLoss, NodeStatus, StatusReply
 
 
-def printed(status: StatusReply) -> str:
-    console = Console(width=120)
+def printed(status: StatusReply, width: int = 120) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(table(status))
     return capture.get()
@@ -59,6 +69,23 @@ def test_a_run_without_a_centre_shows_its_iterations_and_topology() -> None:
     assert "gossip" not in json.loads(json_of(StatusReply(step=4)))
 
 
+@pytest.mark.parametrize("in_full", [False, True])
+@pytest.mark.parametrize("gossip", [None, GossipStatus(iteration_least=40_000, iteration_most=51_000, topology=3)])
+def test_a_narrow_terminal_shows_every_figure_whole(gossip: GossipStatus | None, in_full: bool) -> None:
+    node = NodeStatus(
+        name="a-node-with-a-name", active=True, counted=12_345, tokens=987_654_321, iteration=50_000, bytes_up=1_234_567
+    )
+    held_out = [HeldOutLoss(name="wikipedia-in-english", step=40, loss=2.345, bits_per_byte=0.751)]
+    status = StatusReply(
+        step=40_000, steps=50_000, tokens=9_876_543_210, nodes=[node], nodes_in_full=in_full, held_out=held_out
+    )
+    if gossip is not None:
+        status.gossip.CopyFrom(gossip)
+    narrow, wide = printed(status, 40), printed(status, 200)
+    assert "…" not in narrow
+    assert Counter(filter(str.isdecimal, narrow)) == Counter(filter(str.isdecimal, wide))
+
+
 def test_a_stranger_sees_what_the_ledger_tells_and_no_more() -> None:
     nodes = [NodeStatus(name="b", counted=1, tokens=1234)]
     text = printed(StatusReply(nodes=nodes, nodes_active=7))
@@ -94,6 +121,31 @@ def test_status_fails_with_an_error_when_no_coordinator_answers() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"thinwire-coordinator: {address}: no coordinator answers")
     assert done.stdout == ""
+
+
+async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(tmp_path: Path) -> None:
+    """Whatever its address is, and whatever else answers there."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    open_key(there / KEY_FILE)
+    stop = asyncio.Event()
+    run = RunSpec.model_validate({"model": {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}})
+    settings = CoordinatorSettings(here, "0.0.0.0:0", run, wait_for=1, evaluate_every=100)
+    running = asyncio.ensure_future(Coordinator(settings).run(stop))
+    while not (here / READY_FILE).exists() and not running.done():
+        await asyncio.sleep(0.01)
+    assert (await asyncio.to_thread(ask_status_of, here)).nodes_in_full
+    (there / READY_FILE).write_bytes((here / READY_FILE).read_bytes())  # of a process that was killed
+    address = f"127.0.0.1:{json.loads((here / READY_FILE).read_bytes())['address'].rpartition(':')[2]}"
+    for given in (None, address):
+        with pytest.raises(RemoteError, match=f"{address}: the coordinator that answers is not the one of {there}"):
+            await asyncio.to_thread(ask_status_of, there, given)
+    stop.set()
+    await running
+    with pytest.raises(RemoteError, match=f"{here}: no coordinator runs here, .*; if it writes another --ready-file"):
+        ask_status_of(here)
+    with pytest.raises(RemoteError, match=f"{address}: no coordinator answers"):
+        ask_status_of(there)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["status", "127.0.0.1:1"]])

@@ -31,7 +31,7 @@ from bench.convergence.run import Result, Run, Size, read, settings_of, train, w
 from bench.convergence.scaling import SCALINGS
 from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
-from bench.convergence.summaries import summaries_of
+from bench.convergence.summaries import ArmSummary, summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
 from thinwire_proto.data.corpus import windows
 from thinwire_proto.models import BYTE_PRESETS
@@ -118,6 +118,17 @@ def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> Non
     four, sixteen = by[DEFAULT, 4], by[DEFAULT, 16]
     assert four.bytes_a_parameter == sixteen.bytes_a_parameter == 30 / 1000 / 4
     assert (four.times_fewer, sixteen.times_fewer) == (12 / 0.0075, 15 / 0.0075)
+
+
+def test_arms_are_compared_on_the_seeds_that_both_have() -> None:
+    def summary(losses: dict[int, float]) -> ArmSummary:
+        runs = (Run("adamw", 2e-3, seed, 4, 4096) for seed in losses)
+        return ArmSummary("adamw", 4, tuple(result_of(run, losses[run.seed]) for run in runs))
+
+    three = summary({1: 1.0, 2: 2.0, 3: 3.0})
+    assert summary({1: 1.1}).relative_loss(three) == pytest.approx(0.1)
+    assert summary({2: 2.2, 3: 3.3, 4: 9.0}).relative_loss(three) == pytest.approx(0.1)
+    assert summary({4: 1.0}).relative_loss(three) is None
 
 
 def test_scaling_compares_each_number_of_nodes_with_adamw_on_the_same_batch(tmp_path: Path) -> None:

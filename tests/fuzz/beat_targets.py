@@ -73,10 +73,11 @@ def _reply_target() -> Target:
     later = pb.Assignment(topology=2, start=1, member=0, cycle=turns[:1], peers=peers[:1])
     lease = [pb.SampleRange(start=0, count=8)]
     level = pb.ExchangeLevel(codec="int8", every=2, start=4)
+    part = pb.EvaluationPart(step=32, name="held_out", start=8, count=8, spread=64)
     state = pb.BeatReply.STATE_TRAINING
     valid = [
         pb.BeatReply(state=state, text="text", next_ms=10_000, lease=lease, assignment=first, level=level),
-        pb.BeatReply(state=state, next_ms=10_000, assignment=later, measure_at=32),
+        pb.BeatReply(state=state, next_ms=10_000, assignment=later, measure_at=32, evaluate=[part]),
     ]
 
     def read(data: bytes) -> BeatAnswer:

@@ -276,3 +276,32 @@ async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
         await one.until(lambda: not one.lines.direct)
         assert one.lines.present == (2,)  # through the relay
         await two.until(lambda: len(two.taken) == 8)
+
+
+class EndlessWire:
+    """A connection on which nothing comes."""
+
+    async def read(self) -> bytes | None:
+        await asyncio.Event().wait()
+        return None
+
+    async def write(self, data: bytes) -> None: ...
+
+    def cut(self) -> None: ...
+
+
+class BrokenWire(EndlessWire):
+    async def read(self) -> bytes | None:
+        return None
+
+
+async def test_a_line_that_a_peer_opens_as_it_ceases_to_be_one_is_not_taken() -> None:
+    """Lines of a peer are a pause apart, and a topology may come in it."""
+    async with direct_pair("both") as pair:
+        lines, place = pair.one.lines, pair.one.lines._lines[2]
+        assert await lines.accept(place.key, BrokenWire())
+        opening = asyncio.ensure_future(lines.accept(place.key, EndlessWire()))
+        await asyncio.sleep(0)
+        lines.assign({})
+        assert not await asyncio.wait_for(opening, TIMES.direct_s + TIMES.first_s)
+        assert lines.direct == ()

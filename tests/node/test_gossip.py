@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,10 +71,13 @@ def test_states_of_ranks_that_are_behind_fit_together_without_a_barrier(ranks: F
 
 
 def test_states_of_different_saves_are_refused_on_all_ranks(ranks: Found) -> None:
-    for found in ranks:
-        assert "the ranks differ: save: " in found["two_saves"]
-        assert ".1 on rank 0, " in found["two_saves"]
-        assert found["two_saves"].endswith(".2 on rank 3")
+    for rank, found in enumerate(ranks):
+        other, damaged = found["two_saves"]
+        assert "the ranks differ: save: " in other
+        assert ".1 on rank 0, " in other
+        assert other.endswith(".2 on rank 3")
+        assert "the state is damaged: settings is missing" in damaged
+        assert rank == 3 or "state: fits on rank 0, " in damaged
 
 
 def test_a_rank_whose_scaler_skips_steps_is_behind_and_nobody_hangs(ranks: Found) -> None:
@@ -173,8 +178,19 @@ def test_one_rank_alone_trains_as_without_gossip() -> None:
         ({"codec": "smoke signals"}, "there is no 'smoke signals'"),
         ({"gamma": 1.5}, "gamma must be above 0"),
         ({"every": 0}, "every must be a whole number"),
-        ({"slack": -1}, "slack must be 0 to"),
-        ({"patience_s": 0.0}, "patience above 0"),
+        ({"slack": -1}, "slack must be a whole number, 0 to 4; it is -1"),
+        ({"slack": 5}, "slack must be a whole number, 0 to 4; it is 5"),
+        ({"slack": "1"}, "slack must be a whole number, 0 to 4; it is '1'"),
+        ({"slack": 1.5}, "slack must be a whole number"),
+        *(({"patience_s": value}, "patience_s must be above 0") for value in (0, -1, math.nan, math.inf, "x")),
+        ({"codec": None}, "codec must be a name, .*; it is None"),
+        ({"codec": 3}, "codec must be a name"),
+        ({"topology": 3}, "topology must be a name"),
+        ({"gamma": "a"}, "gamma must be above 0, and at most 1; it is 'a'"),
+        ({"every": "2"}, "every must be a whole number, 1 or more; it is '2'"),
+        ({"per_host": "a"}, "per_host must be a whole number, 1 or more; it is 'a'"),
+        ({"seed": 1.5}, "seed must be a whole number; it is 1.5"),
+        ({"consensus_target": "a"}, "consensus_target must be above 0 steps; it is 'a'"),
         ({"topology": "mesh"}, "there is no 'mesh'"),
         ({"topology": "directed-exponential"}, "one-way edges"),
         ({"per_host": 2}, "cannot be divided"),
@@ -194,22 +210,73 @@ def test_a_model_that_cannot_be_mixed_is_refused() -> None:
         Gossip(model, torch.optim.SGD([model.frozen]))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda gossip: gossip.state_dict(),
+        lambda gossip: gossip.load_state_dict({}),
+        lambda gossip: gossip.average(),
+        lambda gossip: gossip.finish(),
+        lambda gossip: gossip.averaged().__enter__(),
+    ],
+)
+def test_inside_averaged_nothing_of_gossip_is_called(call: Callable[[Gossip], Any]) -> None:
+    model = Network(seed=0)
+    gossip = Gossip(model, torch.optim.SGD(model.parameters()))
+    with gossip.averaged(), pytest.raises(ConfigError, match="leave the block before"):
+        call(gossip)
+    gossip.finish()
+
+
+def test_a_warning_names_the_line_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Network(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = Gossip(model, optimizer)
+    monkeypatch.setattr(gossip._exchange, "news", lambda: ["rank 1 is gone"])
+    for call in (optimizer.step, gossip.finish):
+        with pytest.warns(RuntimeWarning, match="rank 1 is gone") as caught:
+            call()
+        assert caught[0].filename == __file__
+
+
+def test_parameters_have_one_gossip_at_a_time() -> None:
+    model, other = Network(seed=0), Network(seed=1)
+    optimizer = torch.optim.SGD(model.parameters())
+    gossip = Gossip(model, optimizer)
+    for second in (optimizer, torch.optim.SGD([model.out.bias])):
+        with pytest.raises(ConfigError, match=r"has a Gossip; call its finish\(\) first"):
+            Gossip(model, second)
+    Gossip(other, torch.optim.SGD(other.parameters())).finish()
+    gossip.finish()
+    Gossip(model, optimizer).finish()
+
+
 def test_a_state_that_does_not_fit_is_refused() -> None:
     model = Network(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     gossip = Gossip(model, optimizer)
     train(model, optimizer, 0, 0, 1)
     state = gossip.state_dict()
-    for broken, message in (
+    with pytest.raises(ConfigError, match="before the first step"):
+        gossip.load_state_dict(state)
+    gossip.finish()
+    cases: list[tuple[Any, str]] = [
         (state | {"version": 0}, "not a state of Gossip"),
+        (None, "not a state of Gossip that this version reads: 'NoneType'"),
+        (model.state_dict(), "not a state of Gossip that this version reads: None"),
+        ({"version": state["version"]}, "the state is damaged: settings is missing"),
+        (state | {"steps": "1"}, "the state is damaged: steps is a str"),
+        (state | {"exchange": {}}, "the state is damaged: exchange.number is missing"),
+        (state | {"exchange": state["exchange"] | {"open": [{}]}}, "the state is damaged: exchange.open.iteration is"),
         (state | {"rank": 1}, "rank was 1"),
         (state | {"settings": state["settings"] | {"every": 2}}, "every was 2"),
         (state | {"exchange": state["exchange"] | {"without": [2]}}, "when rank 2 was gone"),
-    ):
+    ]
+    for broken, message in cases:
+        loading = Gossip(model, optimizer)
         with pytest.raises(ConfigError, match=message):
-            Gossip(model, optimizer).load_state_dict(broken)
-    with pytest.raises(ConfigError, match="before the first step"):
-        gossip.load_state_dict(state)
+            loading.load_state_dict(broken)
+        loading.finish()
     different = Network(seed=1)
     with pytest.raises(ConfigError, match="load the model's state of this rank"):
         Gossip(different, torch.optim.SGD(different.parameters())).load_state_dict(state)

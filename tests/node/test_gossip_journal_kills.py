@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from thinwire_node.exchange.gossip_port import BeatAnswer, PeerPlace, Phase
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks, SystemClock
 from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.gossip.opening import open_training
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
@@ -32,6 +34,7 @@ from thinwire_proto.gossip.topology import Layout, make_topology
 from thinwire_proto.task import task_of
 
 NODES, ITERATIONS, SAMPLES = 3, 6, 3
+_NOBODY: Any = None
 POINTS = ("before", "written", "renamed")
 CONTRACT = small_contract(
     exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000},
@@ -104,7 +107,8 @@ class Swarm:
             Clocks(clock.now, clock.asleep_s),
         )
         fetcher = BlobFetcher(state.blobs, (), _nowhere, random.Random(0), record)
-        training.use(Prefetch(data, fetcher, record, clock.now, training.wake))
+        evaluation = Evaluation(_NOBODY, training.work, data, fetcher.fetch, training.wake)
+        training.use(Prefetch(data, fetcher, record, clock.now, training.wake), evaluation)
         return training
 
     async def start(self, member: int, training: GossipTraining) -> asyncio.Task[None]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 
 from support.published_step import PublishedStep
 from support.ranks import (
@@ -308,6 +313,24 @@ def test_resumed_equals_uninterrupted_bit_for_bit(values: Any, precondition: Any
     assert all(torch.equal(a, b) for a, b in zip(uninterrupted, interrupted, strict=True))
 
 
+@pytest.mark.parametrize("values", ["vote", "float"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
+def test_a_copy_steps_as_the_original(values: Any, copied: Callable[[DeMo], DeMo]) -> None:
+    original = DeMo(parameters_of(SHAPES), values=values, compression_decay=0.9)
+    steps(original, SHAPES, 0, 2)
+    twin = copied(original)
+    for optimizer in (original, twin):
+        steps(optimizer, SHAPES, 2, 4)
+    assert twin.fingerprint() == original.fingerprint()
+    assert twin.param_groups[0]["params"][0] is not original.param_groups[0]["params"][0]
+
+
+def test_a_copy_does_not_lose_the_process_group() -> None:
+    optimizer = DeMo(parameters_of(SHAPES), process_group=dist.ProcessGroup(HashStore(), 0, 1))
+    with pytest.raises(ConfigError, match="create another one, and load the state_dict"):
+        copy.deepcopy(optimizer)
+
+
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters)
@@ -356,6 +379,10 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
         ({"values": "float", "transform": "hadamard"}, "transform must be 'dct' with values='float'"),
         ({"values": "float", "magnitude": "clipped"}, "magnitude must be 'sign' with values='float'"),
         ({"precondition": "rms"}, "precondition must be one of none, adam"),
+        ({"lr": "a"}, "lr must be a number; it is 'a'"),
+        ({"weight_decay": None}, "weight_decay must be a number; it is None"),
+        ({"alpha": "a"}, "alpha must be more than 0, and at most 1; it is 'a'"),
+        ({"compression_decay": "a"}, "compression_decay must be 0 or more, and less than 1; it is 'a'"),
         ({"lr": -1.0}, "lr and weight_decay must be 0 or more"),
         ({"lr": 1.0, "weight_decay": 1.0}, "lr · weight_decay must be less than 1"),
     ],

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from thinwire_node.daemon import Node
 from thinwire_node.observe import status
 from thinwire_node.observe.definitions import METRICS
 from thinwire_node.observe.metrics import NodeMetrics, samples
-from thinwire_node.observe.report import Report
+from thinwire_node.observe.report import Edge, Peers, Report
 from thinwire_node.observe.reporter import Reporter
 from thinwire_node.observe.view import byte_lines, lines, one_line
 from thinwire_node.options import NodeOptions
@@ -129,7 +130,7 @@ def test_the_view_shows_every_figure() -> None:
     assert one_line(REPORT) == (
         "training; round 118; step 117 of 200; loss 2.412; 13,100 tokens/s; up 1.7 MB; down 4.5 MB; 117 counted, 1 not"
     )
-    bytes_told = "\n".join(line.plain for line in byte_lines(REPORT))
+    bytes_told = "\n".join(line.plain for line in byte_lines(REPORT, 80))
     assert "payload             1,701,000       4,500,000" in bytes_told
     troubled = replace(REPORT, given=replace(REPORT.given, resyncs=2, micro_batches_dropped=3, gradients_dropped=4))
     text = _plain(lines(troubled, 100))
@@ -139,6 +140,26 @@ def test_the_view_shows_every_figure() -> None:
 
 def _plain(found: list[Text]) -> str:
     return "\n".join(line.plain for line in found)
+
+
+@pytest.mark.parametrize("columns", ["40", "30"])
+def test_a_narrow_terminal_shows_every_figure_whole(
+    columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edges = [Edge(member, "relay", 3_456_789) for member in (1, 2)]
+    peers = Peers(5, 3, 1, 0, 0, 34.5, 0, {"relay": 1_234_567}, {"relay": 7_654_321}, edges)
+    for folder, report in (("star", REPORT), ("gossip", replace(REPORT, peers=peers))):
+        (tmp_path / folder).mkdir()
+        status.write(tmp_path / folder, report)
+        shown = {}
+        for width in ("200", columns):
+            monkeypatch.setenv("COLUMNS", width)
+            monkeypatch.setattr(sys, "argv", ["thinwire-node", "status", "--state-dir", str(tmp_path / folder)])
+            main()
+            shown[width] = "\n".join(capsys.readouterr().out.splitlines()[:-1])  # the last one has an age
+        assert "…" not in shown[columns]
+        assert max(map(len, shown[columns].splitlines())) <= int(columns)
+        assert Counter(filter(str.isdecimal, shown[columns])) == Counter(filter(str.isdecimal, shown["200"]))
 
 
 def test_a_node_that_has_not_joined_has_a_view() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ from thinwire_proto.models.decoder import Decoder
 GB = 10**9
 ROOM = Room(8 * GB, "--memory-max", 500 * GB, "--disk-max")
 MICRO_BATCH = 8
+UNITS = {"B": 1, "kB": 1e3, "MB": 1e6}
 
 
 def contract_of(**model: Any) -> Contract:
@@ -77,6 +79,18 @@ def test_a_smaller_micro_batch_is_proposed_and_fits() -> None:
     with pytest.raises(LocalError, match="give --micro-batch 3, or"):
         check_needs(contract, needs, room, MICRO_BATCH)
     check_needs(contract, needs, room, 3)
+
+
+def test_the_figures_of_a_refusal_add_up() -> None:
+    contract = contract_of()
+    room = Room(10_000_000, "--memory-max", 500 * GB, "")
+    for needs in (declared_needs(contract), measured_needs(contract)):
+        with pytest.raises(LocalError) as raised:
+            check_needs(contract, needs, room, MICRO_BATCH)
+        whole, parts = re.findall(r"needs (\d+\.\d) MB of memory \((.*?)\);", str(raised.value))[0]
+        sizes = [float(size) * UNITS[unit] for size, unit in re.findall(r"(\d+\.?\d*) (B|kB|MB)", parts)]
+        assert sum(sizes) == pytest.approx(float(whole) * 1e6, abs=0.3e6)
+        assert ("samples, which are not counted yet" in parts) == (needs.activations == 0)
 
 
 def test_many_parameters_are_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

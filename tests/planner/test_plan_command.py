@@ -53,10 +53,10 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return document
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str, status: int = 1) -> str:
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, *words)
-    assert ended.value.code == 1
+    assert ended.value.code == status
     return capsys.readouterr().err
 
 
@@ -102,6 +102,21 @@ def test_the_time_to_a_loss_needs_the_curves(
     assert by_name["gossip, ring, dense"]["to_loss_s"] is None
 
 
+def test_help_names_the_choices_and_the_most_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--help")
+    shown = capsys.readouterr().out
+    assert "--congestion {cubic,reno,bbr}" in shown
+    assert "at most 4,096" in " ".join(shown.split())
+
+
+def test_one_node_is_one_node(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, "--parameters", "1000000", "--nodes", "1", "--compute", "1", "--up", "4", "--rtt", "100")
+    assert "1 node, 1" in capsys.readouterr().out
+
+
 def test_a_plot_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.png"
     run(monkeypatch, *OPTIONS, "--plot", str(path))
@@ -117,14 +132,20 @@ def test_a_plot_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (("--preset", "none", *OPTIONS[2:]), "'none' does not exist; choose one of"),
         ((*OPTIONS, "--per-host", "3"), "cannot be divided evenly into hosts of 3"),
         ((*OPTIONS, "--loss", "2"), "goal.curves: Field required"),
-        ((*OPTIONS, "--up", "0"), "--up: input should be greater than 0"),
         (("/nonexistent.toml",), "cannot be read"),
+        (("/nonexistent.toml", "--plot", "plan.xyz"), "--plot: plan.xyz must end in one of ."),
+        (("/nonexistent.toml", "--plot", "/nonexistent/plan.png"), "--plot: there is no folder /nonexistent"),
     ],
 )
 def test_errors_say_what_to_give(
     words: tuple[str, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in refused(monkeypatch, capsys, *words)
+
+
+def test_a_wrong_option_ends_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(monkeypatch, capsys, *OPTIONS, "--up", "0", status=2)
+    assert "--up: input should be greater than 0" in said
 
 
 @pytest.mark.parametrize(

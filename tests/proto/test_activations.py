@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
+from typing import ClassVar
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -70,6 +74,17 @@ def test_a_model_that_cannot_run_on_such_a_sample_has_no_forecast() -> None:
     assert activation_bytes(task_of(spec), spec) > 0
 
 
+@pytest.mark.parametrize("error", [IndexError, ValueError, AssertionError, KeyError, AttributeError, MemoryError])
+def test_nothing_that_a_model_raises_ends_the_node(error: type[Exception]) -> None:
+    """Such as one of another library, whose positions end before the contract's."""
+
+    class Raising(Dropping):
+        def loss(self, tokens: Tensor) -> Tensor:
+            raise error
+
+    assert activation_bytes(TaskOf(Raising), small_contract().model) == 0  # type: ignore[abstract]
+
+
 class Hoarding(Dropping):
     """Keeps more of a short sample than its few parameters suggest. real: tensors of 64 MiB that it has really made
     and kept."""
@@ -88,3 +103,26 @@ class Hoarding(Dropping):
 def test_a_pass_that_keeps_much_is_not_run_to_its_end() -> None:
     assert activation_bytes(TaskOf(Hoarding), small_contract().model) >= 8 * 4 << 24  # type: ignore[abstract]
     assert Hoarding.real == KEPT_BYTES_MAX // (4 << 24) - 1  # the next one, with the sample, would be more
+
+
+class Remembered(Dropping):
+    """alive: the parameters of all models of this class that are in memory. The backward pass of `exp` needs its own
+    result, so a hook that returns what it is given would make a circle that nothing frees."""
+
+    alive: ClassVar[weakref.WeakSet[Tensor]] = weakref.WeakSet()
+    models = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Remembered.models += 1
+        self.alive.add(self.scale)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        return (tokens * self.scale).exp().sum()
+
+
+def test_nothing_of_a_pass_stays_in_memory() -> None:
+    assert activation_bytes(TaskOf(Remembered), small_contract().model) > 0  # type: ignore[abstract]
+    gc.collect()
+    assert Remembered.models
+    assert not Remembered.alive

@@ -74,8 +74,10 @@ def test_a_damaged_key_file_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "identity.key"
     path.write_bytes(b"half a key")
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match="not a key of 32 bytes"):
+    with pytest.raises(ConfigError, match=r"not a key of 32 bytes; restore it from a copy$"):
         open_key(path)
+    with pytest.raises(ConfigError, match=r"restore it from a copy; without one, ask the organizer$"):
+        open_key(path, "ask the organizer")
     assert path.read_bytes() == b"half a key"
 
 

@@ -11,6 +11,8 @@ import pytest
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.kind_modules import KindModules
 
+NAME_TAKERS = Path(__file__).parents[1] / "support" / "name_takers.py"
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -41,6 +43,18 @@ assert "star" in kinds._kinds
 """
     path = [str(site), *(one for one in sys.path if one)]
     subprocess.run([sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{code}"], check=True, timeout=60)
+
+
+def test_a_script_cannot_take_a_name_of_this_projects_before_it_is_imported() -> None:
+    done = subprocess.run([sys.executable, str(NAME_TAKERS)], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "topology: the name 'ring' is taken; choose another",
+        "codec: the name 'sign' is taken, or has a colon; choose another",
+        "planner: the name 'star' is taken; choose another",
+        "exchange.kind 'star' is defined by thinwire_proto.contract.exchanges.star.StarSpec and __main__.MySpec",
+        "model.kind: the name 'decoder' is taken; choose another",
+        "exchange.kind: the name 'star' is taken; choose another",
+    ]
 
 
 def test_an_unknown_kind_names_the_broken_package_each_time(site: Path) -> None:

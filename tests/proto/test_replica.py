@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from support.small import SHAPES, random_replica, random_votes, shapes_contract, small_contract
-from thinwire_proto.errors import ReplicaError
+from thinwire_proto.errors import OtherContract, ReplicaError
 from thinwire_proto.exact.apply import SMALLEST_NORMAL, flush_subnormals
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.selftest import reference_signs
@@ -124,7 +126,7 @@ def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
     contract = small_contract()
     path = tmp_path / "s.safetensors"
     random_replica(contract).save(path)
-    with pytest.raises(ReplicaError, match="not a snapshot of this run's contract"):
+    with pytest.raises(OtherContract, match="not a snapshot of this run's contract"):
         load_replica(small_contract(demo={"k": 5}), path)
     whole = path.read_bytes()
     for data in (whole[:-1], whole[:100], b"", whole[:8] + b"\xff" * 50):
@@ -138,6 +140,22 @@ def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path: Path) -> None:
             read(contract, path)
     with pytest.raises(ReplicaError, match="cannot be read as a snapshot"):
         load_replica(contract, tmp_path / "none")
+
+
+def test_a_disk_that_fails_does_not_make_a_snapshot_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.safetensors"
+    replica = random_replica(small_contract())
+    replica.save(path)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("thinwire_proto.exact.tensor_files._read", fail)
+    for read in (load_replica, check_snapshot):
+        with pytest.raises(OSError, match=r"Input/output error: .*s\.safetensors"):
+            read(replica.contract, path)
 
 
 @pytest.mark.parametrize(("step", "head"), [(-1, 32), (1 << 63, 32), (0, 30), (0, 0)])

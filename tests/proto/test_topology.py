@@ -1,6 +1,7 @@
 """Topologies of training without a centre: any number of nodes, one mean for all, no edge that only one end knows."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +129,14 @@ def test_a_script_registers_its_own_topology() -> None:
     assert make_topology("test-line", Layout(4)).peers(1) == (0, 2)
     with pytest.raises(ConfigError, match="taken"):
         register_topology("test-line")(line)
+
+
+@pytest.mark.parametrize("returned", [None, [None], [[0, 1]], [[(0, 1, 2)]], [[(0, "1")]], [[(0, 1.5)]]])
+def test_a_topology_that_returns_no_edges_is_named(returned: Any) -> None:
+    name = f"test-{returned}"
+    register_topology(name)(lambda layout: returned)
+    with pytest.raises(ConfigError, match=r"test-.*: its function must return a list of the edges of each iteration"):
+        make_topology(name, Layout(4))
 
 
 def test_a_topology_that_leaves_nodes_apart_is_refused() -> None:

@@ -175,17 +175,20 @@ def resuming_behind(rank: int) -> Any:
 
 
 def two_saves(rank: int) -> Any:
-    """Rank 3 loads the state of another save than the others. Returns the error."""
+    """Rank 3 loads the state of another save than the others, and one that is damaged. Returns the errors."""
     model = Network(seed=0)
     gossip = Gossip(model, adam(model))
     states = [gossip.state_dict() for _ in range(2)]
     gossip.finish()
     again = Gossip(model, adam(model))
-    try:
-        again.load_state_dict(states[rank == 3])
-    except ConfigError as error:
-        return str(error)
-    return "no refusal"
+    errors = []
+    for loaded in (states[rank == 3], {"version": 2} if rank == 3 else states[0]):
+        try:
+            again.load_state_dict(loaded)
+        except ConfigError as error:
+            errors.append(str(error))
+    again.finish()
+    return errors
 
 
 def skipping(rank: int) -> Any:

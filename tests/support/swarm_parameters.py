@@ -1,4 +1,5 @@
-"""A swarm without a centre on disk: its rows, the parameters of its nodes, and the mean that its coordinator sealed."""
+"""A swarm without a centre on disk: the journals of its nodes, and the rows and the mean that its coordinator
+sealed."""
 
 from __future__ import annotations
 
@@ -7,21 +8,31 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgpack
 import torch
-from safetensors import safe_open
 
 from support.real import RealSwarm
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
+from thinwire_node.storage.gossip_journal import GossipJournal, JournalEntry
+from thinwire_node.storage.state import NodeState
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.final_mean import final_mean, in_integers
 
 
+def journal_of(folder: Path) -> JournalEntry:
+    """The newest entry of the journal in the state directory of a node that is stopped."""
+    contract, state = parse_contract((folder / "contract.json").read_bytes()), NodeState(folder)
+    try:
+        entry = GossipJournal(state, contract.hash).read()
+    finally:
+        state.close()
+    assert entry is not None
+    return entry
+
+
 def parameters_of(folder: Path) -> torch.Tensor:
     """The parameters in a node's journal."""
-    with safe_open(folder / JOURNAL_FILE, framework="pt") as file:
-        x: torch.Tensor = file.get_tensor(MEMBER + "x")
-        return x.clone()
+    return journal_of(folder).member.tensors["x"]
 
 
 def deposited_mean(swarm: RealSwarm, names: Sequence[str]) -> torch.Tensor:
@@ -41,3 +52,10 @@ def rows(swarm: RealSwarm) -> int:
     with closing(sqlite3.connect(swarm.state / "ledger.sqlite")) as ledger:
         (count,) = ledger.execute("SELECT count(*) FROM rows").fetchone()
     return int(count)
+
+
+def counted_samples(swarm: RealSwarm) -> int:
+    """The samples that the sealed beats count. The last row is that of the mean."""
+    with closing(sqlite3.connect(swarm.state / "ledger.sqlite")) as ledger:
+        beats = ledger.execute("SELECT counted FROM rows ORDER BY step").fetchall()[:-1]
+    return sum(samples for (counted,) in beats for _, _, _, samples in msgpack.unpackb(counted, raw=False))

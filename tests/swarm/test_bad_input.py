@@ -214,7 +214,7 @@ def test_without_a_coordinator_a_node_gives_up_after_the_given_time(swarm: RealS
     assert node.events("node.retrying")
     assert "for 2 s (--give-up-after)" in node.text()
     nonsense = swarm.start("nonsense", "thinwire-node", "start", "localhost")
-    assert ended(nonsense) == 1
+    assert ended(nonsense) == 2
     assert "'localhost' is neither an invite (twi1_…), nor @FILE with one, nor HOST:PORT" in nonsense.text()
 
 

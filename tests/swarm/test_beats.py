@@ -102,7 +102,8 @@ def test_nodes_train_and_the_mean_of_their_parameters_is_the_model(swarm: RealSw
             assert not positions(first) & positions(second)
     assert reply.state == DEPOSIT
     assert first.deposit() == ""
-    assert "in the mean already" in first.deposit()
+    assert first.deposit() == ""  # the answer may have been lost
+    assert "in the mean already" in first.deposit(bytes(4 * first.parameters))
     assert second.deposit() == ""
     until(lambda: first.beat().state == COMPLETE, "the mean is sealed", process)
     path = next(path for path in (swarm.state / "snapshots").glob("*.safetensors") if path.stem != "0")

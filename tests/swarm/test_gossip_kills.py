@@ -16,9 +16,8 @@ import pytest
 from deploy.local_swarm.processes import Process
 from support.dying_member import NEVER, POINTS, Record, kept_chain
 from support.real import RealSwarm, ended, real_swarm, run_text, until
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal
-from thinwire_node.storage.state import NodeState
-from thinwire_proto.contract import parse_contract
+from support.swarm_parameters import journal_of
+from thinwire_node.storage.gossip_journal import JOURNAL_FILE
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX
 
 BEAT_MS = 2000
@@ -53,13 +52,7 @@ def recording(swarm: RealSwarm, name: str, point: str = NEVER) -> Process:
 
 def head_of(folder: Path) -> bytes:
     """The head of the chain in the journal of a node that is stopped."""
-    contract, state = parse_contract((folder / "contract.json").read_bytes()), NodeState(folder)
-    try:
-        entry = GossipJournal(state, contract.hash).read()
-    finally:
-        state.close()
-    assert entry is not None
-    head: bytes = msgpack.unpackb(entry.member.numbers, strict_map_key=False, raw=False)[0]
+    head: bytes = msgpack.unpackb(journal_of(folder).member.numbers, strict_map_key=False, raw=False)[0]
     return head
 
 
@@ -108,3 +101,14 @@ def test_turns_that_one_end_lacks_or_mixes_twice_are_noticed() -> None:
     for wrong in (one[:2] + one[3:], one[:3] + one[2:], one[:2], [*one, one[-1]], [*one[:5], (1, 5, 1, "a5", "c5")]):
         with pytest.raises(AssertionError):
             check_edge(one, wrong)
+
+
+def test_a_node_whose_disk_is_full_says_so_and_ends(swarm: RealSwarm) -> None:
+    """Its archive is written by what a line brings, beside the iterations."""
+    coordinator = swarm.coordinator(run_of(10_000, BEAT_MS))
+    full = swarm.node("one", "--archive-messages", through=("full_archive.py", "20"))
+    other = swarm.node("two")
+    until(lambda: not full.running, "the end of the node", coordinator, other)
+    assert full.popen.returncode == 1
+    assert "the disk fails: [Errno 28] No space left on device" in full.text()
+    assert "Traceback" not in full.text()

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 
 from deploy.local_swarm.prometheus import free_addresses
 from support.prometheus import parsed, read, value
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
-from thinwire_node.storage.gossip_journal import JOURNAL_FILE, MEMBER
+from support.swarm_parameters import counted_samples, journal_of, parameters_of
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.gossip.archive import ARCHIVE_FILE
@@ -38,13 +37,6 @@ patience_ms = 2000
 kind = "adamw"
 samples = 4
 """
-
-
-def parameters_of(folder: Path) -> torch.Tensor:
-    """The parameters that a node's journal holds at the end."""
-    with safe_open(folder / JOURNAL_FILE, framework="pt") as file:
-        x: torch.Tensor = file.get_tensor(MEMBER + "x")
-        return x.clone()
 
 
 def distance_of(parameters: Iterable[torch.Tensor]) -> float:
@@ -124,8 +116,11 @@ def test_three_nodes_train_and_one_is_killed_in_the_middle(tmp_path: Path) -> No
         assert torch.equal(flat, mean)
         done = swarm.command("export", "--out", str(tmp_path / "model"))
         assert done.returncode == 0, done.stderr
-        tokens = value(told, "thinwire_coordinator_tokens_total")
-        assert tokens == 3 * 4 * contract.model.context * STEPS  # the killed node's too, which its journal keeps
+        samples = {name: journal_of(tmp_path / name).samples for name in nodes}
+        assert samples["one"] == samples["three"] == 4 * STEPS
+        assert 0 < samples["two"] <= 4 * STEPS  # its peers may have gone on without it, and then it skips iterations
+        assert counted_samples(swarm) == sum(samples.values())
+        assert value(told, "thinwire_coordinator_tokens_total") == sum(samples.values()) * contract.model.context
         verified = swarm.verify()
         assert "the final mean of 3 nodes" in verified
         assert "1 measurements of the disagreement: the sketches that the nodes signed give" in verified

@@ -52,7 +52,7 @@ def test_the_summary_shows_equal_replicas_and_a_lower_loss(tmp_path: Path) -> No
     assert len(set(re.findall(r"\b[0-9a-f]{16}\b", text))) == 1  # one fingerprint, three times
     first, last = re.search(r"held-out loss +(\S+) → (\S+) nats", text).groups()  # type: ignore[union-attr]
     assert float(last) < float(first)
-    assert "fp32 ring all-reduce" in text
+    assert "fp32 all-reduce" in text
     assert "verify: replayed 6 updates" in text
     assert "a sample from the model:" in text
     assert str(tmp_path) in text
@@ -75,7 +75,7 @@ def test_without_a_centre_the_summary_shows_lines_bytes_and_what_export_gives(tm
     assert "disagreement" in text
     assert "sign, each iteration; topology" in text
     assert re.search(r"node-1 .+ 0 B +[1-9][0-9.]* [kM]B +0\.\d{4} B", text)  # nothing direct, all through the relay
-    assert "fp32 ring all-reduce" in text
+    assert "fp32 all-reduce" in text
     assert "the exact mean of the parameters of 2 nodes" in text
     assert "verify: the final mean of 2 nodes" in text
     assert "a sample from the model:" in text

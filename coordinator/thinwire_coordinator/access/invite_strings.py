@@ -14,14 +14,6 @@ from thinwire_proto.identity.invite import TOKEN_BYTES, Invite, parse_invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 
 
-def open_existing(folder: Path) -> AccessStore:
-    """The access store of a state directory on which a coordinator has started. Raises ConfigError."""
-    if not (folder / KEY_FILE).exists():
-        text = f"{folder}: no coordinator has started here yet; run: thinwire-coordinator serve --state-dir {folder}"
-        raise ConfigError(text)
-    return AccessStore(folder)
-
-
 def make_invite(
     store: AccessStore,
     folder: Path,

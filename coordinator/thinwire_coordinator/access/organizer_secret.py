@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import shlex
 import stat
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def open_organizer_secret(folder: Path) -> OrganizerSecret:
         if not path.exists():
             _write(path, secrets.token_urlsafe(SECRET_BYTES))
         if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigError(f"{path}: others can read it; run: chmod 600 {path}")
+            raise ConfigError(f"{path}: others can read it; run: chmod 600 {shlex.quote(str(path))}")
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         raise LocalError(f"{path}: {error}; {MEND_DISK}") from None

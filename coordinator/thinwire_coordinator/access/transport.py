@@ -13,7 +13,7 @@ from thinwire_coordinator.access.addresses import is_any
 from thinwire_coordinator.access.forwarded import client_of
 from thinwire_coordinator.access.rotation import Rotation, utc_now
 from thinwire_coordinator.access.tls_files import FOLDER, Certificates, GivenCertificates, OwnCertificates
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import UsageError
 from thinwire_proto.identity.certificates import Certificate
 from thinwire_proto.identity.keys import SecretKey
 
@@ -35,22 +35,22 @@ class TlsSettings:
     proxy_forwards: bool = False
 
     def check(self, listen: str, http: str | None, *, writes_invite: bool = False) -> None:
-        """Raise ConfigError if the settings contradict each other. listen, http: HOST:PORT."""
+        """Raise UsageError if the settings contradict each other. listen, http: HOST:PORT."""
         if self.insecure and writes_invite:
-            raise ConfigError(
+            raise UsageError(
                 "--insecure admits nodes without an invite: leave out --invite-file, and start them with HOST:PORT"
             )
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("--tls-certificate and --tls-key belong together: give both")
+            raise UsageError("--tls-certificate and --tls-key belong together: give both")
         if self.insecure and (self.certificate is not None or self.proxy is not None):
-            raise ConfigError("--insecure means plain text: leave out --tls-certificate and --tls-proxy")
+            raise UsageError("--insecure means plain text: leave out --tls-certificate and --tls-proxy")
         if self.certificate is not None and self.proxy is not None:
-            raise ConfigError("with --tls-proxy the proxy has the certificate: leave out --tls-certificate")
+            raise UsageError("with --tls-proxy the proxy has the certificate: leave out --tls-certificate")
         if self.proxy_forwards and self.proxy is None:
-            raise ConfigError("--tls-proxy-forwards is about a proxy: name its network with --tls-proxy")
+            raise UsageError("--tls-proxy-forwards is about a proxy: name its network with --tls-proxy")
         for option, address in (("--listen", listen), ("--http", http)):
             if self.insecure and address is not None and not is_loopback(split_address(address)[0]):
-                raise ConfigError(
+                raise UsageError(
                     f"--insecure is for this machine only, and {option} {address} is open to others: leave --insecure "
                     f"out, or use {option} 127.0.0.1:{split_address(address)[1]}"
                 )

@@ -12,17 +12,19 @@ from typing import Any
 
 from thinwire_common.units import human_seconds, parse_seconds
 from thinwire_coordinator.access.bans import ORGANIZER
-from thinwire_coordinator.access.invite_strings import make_invite, open_existing
+from thinwire_coordinator.access.invite_strings import make_invite
 from thinwire_coordinator.access.invites import EXPIRES, OPEN_PER_ADDRESS
 from thinwire_coordinator.access.store import AccessStore
 from thinwire_coordinator.cli.access_tables import ban_facts, invite_facts, invites_table, node_facts, nodes_table
+from thinwire_coordinator.ledger.identity import open_existing_identity
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import NODE_ID_DIGITS
 
 
 def run(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """Run one of the commands on a state directory. Raises ThinwireError."""
-    with closing(open_existing(folder)) as store:
+    open_existing_identity(folder)
+    with closing(AccessStore(folder)) as store:
         COMMANDS[name](store, folder, arguments)
 
 

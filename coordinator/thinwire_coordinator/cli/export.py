@@ -11,14 +11,14 @@ from thinwire_coordinator.export.folder import check_free
 from thinwire_coordinator.export.hub import check_push, push
 from thinwire_coordinator.export.tokenizer_class import AUTO
 from thinwire_coordinator.ledger.state_directory import open_state
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import UsageError
 from thinwire_proto.version import VERSION
 
 
 def export(state_dir: Path, step: int | None, out: Path, merge: bool, push_to: str | None) -> None:
     """Write the model of a step to a file or a folder, and upload the folder. Raises ThinwireError."""
     if is_file(out) and (merge or push_to is not None):
-        raise ConfigError(f"--merge and --push need a folder, and {out} is one file; give --out FOLDER")
+        raise UsageError(f"--merge and --push need a folder, and {out} is one file; give --out FOLDER")
     if push_to is not None:
         check_push(push_to)
     if not is_file(out):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from thinwire_coordinator.cli.run_file import read_run
@@ -30,7 +31,7 @@ def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: st
     print(f"{replica.layout.parameters:,} parameters read from {weights}; contract {state.contract.hash.hex()}")
     if _has_other_tokenizer(weights, state.data.tokenizer):
         print("warning: the folder's tokenizer is not that of the run's data, so the model knows none of these tokens")
-    print(f"start the run with: thinwire-coordinator serve --state-dir {state_dir}")
+    print(f"start the run with: {shlex.join(['thinwire-coordinator', 'serve', '--state-dir', str(state_dir)])}")
     state.close()
 
 

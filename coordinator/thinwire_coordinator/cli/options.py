@@ -50,8 +50,8 @@ def _network(text: object) -> object:
         raise ValueError(f"{text!r} is no network, as in 127.0.0.1 or 10.0.0.0/24") from None
 
 
-def _coordinator(text: str) -> str:
-    if not text.startswith((PREFIX, "@")):
+def _coordinator(text: str | None) -> str | None:
+    if text is not None and not text.startswith((PREFIX, "@")):
         host_and_port(text, port_min=1)
     return text
 
@@ -172,10 +172,11 @@ class ServeOptions(RunStateOptions):
 
 
 class StatusOptions(CommonOptions):
-    coordinator: Annotated[str, AfterValidator(_coordinator)] = option(
+    coordinator: Annotated[str | None, AfterValidator(_coordinator)] = option(
         "the coordinator: an invite, @FILE with one, or HOST:PORT on this machine",
-        DEFAULT_ADDRESS,
+        None,
         metavar="COORDINATOR",
+        shown=f"the one that runs on --state-dir, or {DEFAULT_ADDRESS}",
         positional=True,
     )
     state_dir: Path | None = option(

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from thinwire_common.number_arguments import count, number, whole
 from thinwire_common.options import add_options, add_version, read_options
 from thinwire_coordinator.cli.access_options import add_access_commands
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, ServeOptions, StatusOptions
@@ -37,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     check = _add_verify(commands)
 
     export = commands.add_parser("export", help="write the model of a step, for transformers or as one file")
-    export.add_argument("--step", type=int, metavar="S", help="default: the newest")
+    export.add_argument("--step", type=whole, metavar="S", help="default: the newest")
     export.add_argument(
         "--out",
         type=Path,
@@ -59,12 +60,12 @@ def parser() -> argparse.ArgumentParser:
     begin.set_defaults(command=_import)
 
     write = commands.add_parser("sample", help="generate text with the model of a step")
-    write.add_argument("--step", type=int, metavar="S", help="default: the newest")
+    write.add_argument("--step", type=whole, metavar="S", help="default: the newest")
     asked = write.add_mutually_exclusive_group()
     asked.add_argument("--prompt", metavar="TEXT", help="the text to continue; default: the start of a document")
     asked.add_argument("--chat", metavar="TEXT", help="a message to answer, by the chat template of the tokenizer")
     write.add_argument(
-        "--length", type=_positive, default=300, metavar="TOKENS", help="the most tokens to generate; default 300"
+        "--length", type=count, default=300, metavar="TOKENS", help="the most tokens to generate; default 300"
     )
     write.add_argument(
         "--temperature", type=_temperature, default=0.8, help="0 always picks the most likely token; default 0.8"
@@ -72,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument(
         "--top-p", type=_share, default=1.0, metavar="P", help="draw only from the likeliest tokens that add up to P"
     )
-    write.add_argument("--seed", type=int, default=1)
+    write.add_argument("--seed", type=whole, default=1)
     write.set_defaults(command=_sample)
 
     make = commands.add_parser("prepare", help="turn text into token shards for a run")
@@ -166,21 +167,8 @@ def _sample(arguments: argparse.Namespace) -> None:
 
 
 def _temperature(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text}")
-    return number
+    return number(text, "a number of 0 or more", lambda found: 0 <= found < math.inf)
 
 
 def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
-    return number
+    return number(text, "above 0 and at most 1", lambda found: 0 < found <= 1)

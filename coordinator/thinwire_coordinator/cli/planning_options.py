@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
+from thinwire_common.number_arguments import above_zero, count
 from thinwire_coordinator.planning.facts import RTT_SECONDS
 from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
 
@@ -30,9 +30,9 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     _add_swarm(init)
     long = init.add_mutually_exclusive_group()
     long.add_argument(
-        "--tokens", type=_count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
+        "--tokens", type=count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
     )
-    long.add_argument("--steps", type=_count, metavar="N", help="steps to train")
+    long.add_argument("--steps", type=count, metavar="N", help="steps to train")
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)
@@ -44,12 +44,12 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
 
 
 def _add_swarm(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--nodes", type=_count, default=NODES, metavar="N", help=f"expected nodes; default {NODES}")
+    command.add_argument("--nodes", type=count, default=NODES, metavar="N", help=f"expected nodes; default {NODES}")
     for name, default, what in (("--up", UP_MBIT, "upload"), ("--down", DOWN_MBIT, "download")):
         text = f"a node's {what} in Mbit/s; default {default:g}"
-        command.add_argument(name, type=_positive, default=default, metavar="MBIT", help=text)
+        command.add_argument(name, type=above_zero, default=default, metavar="MBIT", help=text)
     text = f"round trip between two nodes in ms, for a run without a centre; default {1000 * RTT_SECONDS:g}"
-    command.add_argument("--rtt", type=_positive, default=1000 * RTT_SECONDS, metavar="MS", help=text)
+    command.add_argument("--rtt", type=above_zero, default=1000 * RTT_SECONDS, metavar="MS", help=text)
     speed = command.add_mutually_exclusive_group()
     speed.add_argument(
         "--machine",
@@ -57,7 +57,7 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
         default=DEFAULT_MACHINE,
         help=f"what a node is, to estimate its speed to a factor of about three; default {DEFAULT_MACHINE}",
     )
-    speed.add_argument("--tokens-per-second", type=_positive, metavar="N", help="a node's measured speed")
+    speed.add_argument("--tokens-per-second", type=above_zero, metavar="N", help="a node's measured speed")
 
 
 def _init(arguments: argparse.Namespace) -> None:
@@ -70,19 +70,3 @@ def _check(arguments: argparse.Namespace) -> None:
     from thinwire_coordinator.cli.check import check  # noqa: PLC0415
 
     check(arguments)
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
-    return number
-
-
-def _count(text: str) -> int:
-    """A whole number of 1 or more; 2e9 and 500M are understood."""
-    units = {"k": 1e3, "M": 1e6, "B": 1e9}
-    number = float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
-    if not 1 <= number < 1 << 62 or not number.is_integer():
-        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {text}")
-    return int(number)

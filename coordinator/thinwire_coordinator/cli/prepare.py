@@ -8,12 +8,13 @@ import re
 import sys
 from pathlib import Path
 
-from thinwire_proto.errors import ConfigError
+from thinwire_common.number_arguments import number, whole
+from thinwire_proto.errors import UsageError
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 HELD_OUT_MAX = 0.5
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+VOCABULARY_MIN, VOCABULARY_MAX = 257, 1 << 20
+"""Tokens of a trained tokenizer; the fewest are 256 bytes and the end token."""
 
 
 def add_prepare(command: argparse.ArgumentParser) -> None:
@@ -36,7 +37,10 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
         "--tokenizer", default="bytes", metavar="PATH", help="a tokenizer.json, a folder with one, or 'bytes' (default)"
     )
     tokens.add_argument(
-        "--train-tokenizer", type=int, metavar="VOCABULARY", help="train a tokenizer of this size on the sources"
+        "--train-tokenizer",
+        type=_vocabulary,
+        metavar="VOCABULARY",
+        help="train a tokenizer of this size on the sources",
     )
     command.add_argument("--end-token", metavar="TOKEN", help="the token that ends a document, or 'none'")
     command.add_argument(
@@ -62,12 +66,12 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     if bool(arguments.images) == bool(arguments.sources):
-        raise ConfigError("prepare: name either sources of text or --images FOLDER")
+        raise UsageError("prepare: name either sources of text or --images FOLDER")
     try:
         print(_images(arguments) if arguments.images else _text(arguments))
     except KeyboardInterrupt:
         print("stopped; start the same command again to go on", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        raise
 
 
 def _text(arguments: argparse.Namespace) -> str:
@@ -122,10 +126,15 @@ def _cores() -> int:
 
 def _share(text: str) -> float:
     """A share such as 0.005 or 0.5%."""
-    number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 <= number <= HELD_OUT_MAX:
-        raise argparse.ArgumentTypeError(f"must be 0 to {HELD_OUT_MAX:.0%}, not {text}")
-    return number
+    of = 100 if text.endswith("%") else 1
+    wanted = f"0 to {HELD_OUT_MAX:.0%}"
+    return number(text.removesuffix("%"), wanted, lambda found: 0 <= found <= HELD_OUT_MAX * of) / of
+
+
+def _vocabulary(text: str) -> int:
+    if not VOCABULARY_MIN <= (found := whole(text)) <= VOCABULARY_MAX:
+        raise argparse.ArgumentTypeError(f"must be {VOCABULARY_MIN} to {VOCABULARY_MAX:,} tokens, not {text}")
+    return found
 
 
 def _size(text: str) -> int:

@@ -7,14 +7,18 @@ from pathlib import Path
 from google.protobuf.json_format import MessageToJson
 from rich.console import Console
 
-from thinwire_coordinator.cli.status_client import ask_status
+from thinwire_coordinator.cli.options import DEFAULT_ADDRESS
+from thinwire_coordinator.cli.status_client import ask_status, ask_status_of
 from thinwire_coordinator.cli.status_table import table
 from thinwire_proto.wire.service_pb2 import StatusReply
 
 
-def print_status(address: str, state_dir: Path | None, *, as_json: bool = False) -> None:
-    """Print the status of the swarm. Raises RemoteError if no coordinator answers at `address`."""
-    status = ask_status(address, state_dir)
+def print_status(coordinator: str | None, state_dir: Path | None, *, as_json: bool = False) -> None:
+    """Print the status of a swarm. Raises RemoteError if its coordinator does not answer.
+
+    state_dir: of the organizer who asks. coordinator: None takes the one that runs on state_dir, or else the default.
+    """
+    status = ask_status(coordinator or DEFAULT_ADDRESS) if state_dir is None else ask_status_of(state_dir, coordinator)
     if as_json:
         print(json_of(status))
     else:

@@ -1,4 +1,4 @@
-"""Formats the status of a swarm as tables for a terminal."""
+"""Formats the status of a swarm as tables for a terminal. A narrow one folds figures, and cuts none."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ def table(status: StatusReply, tokens_per_second: float | None = None) -> Group:
 
 def _facts(status: StatusReply, tokens_per_second: float | None) -> Table:
     facts = Table.grid(padding=(0, 2))
+    for _ in range(4):
+        facts.add_column(overflow="fold")
     state = ("state", Text(clean_text(status.state)))
     if status.HasField("gossip"):
         facts.add_row("topology", f"{status.gossip.topology} ({status.gossip.members} members)", *state)
@@ -94,9 +96,9 @@ def _add_gossip(facts: Table, gossip: GossipStatus) -> None:
 
 def _held_out(status: StatusReply) -> Table:
     """The newest loss on each held-out set, as loss, perplexity and bits per byte."""
-    sets = Table(box=None, padding=(0, 2), header_style="dim")
+    sets = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     for title in ("held-out set", "loss", "perplexity", "bits a byte"):
-        sets.add_column(title, justify="left" if title == "held-out set" else "right")
+        sets.add_column(title, justify="left" if title == "held-out set" else "right", overflow="fold")
     for found in status.held_out:
         perplexity = math.exp(min(found.loss, LOSS_MAX))
         shown = f"{perplexity:,.2f}" if perplexity < PERPLEXITY_IN_FULL else f"{perplexity:.1e}"
@@ -108,10 +110,10 @@ def _held_out(status: StatusReply) -> Table:
 def _nodes(status: StatusReply) -> Table:
     if status.HasField("gossip"):
         return _nodes_without_centre(status)
-    nodes = Table(box=None, padding=(0, 2), header_style="dim")
+    nodes = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     more = ("not counted", "up", "down", "replica") if status.nodes_in_full else ()
     for title in ("node", "counted", "tokens", *more):
-        nodes.add_column(title, justify="left" if title in ("node", "replica") else "right")
+        nodes.add_column(title, justify="left" if title in ("node", "replica") else "right", overflow="fold")
     for node in _shown(status):
         nodes.add_row(
             Text(clean_name(node.name)),
@@ -130,10 +132,10 @@ def _shown(status: StatusReply) -> list[NodeStatus]:
 
 def _nodes_without_centre(status: StatusReply) -> Table:
     """Iterations and losses of single nodes; for the organizer also their bytes and edges."""
-    nodes = Table(box=None, padding=(0, 2), header_style="dim")
+    nodes = Table(box=None, padding=(0, 2), collapse_padding=True, header_style="dim")
     more = ("direct", "relay", "an iteration", "peers") if status.nodes_in_full else ()
     for title in ("node", "iteration", "loss", "tokens", *more):
-        nodes.add_column(title, justify="left" if title in ("node", "peers") else "right")
+        nodes.add_column(title, justify="left" if title in ("node", "peers") else "right", overflow="fold")
     names = {node.node_id: clean_name(node.name) for node in status.nodes}
     for node in _shown(status):
         row = [f"{node.iteration}", f"{node.loss:.3f}" if node.HasField("loss") else "–", f"{node.tokens:,}"]

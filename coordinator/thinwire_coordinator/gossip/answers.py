@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from thinwire_coordinator.access.refusals import Denied
 from thinwire_coordinator.round.leases import SampleRange
+from thinwire_coordinator.round.measurement import Part
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.consensus import Level
 
@@ -32,7 +33,8 @@ class PeerPlace:
 class BeatAnswer:
     """stage: waiting, training, deposit or complete. text: in words. peers: those of the assignment whose places are
     new to the node. measure_at: the iteration whose sketch is asked for; 0: none. level: codec and `every`, and the
-    iteration from which they hold."""
+    iteration from which they hold. evaluate: parts of held-out sets to measure, on the parameters with which the part's
+    iteration begins."""
 
     stage: str
     text: str
@@ -42,6 +44,7 @@ class BeatAnswer:
     peers: Sequence[PeerPlace] = ()
     measure_at: int = 0
     level: tuple[Level, int] | None = None
+    evaluate: Sequence[Part] = ()
 
 
 @dataclass(frozen=True)

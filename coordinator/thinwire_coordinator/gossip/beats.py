@@ -17,13 +17,15 @@ from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
 from thinwire_coordinator.gossip.formation import Plan, form
+from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
 from thinwire_coordinator.gossip.participants import Participant
-from thinwire_coordinator.gossip.rows import RowSealer, SealedReport
+from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import sealed_beat
-from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, REPORTS_OF_A_NODE, GossipSettings
+from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX, GossipSettings
 from thinwire_coordinator.gossip.sketches import Sketches
 from thinwire_coordinator.gossip.store import Store
+from thinwire_coordinator.gossip.unsealed import SealedReport
 from thinwire_coordinator.ledger.gossip_consensus import Measurement
 from thinwire_coordinator.ledger.gossip_level import GivenLevel
 from thinwire_coordinator.swarm.events import ContributionOffered, DisagreementMeasured, NodeCame, NodeWent
@@ -34,7 +36,7 @@ from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto import limits
 from thinwire_proto.gossip.consensus import MEASURE_EVERY, Level
-from thinwire_proto.gossip.reports import REPORTS_MAX, SignedReport
+from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.gossip.seen_lines import SeenLines
 
 log = logging.getLogger("thinwire.coordinator")
@@ -58,14 +60,16 @@ class _Answered:
 
 
 class Beats:
-    """swarm: of which only members, leases, ledger and workers are used. deposited: the nodes whose parameters are in
-    the mean."""
+    """deposited: the nodes whose parameters are in the mean."""
 
-    def __init__(self, swarm: Swarm, settings: GossipSettings, sealer: RowSealer, sketches: Sketches) -> None:
+    def __init__(
+        self, swarm: Swarm, settings: GossipSettings, sealer: RowSealer, sketches: Sketches, held_out: HeldOutLosses
+    ) -> None:
         self._swarm = swarm
         self._settings = settings
         self._sealer = sealer
         self._sketches = sketches
+        self._held_out = held_out
         self._store = Store(swarm, settings.directory)
         self.directory = self._store.directory
         if sealer.is_complete:
@@ -73,8 +77,6 @@ class Beats:
         self.deposited: set[str] = set()
         self.is_closed = self._sealer.is_complete
         """Whether rows of beats are over: the next row is that of the mean."""
-        self._pending: list[SealedReport] = []
-        self._in_row: dict[str, int] = {}
         self._answered: dict[str, _Answered] = {}
         self._forming = asyncio.Lock()
         self.figures = GossipFigures(codec=settings.codec, target=settings.target, beats=sealer.step)
@@ -131,7 +133,7 @@ class Beats:
         before = self._answered.get(node)
         is_first = before is None or before.session != signed.session
         denied = why_refuse(signed, member.public_key, self.directory, leases, is_first=is_first)
-        if denied is None and says and not self._has_room(node):
+        if denied is None and says and not self._store.unsealed.has_room(node):
             denied = Denied(DoorReason.RATE, "this report comes too soon: the row of this beat is full; send it later")
         if denied is not None:
             raise ReportRefused(denied)
@@ -139,16 +141,14 @@ class Beats:
         samples = 0 if is_repeated(signed, known) else min(report.samples, new)
         leases.report(node, report.trained_through)
         leases.settle(node)
-        known = self.directory.hear(heard_of(signed, address), self._swarm.view.now)
+        known = self.directory.hear(heard_of(signed, member.public_key, address), self._swarm.view.now)
         if report.trained_through is not None:
             known.trained_through = report.trained_through
-        self._store.keys[node] = member.public_key.data
         if not member.beats:
             member.beats = True
             self._swarm.events.tell(NodeCame(node))
         if says:
-            self._in_row[node] = self._in_row.get(node, 0) + 1
-            self._pending.append(SealedReport(signed, member.public_key, samples))
+            self._store.unsealed.add(SealedReport(signed, member.public_key, samples))
             self._sketches.put(node, report.sketch_iteration, sketch, report.step_norm)
             self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
 
@@ -158,9 +158,6 @@ class Beats:
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
         edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)
         self.figures.edges[node] = edges
-
-    def _has_room(self, node: str) -> bool:
-        return self._in_row.get(node, 0) < REPORTS_OF_A_NODE and len(self._pending) < REPORTS_MAX
 
     async def decide(self) -> None:
         """Form the topology that is due, or begin to collect parameters."""
@@ -208,17 +205,18 @@ class Beats:
         wanted = self._settings.lease_samples(known.pace, known.iteration)
         leases.grant(known.node, wanted, self._sealer.step)
         lease = leases.granted(known.node)[:LEASE_RUNS_MAX]
+        parts = self._held_out.open_to(known.node)
         if topology == directory.number:
-            return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at, level=self._given())
+            return BeatAnswer("training", "", beat_s, lease, measure_at=measure_at, level=self._given(), evaluate=parts)
         assignment = directory.topology.assignment(known.member)
         peers = [self._place(member) for member in directory.unknown_places(assignment, topology)]
-        return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at, self._given())
+        return BeatAnswer("training", "", beat_s, lease, assignment, peers, measure_at, self._given(), parts)
 
     def _place(self, member: int) -> PeerPlace:
         known = self.directory.of_member(member)
-        if known is None:
+        if known is None:  # it was forgotten
             return PeerPlace(member, bytes(32), "")
-        return PeerPlace(member, self._store.keys[known.node], known.address)
+        return PeerPlace(member, known.public_key, known.address)
 
     async def seal(self) -> None:
         """Seal the reports of a beat, if there are any. Raises OSError or LedgerError."""
@@ -228,6 +226,9 @@ class Beats:
         for known in self.directory.by_node.values():
             if not known.is_present and now - (known.heard_at or 0.0) > self._settings.absent_s:
                 leases.take_back(known.node)
+        for node in leases.holders - self.directory.by_node.keys():  # they were forgotten
+            leases.take_back(node)
+        self._answered = {node: one for node, one in self._answered.items() if node in self.directory.by_node}
         await self.decide()
         await self.seal_reports()
         self._ask()
@@ -236,8 +237,7 @@ class Beats:
     async def seal_reports(self) -> None:
         """Seal what has come since the last row."""
         leases = self._swarm.registry.leases
-        pending, self._pending, self._in_row = self._pending, [], {}
-        if pending:
+        if pending := self._store.unsealed.take():
             measured = self._sketches.measured(self.directory.running)
             before = self._sealer.level
             await self._sealer.seal(pending, leases.packed, measured, self.directory.ahead)
@@ -252,12 +252,21 @@ class Beats:
             self._swarm.events.tell(event)
 
     def _ask(self) -> None:
-        """Ask for the sketches of an iteration, if none are asked for."""
-        directory = self.directory
+        """Ask for the sketches of an iteration, unless some are awaited, and for held-out losses there if due."""
+        directory, before = self.directory, self._sketches.measure_at
         if directory.phase is Phase.TRAINING and all(one.iteration < self._settings.steps for one in directory.running):
             given = self._sealer.level
             settled = given.start + SETTLING if given is not None and given.start else 0
             self._sketches.ask(max(directory.ahead, settled))
+        if (iteration := self._sketches.measure_at) != before:
+            nodes = [known.node for known in directory.running if known.enters_at is None]
+            unfinished = self._held_out.iteration
+            if self._held_out.begin(iteration, nodes):
+                self._given_up(unfinished, "before the next measurement")
+
+    def _given_up(self, iteration: int, words: str) -> None:
+        text = f"iteration {iteration}: not all nodes measured their part of the held-out samples {words}"
+        tell(log, logging.WARNING, "coordinator.evaluation_given_up", text, step=iteration)
 
     def _show_level(self, before: GivenLevel | None) -> None:
         given, ladder = self._sealer.level, self._sealer.ladder
@@ -305,6 +314,9 @@ class Beats:
 
     def _went(self, node: str, *, lost: bool) -> None:
         self._sketches.drop(node)
+        iteration = self._held_out.iteration
+        if self._held_out.left(node):
+            self._given_up(iteration, "before one of them went")
         self.figures.edges.pop(node, None)
         member = self._swarm.members.by_id.get(node)
         if member is not None and member.beats:

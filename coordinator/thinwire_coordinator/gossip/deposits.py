@@ -69,6 +69,9 @@ class Deposits:
 
     async def take(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
         """Take a node's parameters. Returns why they are refused, or nothing. Raises ReportRefused."""
+        taken = self._taken.get(member.node_id)
+        if taken is not None and taken[0].hash == claim.hash:
+            return ""  # they are in the mean, and the answer did not arrive
         if refusal := self._why_refuse(member, claim):
             return refusal
         self._check_signed(member, claim)
@@ -76,20 +79,27 @@ class Deposits:
             if refusal := self._why_refuse(member, claim):
                 return refusal  # the same node's other call was first, or the mean is sealed
             try:
-                async with Within(limits.CALL_S + claim.body_bytes / SLOWEST_BYTES_A_SECOND):
-                    body = await self._read(claim, parts)
-            except asyncio.TimeoutError:
-                return "the parameters arrive too slowly; send them again"
-            if isinstance(body, str):
-                return body
-            if refusal := await self._swarm.workers.submit(Job.ADD_DEPOSIT, self._add, body, claim.hash):
-                return refusal
-            deposited = Deposited(member.node_id, claim.iteration, claim.head, claim.hash, claim.signature)
-            self._taken[member.node_id] = deposited, member.public_key
-            self._beats.deposited.add(member.node_id)
-            self._progress = self._swarm.view.now
-            self._beats.show()
-        return ""
+                return await self._receive(member, claim, parts)
+            finally:
+                self._progress = self._swarm.view.now  # those that have waited for their turn could not come before
+                self._beats.deposited.update(self._taken)
+                self._beats.show()
+
+    async def _receive(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
+        """Read a body, and add it. Returns why it is refused, or nothing."""
+        try:
+            async with Within(limits.CALL_S + claim.body_bytes / SLOWEST_BYTES_A_SECOND):
+                body = await self._read(claim, parts)
+        except asyncio.TimeoutError:
+            return "the parameters arrive too slowly; send them again"
+        if isinstance(body, str):
+            return body
+        adding = self._swarm.workers.submit(Job.ADD_DEPOSIT, self._add, member, claim, body)
+        try:
+            return await asyncio.shield(adding)
+        except asyncio.CancelledError:  # the call has ended; the thread adds on, and nobody else may until it has
+            await asyncio.wait([adding])
+            raise
 
     def _why_refuse(self, member: Member, claim: DepositClaim) -> str:
         directory = self._beats.directory
@@ -123,8 +133,9 @@ class Deposits:
             filled += len(part)
         return body if filled == len(body) else f"the parameters end after {filled} of {len(body)} bytes"
 
-    def _add(self, body: npt.NDArray[np.uint8], expected: bytes) -> str:
-        if hashlib.sha256(body.data).digest() != expected:
+    def _add(self, member: Member, claim: DepositClaim, body: npt.NDArray[np.uint8]) -> str:
+        """Add a body to the sum, and its node to those in it: both or neither, whether or not the call still holds."""
+        if hashlib.sha256(body.data).digest() != claim.hash:
             return "the parameters do not match their hash"
         x = torch.from_numpy(body.view("<f4").astype(np.float32, copy=False))
         total = torch.zeros(len(x), dtype=torch.int64) if self._sum is None else self._sum
@@ -135,12 +146,13 @@ class Deposits:
             return str(error)
         for start in range(0, len(x), CHUNK):
             total[start : start + CHUNK] += in_integers(x[start : start + CHUNK])
-        self._sum = total
+        deposited = Deposited(member.node_id, claim.iteration, claim.head, claim.hash, claim.signature)
+        self._sum, self._taken[member.node_id] = total, (deposited, member.public_key)
         return ""
 
     async def seal_if_due(self) -> None:
-        """Seal the mean once all members that are present and have begun have sent their parameters, or patience is
-        over."""
+        """Seal the mean once all members that are present and have begun have sent their parameters, or none has
+        arrived for the patience."""
         async with self._turn:
             if self._beats.directory.phase is not Phase.COLLECTING or not self._is_due():
                 return

@@ -119,7 +119,7 @@ class Directory:
     def begins_anew(self, heard: Heard) -> bool:
         """Whether a node that has done iterations has lost its journal, as its report tells."""
         known = self.by_node.get(heard.node)
-        return known is not None and heard.iteration == 0 < known.iteration
+        return known is not None and heard.iteration == 0 < known.iteration and heard.is_genesis
 
     def hear(self, heard: Heard, now: float) -> Participant:
         """Take a report that `why_refuse` does not refuse. The first one of a node gives it its member number, and one

@@ -9,6 +9,7 @@ from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_coordinator.round.leases import Leases
 from thinwire_proto.errors import PayloadError
+from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.reports import SignedReport
 from thinwire_proto.identity.keys import PublicKey
 
@@ -17,10 +18,11 @@ ADDRESS_LENGTH_MAX = 263
 """A host name of 255 letters, brackets and a port."""
 
 
-def heard_of(signed: SignedReport, address: str = "") -> Heard:
+def heard_of(signed: SignedReport, key: PublicKey, address: str = "") -> Heard:
     """The part of a report that the directory keeps. address: where its peers reach the node."""
     report = signed.report
-    return Heard(signed.node, report.topology, report.iteration, frozenset(report.missed), address)
+    place = frozenset(report.missed), address, key.data, report.head == GENESIS
+    return Heard(signed.node, report.topology, report.iteration, *place)
 
 
 def address_of(listens_at: str, host: str) -> str:
@@ -38,18 +40,18 @@ def address_of(listens_at: str, host: str) -> str:
 def why_refuse(
     signed: SignedReport, key: PublicKey, directory: Directory, leases: Leases, *, is_first: bool = False
 ) -> Denied | None:
-    """key: of the node whose session it is. is_first: of its session, so the answer to the report before may be lost,
-    and it names the samples of that one again."""
+    """key: of the node whose session it is. is_first: the first report of a session. It may name samples whose earlier
+    report got no answer, or whose lease has gone to others while the node was away; these count nothing."""
     report, known = signed.report, directory.by_node.get(signed.node)
     if problem := report.problem():
         return Denied(DoorReason.MALFORMED, f"the report is malformed: {problem}")
     if not key.verifies(signed.signature, signed.statement):
         return Denied(DoorReason.BAD_SIGNATURE, "the report is not signed by the key of the node (see sign_report)")
-    if text := directory.why_refuse(heard_of(signed)):
+    if text := directory.why_refuse(heard_of(signed, key)):
         back = known is not None and report.iteration < known.iteration
         return Denied(DoorReason.ITERATION_BACK if back else DoorReason.MALFORMED, text)
     granted = leases.reported_samples(signed.node, report.trained_through)
-    if report.samples > granted and not is_repeated(signed, known) and not (is_first and granted > 0):
+    if report.samples > granted and not is_repeated(signed, known) and not is_first:
         text = f"the report names {report.samples} trained samples; the node's lease has {granted} up to its mark"
         return Denied(DoorReason.FOREIGN_LEASE, text)
     return None

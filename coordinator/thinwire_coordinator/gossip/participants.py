@@ -13,6 +13,7 @@ class Heard:
 
     topology: the newest that the node has; 0 for none. iteration: how many it has finished. missed: members for which
     it has waited in vain. address: where others reach it; empty if it does not listen. public_key: Ed25519, 32 bytes.
+    is_genesis: whether it has mixed nothing, as the head of its chain says.
     """
 
     node: str
@@ -21,6 +22,7 @@ class Heard:
     missed: Collection[int] = ()
     address: str = ""
     public_key: bytes = b""
+    is_genesis: bool = True
 
 
 @dataclass

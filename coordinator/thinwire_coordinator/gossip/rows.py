@@ -1,17 +1,17 @@
 """Seals the rows of a run without a centre: one a beat with its reports, and the last one with the final mean.
 
-If the process dies before a row is in the ledger, its reports are in no row, but their samples stay trained.
+If the process dies before a row is in the ledger, its reports are in the next one (`unsealed`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from thinwire_common.files import rename_synced
+from thinwire_coordinator.gossip.unsealed import SealedReport
 from thinwire_coordinator.ledger.gossip_consensus import CONSENSUS, Measurement
 from thinwire_coordinator.ledger.gossip_level import LEVEL, GivenLevel, ladder_of_run
 from thinwire_coordinator.ledger.gossip_rows import BEAT, FINAL_FILE, KIND, MEAN
@@ -20,25 +20,11 @@ from thinwire_coordinator.round.contributions import NodeSignature
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.gossip.reports import SignedReport, encode_reports
+from thinwire_proto.gossip.reports import encode_reports
 from thinwire_proto.identity import statements
-from thinwire_proto.identity.keys import PublicKey
 from thinwire_proto.wire.rows import Counted, Row, version_for
 
 NONCE_BITS = 64
-
-
-@dataclass(frozen=True)
-class SealedReport:
-    """A report as a row counts it. samples: those that no earlier report named."""
-
-    signed: SignedReport
-    public_key: PublicKey
-    samples: int
-
-    @property
-    def counted(self) -> Counted:
-        return Counted(self.signed.node, self.signed.hash, 1, self.samples)
 
 
 class RowSealer:
@@ -88,7 +74,7 @@ class RowSealer:
         if self.ladder is not None and level is not None:
             extras[LEVEL] = self.ladder.plain(level)
         row = self._row(BEAT, self._replica, body, counted, extras)
-        self._append(row, signed, leases)
+        self._append(row, signed, leases, [entry.key for entry in reports])
 
     def write_mean(self, mean: Replica, body: bytes, counted: tuple[Counted, ...], signed: list[NodeSignature]) -> None:
         """Seal the mean: its file, then the row, then the file gets its name. A restart after the row gives it too."""
@@ -127,10 +113,10 @@ class RowSealer:
             extras={KIND: kind, **extras},
         )
 
-    def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None) -> None:
+    def _append(self, row: Row, signed: list[NodeSignature], leases: bytes | None, forget: Sequence[str] = ()) -> None:
         state = self._swarm.state
         signature = state.key.sign(statements.row(row.hash))
-        state.ledger.append(row, RowSignatures(signature, signed), leases)
+        state.ledger.append(row, RowSignatures(signature, signed), leases, forget)
         self.step, self._round, self._head = self.step + 1, self._round + 1, row.hash
 
 

@@ -7,6 +7,7 @@ import random
 
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.deposits import Deposits
+from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.sketches import Sketches
@@ -16,11 +17,12 @@ from thinwire_proto.exact.replica import Replica
 
 
 class GossipRun:
-    """beats: takes reports. deposits: takes parameters."""
+    """beats: takes reports. deposits: takes parameters. held_out: takes losses that nodes measured."""
 
-    def __init__(self, swarm: Swarm, beats: Beats, deposits: Deposits, beat_s: float) -> None:
+    def __init__(self, swarm: Swarm, beats: Beats, deposits: Deposits, held_out: HeldOutLosses, beat_s: float) -> None:
         self.beats = beats
         self.deposits = deposits
+        self.held_out = held_out
         self._swarm = swarm
         self._beat_s = beat_s
 
@@ -41,14 +43,23 @@ class GossipRun:
 
 
 def make_gossip_run(
-    swarm: Swarm, replica: Replica, wait_for: int, randomness: random.Random | None = None
+    swarm: Swarm,
+    replica: Replica,
+    wait_for: int,
+    randomness: random.Random | None = None,
+    *,
+    evaluate_every: int = 0,
+    evaluate_samples: int = 0,
 ) -> GossipRun | None:
-    """The parts of a run without a centre; None for any other. replica: θ₀ or the final mean."""
+    """The parts of a run without a centre; None for any other. replica: θ₀ or the final mean. evaluate_every: see
+    `HeldOutLosses`."""
     settings = gossip_settings(swarm.view.contract, wait_for)
     if settings is None:
         return None
     randomness = randomness or random.SystemRandom()
     sealer = RowSealer(swarm, replica, randomness)
-    beats = Beats(swarm, settings, sealer, Sketches(settings.steps))
+    sets = swarm.state.held_out_sets
+    held_out = HeldOutLosses(sets, evaluate_samples, evaluate_every, settings.samples, settings.steps)
+    beats = Beats(swarm, settings, sealer, Sketches(settings.steps), held_out)
     swarm.view.gossip = beats.figures
-    return GossipRun(swarm, beats, Deposits(swarm, settings, beats, sealer), settings.beat_s)
+    return GossipRun(swarm, beats, Deposits(swarm, settings, beats, sealer), held_out, settings.beat_s)

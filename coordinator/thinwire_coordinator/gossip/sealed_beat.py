@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from thinwire_coordinator.gossip.rows import SealedReport
+from thinwire_coordinator.gossip.unsealed import SealedReport
 from thinwire_coordinator.swarm.events import BeatSealed, NodeProgress
 from thinwire_coordinator.swarm.gossip_figures import GossipFigures
 from thinwire_proto.contract import Contract

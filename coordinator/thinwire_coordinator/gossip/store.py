@@ -1,4 +1,5 @@
-"""Writes what a coordinator has promised before the promise leaves: leases, topology, members and their keys.
+"""Writes what a coordinator has promised before the promise leaves: leases, topology, members, and the reports that it
+has answered.
 
 One write at a time covers all that happened meanwhile, because a thousand nodes may report at once.
 """
@@ -10,29 +11,28 @@ import asyncio
 import msgpack
 
 from thinwire_coordinator.gossip.directory import Directory, DirectorySettings
+from thinwire_coordinator.gossip.unsealed import REPORT, SealedReport, Unsealed
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
-from thinwire_proto.errors import Damaged
 
-TOPOLOGY, MEMBERS, KEYS = "topology", "members", "keys"
+TOPOLOGY, MEMBERS = "topology", "members"
 
 
 class Store:
-    """directory: as it was on disk. keys: the public key of each node of the directory, 32 bytes."""
+    """directory: as it was on disk. unsealed: the reports that are in no row."""
 
     def __init__(self, swarm: Swarm, settings: DirectorySettings) -> None:
         self._swarm = swarm
         ledger, now = swarm.state.ledger, swarm.view.now
-        members, self.keys = ledger.directory(MEMBERS), ledger.directory(KEYS) or {}
-        if not isinstance(self.keys, dict):
-            raise Damaged("cannot read the keys of members on disk")
+        members = ledger.directory(MEMBERS)
         if members is None:
             self.directory = Directory(settings)
         else:
             self.directory = Directory.from_plain(settings, ledger.directory(TOPOLOGY), members, now)
+        self.unsealed = Unsealed(map(SealedReport.from_plain, ledger.directory_parts(REPORT)))
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
-        self._written = self.directory.number, len(self.keys)
+        self._written = self.directory.number
 
     async def keep(self) -> None:
         """Return when all that has been decided up to now is on disk."""
@@ -44,22 +44,13 @@ class Store:
     async def _write(self) -> None:
         async with self._turn:
             self._next = None  # what is decided from now on needs another write
-            directory = self._directory()
-            parts = {MEMBERS: _packed(directory.plain_members())}
-            number, keys = directory.number, len(self.keys)
-            if number != self._written[0]:
+            directory = self.directory
+            parts, number = {MEMBERS: _packed(directory.plain_members()), **self.unsealed.parts()}, directory.number
+            if number != self._written:
                 parts[TOPOLOGY] = _packed(directory.plain_topology())
-            if keys != self._written[1]:
-                parts[KEYS] = _packed(self.keys)
             leases, ledger = self._swarm.registry.leases.packed(), self._swarm.state.ledger
             await self._swarm.workers.submit(Job.WRITE_BEAT, ledger.record_directory, leases, parts)
-            self._written = number, keys
-
-    def _directory(self) -> Directory:
-        """The directory, whose forgotten nodes need no keys."""
-        if len(self.keys) > len(self.directory.by_node):
-            self.keys = {node: key for node, key in self.keys.items() if node in self.directory.by_node}
-        return self.directory
+            self._written = number
 
 
 def _packed(plain: object) -> bytes:

@@ -14,7 +14,7 @@ from thinwire_common.files import rename_synced
 from thinwire_coordinator.ledger.state_directory import GoOn, RunState, always, check_length
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError, ReplicaError
-from thinwire_proto.exact.replica import Replica, load_replica
+from thinwire_proto.exact.replica import Replica
 from thinwire_proto.identity import statements
 from thinwire_proto.wire.rows import Counted, Row
 
@@ -67,7 +67,7 @@ def _final(state: RunState, row: Row) -> Replica:
         else:
             rename_synced(waiting, path)
     try:
-        mean = load_replica(state.contract, path)
+        mean = state.load_replica(path)
         if mean.head != row.hash:
             raise ReplicaError(f"{path} does not belong to the last row")
     except ReplicaError as error:

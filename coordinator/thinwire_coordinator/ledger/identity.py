@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
+
+RUN_ENDED = "this run has ended: export its model, and start a new run from that (docs/operating.md, lost keys)"
+NOTHING_SEALED = "delete it if no coordinator of this run has sealed anything; invites made so far are then void"
 
 
 def open_identity(folder: Path) -> SecretKey:
@@ -17,20 +21,26 @@ def open_identity(folder: Path) -> SecretKey:
     """
     path, known = folder / KEY_FILE, _key_that_signed(folder / "ledger.sqlite")
     if known is None:
-        return open_key(path)
+        return open_key(path, NOTHING_SEALED)
     if not path.exists():
-        text = (
-            "is missing: it signs the rows, and nodes know this run by it; restore it from a copy; without one, "
-            "this run has ended: export its model, and start a new run from that (docs/operating.md, lost keys)"
-        )
-        raise ConfigError(f"{path} {text}")
-    key = open_key(path)
+        text = "is missing: it signs the rows, and nodes know this run by it; restore it from a copy; without one, "
+        raise ConfigError(f"{path} {text}{RUN_ENDED}")
+    key = open_key(path, RUN_ENDED)
     if key.public != known:
         raise ConfigError(
             f"{path} is the key {key.public.fingerprint.hex()[:16]}…, but the rows of this run are signed by "
             f"{known.fingerprint.hex()[:16]}…; restore the key that signed them"
         )
     return key
+
+
+def open_existing_identity(folder: Path) -> SecretKey:
+    """Open the key in a state directory on which a coordinator has started. Raises ConfigError as `open_identity` does,
+    or if none has started there."""
+    if not (folder / KEY_FILE).exists() and _key_that_signed(folder / "ledger.sqlite") is None:
+        serve = shlex.join(["thinwire-coordinator", "serve", "--state-dir", str(folder)])
+        raise ConfigError(f"{folder}: no coordinator has started here yet; run: {serve}")
+    return open_identity(folder)
 
 
 def _key_that_signed(ledger: Path) -> PublicKey | None:

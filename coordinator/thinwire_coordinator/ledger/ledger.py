@@ -111,8 +111,12 @@ class Ledger:
         self._execute("INSERT INTO terms (term, first_round) VALUES (?, ?)", (term, last + 1))
         return Term(term, last + 1)
 
-    def append(self, row: Row, signatures: RowSignatures, leases: bytes | None = None) -> None:
-        """Seal a row, with its signatures and the leases after its contributions are settled: all on disk on return."""
+    def append(
+        self, row: Row, signatures: RowSignatures, leases: bytes | None = None, forget: Iterable[str] = ()
+    ) -> None:
+        """Seal a row, with its signatures and the leases after its contributions are settled: all on disk on return.
+
+        forget: keys of parts of the directory that the row has now."""
         fields = (
             row.step,
             row.round,
@@ -133,6 +137,8 @@ class Ledger:
             self.signatures.record(row.step, row.counted, signatures)
             if leases is not None:
                 self.record_leases(leases)
+            for key in forget:
+                self._execute("DELETE FROM directory WHERE key = ?", (key,))
 
     def record_leases(self, packed: bytes) -> None:
         """Write the output of `Leases.packed`. A grant must be on disk before it is announced."""
@@ -149,8 +155,16 @@ class Ledger:
     def directory(self, key: str) -> Any:
         """A part of the directory as last recorded, unpacked; None if there is none. Raises Damaged."""
         found = self._execute("SELECT packed FROM directory WHERE key = ?", (key,)).fetchone()
+        return self._unpacked(found[0]) if found else None
+
+    def directory_parts(self, prefix: str) -> list[Any]:
+        """The parts whose keys begin so, unpacked, in the order in which they were recorded. Raises Damaged."""
+        select = "SELECT packed FROM directory WHERE substr(key, 1, ?) = ? ORDER BY rowid"
+        return [self._unpacked(packed) for (packed,) in self._execute(select, (len(prefix), prefix))]
+
+    def _unpacked(self, packed: bytes) -> Any:
         try:
-            return msgpack.unpackb(found[0], raw=False) if found else None
+            return msgpack.unpackb(packed, raw=False)
         except (ValueError, msgpack.UnpackException) as error:
             raise Damaged(f"{self._path}: cannot read the directory on disk: {error}") from None
 

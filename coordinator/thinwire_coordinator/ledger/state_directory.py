@@ -18,6 +18,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,15 @@ from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
 from thinwire_proto.contract import Contract, RunSpec, contract_like, differences, parse_contract
-from thinwire_proto.errors import ConfigError, ContractError, Damaged, LedgerError, PayloadError, ReplicaError
+from thinwire_proto.errors import (
+    ConfigError,
+    ContractError,
+    Damaged,
+    LedgerError,
+    OtherContract,
+    PayloadError,
+    ReplicaError,
+)
 from thinwire_proto.exact.replica import Replica, check_snapshot, load_replica
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.topk import check_update_topk
@@ -110,17 +119,33 @@ class RunState:
         return path
 
     def load_snapshot(self, step: int) -> Replica:
-        return load_replica(self.contract, self.snapshot_path(step))
+        return self.load_replica(self.snapshot_path(step))
+
+    def load_replica(self, path: Path) -> Replica:
+        """Raises ReplicaError if the file is damaged, Damaged if contract.json is not this run's, or OSError."""
+        with self._checking_the_contract():
+            return load_replica(self.contract, path)
+
+    @contextmanager
+    def _checking_the_contract(self) -> Iterator[None]:
+        try:
+            yield
+        except OtherContract as error:
+            name = self.folder / "contract.json"
+            text = f"{error}, so {name} is not the contract that this run began with"
+            raise Damaged(text, restore="contract.json") from None
 
     def load_own_snapshot(self, step: int) -> Replica:
-        """Load a snapshot. Raises ReplicaError if it cannot be read or does not belong to the ledger's rows."""
+        """Load a snapshot as `load_replica` does. Raises ReplicaError also if it does not fit the ledger's rows."""
         replica = self.load_snapshot(step)
         self._check_head(step, replica.head)
         return replica
 
     def check_own_snapshot(self, step: int) -> None:
-        """Raise ReplicaError as `load_own_snapshot` does, without memory for the parameters."""
-        self._check_head(step, check_snapshot(self.contract, self.snapshot_path(step)))
+        """Raise what `load_own_snapshot` does, without memory for the parameters."""
+        with self._checking_the_contract():
+            head = check_snapshot(self.contract, self.snapshot_path(step))
+        self._check_head(step, head)
 
     def _check_head(self, step: int, head: bytes) -> None:
         if step > 0 and head != self.upkeep_ledger.row(step - 1).hash:
@@ -352,9 +377,10 @@ def replay(state: RunState, replica: Replica, stop: int | None = None) -> Iterat
 
 
 def replica_at_head(state: RunState, *, set_aside: bool = False, go_on: GoOn = always) -> Replica:
-    """Build a replica at the head: load the newest usable snapshot and replay the rows after it. Raises LedgerError.
+    """Build a replica at the head: load the newest usable snapshot and replay the rows after it. Raises LedgerError,
+    or OSError if the disk fails.
 
-    set_aside: rename unusable snapshots, so that they are not sent to new nodes. go_on: called after each row.
+    set_aside: rename damaged snapshots, so that they are not sent to new nodes. go_on: called after each row.
     """
     check_length(state)
     problems = []
@@ -376,8 +402,17 @@ def replica_at_head(state: RunState, *, set_aside: bool = False, go_on: GoOn = a
         for _ in replay(state, replica):
             go_on()
         return replica
-    why = "; ".join(problems) or "none exists"
-    raise Damaged(f"{state.folder}: no snapshot can be used: {why}", restore="one")
+    if not problems:
+        raise no_snapshot(state)
+    raise Damaged(f"{state.folder}: no snapshot can be used: {'; '.join(problems)}", restore="one")
+
+
+def no_snapshot(state: RunState) -> Damaged:
+    """The error of a run that has no snapshot, not even one of the first state."""
+    text = f"{state.folder}: no snapshot can be used: none exists"
+    if bad := sorted(path.name for path in (state.folder / "snapshots").glob("*.bad")):
+        text += f" beside {', '.join(bad)}, set aside as damaged"
+    return Damaged(text, restore="one")
 
 
 def check_length(state: RunState) -> None:

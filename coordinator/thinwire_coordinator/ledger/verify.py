@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from thinwire_coordinator.ledger.blob_sizes import check_blobs
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre
 from thinwire_coordinator.ledger.gossip_verify import verify_beats
 from thinwire_coordinator.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.ledger.state_directory import RunState, check_length, open_state, replay
+from thinwire_coordinator.ledger.state_directory import RunState, check_length, no_snapshot, open_state, replay
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.rows import genesis
@@ -45,6 +46,7 @@ def verify(
 def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | None, archives: Sequence[Path]) -> None:
     say(f"contract {state.contract.hash.hex()}")
     say(state.data.describe())
+    _check_blobs(state, say)
     check_length(state)
     signatures = SignatureCheck(state.ledger.signatures)
     if fingerprint is not None:
@@ -77,11 +79,19 @@ def _verify(state: RunState, say: Callable[[str], None], fingerprint: bytes | No
     say(f"step {replica.step}: head {replica.head.hex()}, fingerprint {replica.fingerprint(0):016x}")
 
 
+def _check_blobs(state: RunState, say: Callable[[str], None]) -> None:
+    right, missing = check_blobs(state)
+    if right:
+        say(f"blobs: the sizes of {right:,} files are correct")
+    if missing:  # a copy of the directory without its data can be verified too
+        say(f"blobs: {len(missing):,} files are not here, and were not checked")
+
+
 def _oldest_state(state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> tuple[Replica, str]:
     """Return the state that the replay starts from, and its name in words."""
     steps = state.snapshot_steps()
     if not steps:
-        raise Damaged(f"{state.folder}: there is no snapshot, not even one of the first state", restore="one")
+        raise no_snapshot(state)
     if steps[0] == 0:
         return _first_state(state, say), "the first state"
     step = steps[0]

@@ -24,6 +24,7 @@ from thinwire_coordinator.prepare.preparation import (
     HELD_OUT_SHARE,
     SHARD_BYTES,
     WORK_FOLDER,
+    claim,
     disk_errors_named,
 )
 from thinwire_coordinator.prepare.problems import Problems
@@ -69,8 +70,7 @@ def prepare_images(settings: ImageSettings, shown: Shown) -> PreparedImages:
 
     A call that was interrupted begins anew.
     """
-    if (settings.out / MANIFEST_FILE).exists():
-        raise ConfigError(f"{settings.out}: holds prepared data already; remove it, or choose another --out")
+    claim(settings.out)
     if not settings.held_out:
         raise ConfigError("--held-out: some images must be held out; it must be above 0")
     library = _library()

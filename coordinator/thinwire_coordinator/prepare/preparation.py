@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
@@ -78,8 +79,7 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
 
     Goes on where an earlier call with the same settings and files was interrupted; otherwise it begins anew.
     """
-    if (settings.out / MANIFEST_FILE).exists():
-        raise ConfigError(f"{settings.out}: holds prepared data already; remove it, or choose another --out")
+    claim(settings.out)
     with disk_errors_named(settings.out):
         contents = {source.name: content_of(source, settings.stall_s) for source in settings.sources}
         work = settings.out / WORK_FOLDER
@@ -223,6 +223,18 @@ def _inputs(settings: Settings, contents: dict[str, Content]) -> str:
         files = find_tokenizer(Path(settings.tokenizer), settings.end_token)
         found.update(files.path.read_bytes())
     return found.hexdigest()
+
+
+def claim(out: Path) -> None:
+    """Make the folder for prepared data. Raises ConfigError if it holds some already, or cannot be written to."""
+    try:
+        if (out / MANIFEST_FILE).exists():
+            raise ConfigError(f"{out}: holds prepared data already; remove it, or choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass  # only to see whether it can be made
+    except OSError as error:
+        raise ConfigError(f"{out}: is not a folder to write to: {error.strerror}; give another --out") from None
 
 
 @contextmanager

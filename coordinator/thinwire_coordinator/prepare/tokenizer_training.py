@@ -16,8 +16,6 @@ from thinwire_coordinator.prepare.tokenizing import TokenizerFiles, key_of
 from thinwire_proto.errors import ConfigError
 
 END_WORD = "<|endoftext|>"
-VOCABULARY_MIN = 257
-"""256 bytes and the end token."""
 SAMPLE_BYTES = 32 << 20
 """Text to train on, from all sources together."""
 FILE_BYTES_MIN = 1 << 20
@@ -30,8 +28,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, path: Path) -> Tokeni
 
     texts: their order does not matter; at most SAMPLE_BYTES are used. Raises ConfigError.
     """
-    if not VOCABULARY_MIN <= vocabulary <= 1 << 20:
-        raise ConfigError(f"--train-tokenizer: the vocabulary must have {VOCABULARY_MIN} to {1 << 20:,} tokens")
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

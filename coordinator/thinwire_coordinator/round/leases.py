@@ -75,6 +75,11 @@ class Leases:
         held = self._held.get(node)
         return tuple(held.reserved) if held else ()
 
+    @property
+    def holders(self) -> set[str]:
+        """All nodes that have a lease, or have reported on one that is not settled."""
+        return set(self._held)
+
     def holds(self, node: str) -> bool:
         return node in self._held
 

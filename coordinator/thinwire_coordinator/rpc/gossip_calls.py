@@ -12,6 +12,7 @@ from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim, Report
 from thinwire_coordinator.gossip.judging import address_of
 from thinwire_coordinator.gossip.run import GossipRun
 from thinwire_coordinator.rpc.calls import CallRefused, host_of
+from thinwire_coordinator.rpc.messages import evaluation_part
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto.errors import PayloadError
@@ -102,6 +103,7 @@ def beat_reply(answer: BeatAnswer) -> pb.BeatReply:
         next_ms=round(answer.next_s * 1000),
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in answer.lease],
         measure_at=answer.measure_at,
+        evaluate=[evaluation_part(part) for part in answer.evaluate],
     )
     if answer.level is not None:
         level, start = answer.level

@@ -53,7 +53,7 @@ takes more (44) where a tile's components are ranked, which are few."""
 DECODED_BYTES, DECODED_RANKED_BYTES = 20, 50
 """For each component of a contribution that is being decoded: votes (9 bytes) and what decoding takes meanwhile."""
 CODEC_BYTES = 64 * CHUNK
-"""What either takes whatever the number of components: eight arrays of a chunk."""
+"""The memory that either takes, whatever the number of components: eight arrays of a chunk."""
 CONNECTION_BYTES = 128 << 10
 """gRPC's state of a connection with TLS, and a window of 64 KiB that nobody has read."""
 CALL_BYTES = 32 << 10

@@ -73,12 +73,12 @@ def announcement(told: Announcement) -> pb.Announcement:
         nonces=told.nonces,
         lease=[pb.SampleRange(start=run.start, count=run.count) for run in told.lease],
         upcoming=[pb.SampleRange(start=run.start, count=run.count) for run in told.upcoming],
-        evaluate=[_evaluation_part(part) for part in told.evaluate],
+        evaluate=[evaluation_part(part) for part in told.evaluate],
         evaluating=told.evaluating,
     )
 
 
-def _evaluation_part(part: Part) -> pb.EvaluationPart:
+def evaluation_part(part: Part) -> pb.EvaluationPart:
     return pb.EvaluationPart(step=part.step, name=part.name, spread=part.spread, start=part.start, count=part.count)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from functools import partial
 
 from grpc_health.v1 import health
@@ -9,6 +11,8 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from thinwire_common.reach.hosts import split_address
+from thinwire_common.reach.name_lookup import look_up
 from thinwire_common.serving.path_safe_server import path_safe_server
 from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import Bounds
@@ -25,6 +29,27 @@ from thinwire_coordinator.rpc.traffic import SERVICE, CountMessages
 from thinwire_coordinator.swarm.events import CallDenied
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_proto.errors import ConfigError
+
+
+async def check_listen(listen: str) -> None:
+    """Raise ConfigError if a server could not listen on `listen` (HOST:PORT) now.
+
+    gRPC opens a port at one address of the host at least, and only once the run is created and replayed.
+    """
+    host, port = split_address(listen)
+    with suppress(OSError):
+        for family, _, _, _, address in await look_up(host, port):
+            with suppress(OSError):
+                socket.create_server(address[:2], family=family).close()
+                return
+    raise cannot_listen(listen)
+
+
+def cannot_listen(listen: str) -> ConfigError:
+    return ConfigError(
+        f"cannot listen on {listen}: the port is in use, or this machine does not have the address; "
+        "give another with --listen HOST:PORT"
+    )
 
 
 class Server:
@@ -72,10 +97,7 @@ class Server:
         except RuntimeError:
             port = 0
         if not port:
-            raise ConfigError(
-                f"cannot listen on {listen}: the port is in use, or this machine does not have the address; "
-                "give another with --listen HOST:PORT"
-            )
+            raise cannot_listen(listen)
         await self._health.set(SERVICE, HealthCheckResponse.SERVING)
         await self._server.start()
         return port

@@ -268,7 +268,8 @@ class Service(GossipCalls):
     async def Evaluated(self, request: pb.EvaluatedRequest, context: Context[Any, Any]) -> pb.EvaluatedReply:
         member = await self._member(context)
         _check_signed(member, messages.evaluated_statement(request, member.session), request.signature)
-        refusal = self._swarm.evaluations.answered(member.node_id, messages.part(request.part), request.loss)
+        taker = self._swarm.evaluations if self._gossip is None else self._gossip.held_out
+        refusal = taker.answered(member.node_id, messages.part(request.part), request.loss)
         if refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal[:REFUSAL_LENGTH_MAX])
         return pb.EvaluatedReply()

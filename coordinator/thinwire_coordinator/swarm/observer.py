@@ -64,7 +64,7 @@ class Audits(Protocol):
 
 @dataclass
 class _Notes:
-    """What was seen of one round."""
+    """Observations of one round."""
 
     round: int
     nodes: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +16,13 @@ from thinwire_node.storage.blob_cache import CACHE_BYTES
 
 DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
 METRICS_HOST = "127.0.0.1"
+DEVICE = re.compile(r"auto|cuda(:\d+)?|mps|cpu")
+
+
+def _device(text: str) -> str:
+    if not DEVICE.fullmatch(text):
+        raise ValueError(f"{text!r} is not auto, cuda, cuda:N, mps or cpu")
+    return text
 
 
 def _metrics(text: str) -> str:
@@ -65,12 +73,14 @@ class StartOptions(NodeStateOptions):
         positional=True,
         shown="the one that this state directory has joined with",
     )
-    device: str = option("auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE")
+    device: Annotated[str, AfterValidator(_device)] = option(
+        "auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE"
+    )
     name: str | None = option(
         "the node's name, shown to people",
         None,
         metavar="NAME",
-        shown="the first digits of its id, or node-N in state slot N",
+        shown="the last one in this state directory, else the first digits of its id, or node-N in state slot N",
     )
     rounds: int | None = option("leave after N counted contributions", None, metavar="N", ge=1)
     micro_batch: int = option("maximum samples in a micro-batch", 8, metavar="SAMPLES", ge=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thinwire_common.options import add_option, add_options, add_version, read_options
 from thinwire_node.cli.options import StartOptions, StatusOptions
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import UsageError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,19 +39,19 @@ def _start(arguments: argparse.Namespace) -> None:
 
 
 def start_options(arguments: argparse.Namespace) -> StartOptions:
-    """Read the options of `start`. Raises ConfigError."""
+    """Read the options of `start`. Raises UsageError."""
     options = read_options(StartOptions, arguments)
     return options.model_copy(update={"state_slots": _state_slots(options, arguments)})
 
 
 def _state_slots(options: StartOptions | StatusOptions, arguments: argparse.Namespace) -> Path | None:
     """The folder with state slots, or None to use the state directory. The command line overrides the environment.
-    Raises ConfigError if the environment sets both."""
+    Raises UsageError if the environment sets both."""
     if "state_slots" in arguments or options.state_slots is None or "state_dir" not in options.model_fields_set:
         return options.state_slots
     if "state_dir" in arguments:
         return None
-    raise ConfigError("THINWIRE_STATE_DIR and THINWIRE_STATE_SLOTS are both set; unset one of them")
+    raise UsageError("THINWIRE_STATE_DIR and THINWIRE_STATE_SLOTS are both set; unset one of them")
 
 
 def _status(arguments: argparse.Namespace) -> None:

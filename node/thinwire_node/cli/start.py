@@ -22,7 +22,7 @@ from thinwire_node.options import NodeOptions
 from thinwire_node.peer_settings import read_peers
 from thinwire_node.resources import ResourceLimits
 from thinwire_node.settings import NodeSettings
-from thinwire_node.storage.enrolment import choose, read_destination
+from thinwire_node.storage.enrolment import choose, kept_name, read_destination
 from thinwire_node.storage.state_slots import free_state_slot
 
 
@@ -32,15 +32,16 @@ def start(options: StartOptions) -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     given = read_destination(options.invite) if options.invite is not None else None
-    with _logging(options) as terminal, _home(options) as (state_dir, name):
+    with _logging(options) as terminal, _home(options) as (state_dir, default_name):
         destination = choose(state_dir, given)
+        name = kept_name(state_dir) if options.name is None else options.name
         settings = NodeSettings(
             address=destination.address,
             invite=destination.invite,
             state_dir=state_dir,
             device=options.device,
             options=NodeOptions(
-                options.name or name,
+                name or default_name,
                 options.micro_batch,
                 options.rounds,
                 options.cache_bytes,

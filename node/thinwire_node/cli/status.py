@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from thinwire_node.observe import status
-from thinwire_node.observe.view import byte_lines, lines
+from thinwire_node.observe.view import byte_lines, whole_lines
 from thinwire_proto.errors import ConfigError
 
 
@@ -42,6 +42,7 @@ def print_status(folder: Path, *, as_json: bool) -> None:
         print(status.REPORT.dump_json(report, indent=2).decode())
         return
     console = Console(highlight=False)
-    for line in (*lines(status.since(report, now_s), console.width), *byte_lines(report)):
-        console.print(line, no_wrap=True, overflow="ellipsis")
+    width = console.width
+    for line in (*whole_lines(status.since(report, now_s), width), *byte_lines(report, width)):
+        console.print(line, overflow="fold")
     print(status.condition(report, status.runs(folder), now_s))

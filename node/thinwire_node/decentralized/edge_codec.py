@@ -1,4 +1,4 @@
-"""What an edge carries, behind one interface: the parameters themselves, or differences from a public copy."""
+"""The messages of an edge, behind one interface: the parameters themselves, or differences from a public copy."""
 
 from __future__ import annotations
 

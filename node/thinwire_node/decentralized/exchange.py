@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from thinwire_node.decentralized.edge_codec import EdgeCodec
@@ -43,7 +42,7 @@ class Exchange:
         patience_s: float,
     ) -> None:
         self._topology = topology
-        self._rank = dist.get_rank(groups.heads) if groups else 0
+        self._rank = groups.heads.rank() if groups else 0
         self._patience_s = patience_s
         self._factor = late_factor(slack)
         self._machine = IterationMachine(slack, patience_s)

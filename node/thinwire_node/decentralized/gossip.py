@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from thinwire_node.decentralized.checks import STATE_VERSION, check_names, check_settings, why_unreadable
 from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.consensus_control import ConsensusControl
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
@@ -30,9 +33,11 @@ DENSE = "dense"
 GAMMA = {"topk": 0.1}
 """By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
 most of a difference diverges with 1."""
-STATE_VERSION = 2
+NOT_THE_SCRIPT = ("thinwire_node", "torch", "contextlib")
 RUN_BITS = 63
 """Of the random number that names the states of one Gossip."""
+_in_use = WeakTensorKeyDictionary()
+"""The parameters that a Gossip of this process mixes: two that mix the same ones would undo each other."""
 
 
 class Gossip:
@@ -50,9 +55,10 @@ class Gossip:
                          copy "bf16", "int8", "sign", "dct-sign" or "topk:64". See `thinwire_proto.gossip.codecs`
         gamma            the fraction of the way to the peers' copies that mixing goes; by default 1, for topk 0.1
         every            steps from one exchange to the next
-        slack            iterations that a message may be late before the step waits for it. Both ends mix the same
-                         difference later, so the mean of all ranks does not move
-        patience_s       a step waits so long at most. Then the peer is left out until it is heard of
+        slack            iterations that a message may be late before the step waits for it, at most 4. Both ends mix
+                         the same difference later, so the mean of all ranks does not move
+        patience_s       a step waits so long at most. Then the peer is left out until it is heard of. The ranks also
+                         wait so long for each other here
         process_group    the ranks that take part; by default all. Without torch.distributed, this process is alone
         per_host         ranks that share a host; by default those that torchrun has started on each
         seed             for topologies that are drawn at random
@@ -62,7 +68,8 @@ class Gossip:
 
     If a `GradScaler` skips a step, this rank is one iteration behind its peers, and they wait for it within the slack.
 
-    Raises ConfigError on all ranks if their settings or parameters differ, and for settings that cannot be.
+    Raises ConfigError on all ranks if their settings or parameters differ, and for settings that cannot be; RemoteError
+    if the others do not come.
     """
 
     def __init__(
@@ -81,15 +88,23 @@ class Gossip:
         seed: int = 0,
         consensus_target: float | None = None,
     ) -> None:
+        check_names(topology=topology, codec=codec)
         gamma = GAMMA.get(codec.partition(":")[0], 1.0) if gamma is None else gamma
-        if not 0 < gamma <= 1:
-            raise ConfigError(f"gamma must be above 0, and at most 1; it is {gamma!r}")
-        if not (isinstance(every, int) and every >= 1):
-            raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
+        check_settings(
+            gamma=gamma,
+            every=every,
+            slack=slack,
+            patience_s=patience_s,
+            per_host=per_host,
+            seed=seed,
+            consensus_target=consensus_target,
+        )
         self._model = model
         self._optimizer = optimizer
-        self._ranks = Ranks(process_group, patience_s)
         self._parameters = _trained(model, optimizer)
+        if any(parameter in _in_use for parameter in self._trained()):
+            raise ConfigError("this optimizer, or another one of its parameters, has a Gossip; call its finish() first")
+        self._ranks = Ranks(process_group, patience_s)
         self._layout = FlatLayout([parameter for _, parameter in self._parameters])
         per_host = _ranks_per_host(self._ranks.count) if per_host is None else per_host
         self.topology = make_topology(topology, Layout(self._ranks.count, per_host, seed))
@@ -136,14 +151,14 @@ class Gossip:
             optimizer.register_step_pre_hook(lambda *_: self._before_step()),
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
+        _in_use.update(dict.fromkeys(self._trained(), True))
 
     @contextmanager
     def averaged(self, *, buffers: bool = True) -> Iterator[list[int]]:
         """Inside the block, the model is the mean of all ranks: trained parameters, and buffers of floats unless
         `buffers` is false. Then all are as before. All ranks must enter. Yields the ranks that took part: those that
         live."""
-        if self._averaging:
-            raise ConfigError("the model is averaged already; leave the block before")
+        self._leave_averaged("averaged")
         held = [*self._trained(), *self._model.buffers()]
         backup = [tensor.detach().clone() for tensor in held]
         self._averaging = True
@@ -158,6 +173,7 @@ class Gossip:
     def average(self, *, buffers: bool = True) -> list[int]:
         """Replace the model by the mean of all ranks, for good. All ranks call it, after equally many steps; what is
         pending is dropped. Returns the ranks that took part."""
+        self._leave_averaged("average")
         present = self._average(buffers)
         self._exchange.drop()
         return present
@@ -188,12 +204,13 @@ class Gossip:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What is pending between this rank and its peers, to be saved beside the states of model and optimizer.
+        """The state of the exchange between this rank and its peers, to be saved beside those of model and optimizer.
 
         All ranks call it equally often; it waits until this rank's peers have called it too. The states of one call fit
         together whatever the ranks do afterwards. Raises RemoteError if a rank is left out or does not call it within
         the patience. Then there is no such state; training may go on.
         """
+        self._leave_averaged("state_dict")
         exchange = self._exchange.state_dict()
         return {
             "version": STATE_VERSION,
@@ -211,12 +228,13 @@ class Gossip:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. All ranks do so, each with its own, after the states of model and optimizer were
         loaded and before the first step. Raises ConfigError on all ranks if a state does not fit."""
+        self._leave_averaged("load_state_dict")
         problem = self._misfit(state)
         if self._control is not None and problem is None:  # before all ranks meet, so that no sketch is missing later
             self._control.load_state_dict(state["consensus"])
             self._use(self._control)
         try:
-            self._ranks.check_equal({"save": state.get("save"), "state": problem or "fits"})
+            self._ranks.check_equal({"save": None if problem else state["save"], "state": problem or "fits"})
         except ConfigError:
             if problem is None:
                 raise
@@ -233,14 +251,23 @@ class Gossip:
 
         Ranks may have made different numbers of steps. They still differ afterwards; `averaged` gives the mean.
         """
+        self._leave_averaged("finish")
         self._mix(self._exchange.finish())
-        for hook in self._hooks:
-            hook.remove()
+        if self._hooks:
+            for parameter in self._trained():
+                del _in_use[parameter]
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _leave_averaged(self, name: str) -> None:
+        """Raises ConfigError inside `averaged`, where the parameters are not this rank's."""
+        if self._averaging:
+            raise ConfigError(f"the model is averaged, and cannot take `{name}`; leave the block before")
 
     def _misfit(self, state: dict[str, Any]) -> str | None:
         """Why this rank cannot go on from a state."""
-        if state.get("version") != STATE_VERSION:
-            return f"this is not a state of Gossip that this version reads: {state.get('version')!r}"
+        if unreadable := why_unreadable(state):
+            return unreadable
         if self.steps or self._exchange.iteration >= 0:
             return "load the state before the first step; create a new Gossip to go back"
         for name, here in (self._settings | {"rank": self._ranks.rank}).items():
@@ -314,7 +341,7 @@ class Gossip:
 
     def _mix(self, delta: Tensor | None) -> None:
         for sentence in self._exchange.news():
-            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+            warnings.warn(sentence, RuntimeWarning, stacklevel=_level_of_script())
         if delta is not None:
             self._layout.add(delta, self.factor)
             self._exchange.release(delta)
@@ -347,7 +374,7 @@ def _held(model: nn.Module) -> list[Tensor]:
 
 
 def _described(model: nn.Module, parameters: Sequence[tuple[str, Tensor]]) -> dict[str, str]:
-    """What all ranks must share, with names for errors."""
+    """The settings that all ranks must share, with names for errors."""
     mixed = {name for name, _ in parameters}
     found = {
         f"parameter {name}": f"{list(tensor.shape)} {tensor.dtype}{'' if name in mixed else ', frozen'}"
@@ -360,6 +387,14 @@ def _ranks_per_host(ranks: int) -> int:
     """The ranks on this host, as torchrun says; 1 if hosts have different numbers of them."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return here if here >= 1 and ranks % here == 0 else 1
+
+
+def _level_of_script() -> int:
+    """The `stacklevel` with which a warning of the caller names the line of the script, not the optimizer's hooks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_THE_SCRIPT:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _checksum(tensors: Sequence[Tensor]) -> int:

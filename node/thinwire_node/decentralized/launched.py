@@ -1,4 +1,4 @@
-"""What a rank keeps of an iteration that it has begun, and copies of its messages in host memory."""
+"""An iteration that a rank has begun, and copies of its messages in host memory."""
 
 from __future__ import annotations
 

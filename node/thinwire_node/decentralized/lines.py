@@ -6,8 +6,11 @@ tag that the sender chose.
 
 The sketch: a head of a few numbers goes before each message, and says what follows. Each line has a thread that waits
 for the next head, without a limit, and then for its message. If the peer's process ends, its line breaks, and the
-thread reports it. Whoever trains waits for the thread's report instead, with a limit. The buffer of a message that is
-sure to come is given to gloo beforehand, so that the peer's bytes need not wait for the head.
+thread reports it. Whoever trains waits for the thread's report instead, with a limit.
+
+The buffer of a message that is sure to come is given to gloo beforehand, so that the peer's bytes need not wait for the
+head. gloo never gives a buffer back unused, and a slow peer skips iterations that were sure to come. So all messages of
+a line have one tag, and at most one buffer is given: the next message takes it, whichever iteration it is of.
 
 Heads and messages have a connection each. On one, BBR would take the rate of small heads for that of the line, and send
 the next message at a fiftieth of it.
@@ -27,9 +30,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire_node.decentralized.flat import Buffers
+from thinwire_node.decentralized.rendezvous import words_of
 
 HEAD_TAG = 0
-MESSAGE_TAG_FIRST = 1
+MESSAGE_TAG = 1
 T = TypeVar("T")
 
 UNBOUNDED = timedelta(days=3650)
@@ -100,7 +104,8 @@ class Line:
         self._buffers = buffers
         self._listener = listener
         self._lock = threading.Lock()
-        self._expected: dict[int, tuple[dist.Work, Tensor]] = {}  # by iteration
+        self._receiving: tuple[dist.Work, Tensor] | None = None  # the next message
+        self._newest_expected = -1
         self._newest_read = -1
         self._outgoing: SimpleQueue[tuple[Head, Callable[[], Tensor] | None, Callable[[], None]]] = SimpleQueue()
         for name, run in (("read", self._read), ("write", self._write)):
@@ -109,11 +114,8 @@ class Line:
     def expect(self, iteration: int) -> None:
         """The peer will send the message of this iteration, unless it is gone."""
         with self._lock:
-            if iteration > self._newest_read and iteration not in self._expected:
-                try:
-                    self._expected[iteration] = self._receive(iteration)
-                except RuntimeError:  # the peer is gone, which the reading thread reports
-                    return
+            self._newest_expected = max(self._newest_expected, iteration)
+            self._receive_expected()
 
     def send(self, head: Head, message: Callable[[], Tensor] | None, sent: Callable[[], None]) -> None:
         """Queue a head, and the message that follows it, uint8 in host memory. Both functions are called by the writing
@@ -146,27 +148,29 @@ class Line:
 
     def _head(self) -> Head:
         numbers = torch.zeros(len(Head._fields), dtype=torch.int64)
-        _wait(_posted(lambda: dist.irecv(numbers, group=self._groups.heads, group_src=self._peer, tag=HEAD_TAG)))
+        _wait(_posted(lambda: self._groups.heads.recv([numbers], self._peer, HEAD_TAG)))
         return Head(*numbers.tolist())
 
     def _message(self, iteration: int) -> Tensor:
         with self._lock:
-            self._newest_read = iteration
-            if iteration in self._expected:
-                work, buffer = self._expected.pop(iteration)
-            else:
-                work, buffer = _posted(lambda: self._receive(iteration))
-            for skipped in [older for older in self._expected if older < iteration]:
-                del self._expected[skipped]  # the peer has not sent these; their buffers stay with gloo
+            work, buffer = self._receiving = self._receiving or _posted(self._receive)
         _wait(work)
+        with self._lock:
+            self._receiving = None
+            self._newest_read = iteration
+            self._receive_expected()
         return buffer
 
-    def _receive(self, iteration: int) -> tuple[dist.Work, Tensor]:
+    def _receive_expected(self) -> None:
+        if self._receiving is None and self._newest_expected > self._newest_read:
+            try:
+                self._receiving = self._receive()
+            except RuntimeError:  # the peer is gone, which the reading thread reports
+                return
+
+    def _receive(self) -> tuple[dist.Work, Tensor]:
         buffer = self._buffers.take()
-        messages = self._groups.messages
-        work = dist.irecv(buffer, group=messages, group_src=self._peer, tag=MESSAGE_TAG_FIRST + iteration)
-        assert work is not None, "this rank is in the group"
-        return work, buffer
+        return self._groups.messages.recv([buffer], self._peer, MESSAGE_TAG), buffer
 
     def _write(self) -> None:
         while True:
@@ -174,13 +178,13 @@ class Line:
             numbers = torch.tensor(head)
             self._deliver(numbers, self._groups.heads, HEAD_TAG)
             if message is not None:
-                self._deliver(message(), self._groups.messages, MESSAGE_TAG_FIRST + head.iteration)
+                self._deliver(message(), self._groups.messages, MESSAGE_TAG)
             sent()
             if head.kind == Kind.FINISHED:
                 return
 
     def _deliver(self, tensor: Tensor, group: dist.ProcessGroup, tag: int) -> None:
-        _wait(_posted(lambda: dist.isend(tensor, group=group, group_dst=self._peer, tag=tag)))
+        _wait(_posted(lambda: group.send([tensor], self._peer, tag)))
 
 
 def _nothing() -> None:
@@ -192,18 +196,12 @@ def _posted(post: Callable[[], T]) -> T:
     try:
         return post()
     except RuntimeError as error:
-        raise LineLost(_first_line(error)) from error
+        raise LineLost(words_of(error)) from error
 
 
-def _wait(work: dist.Work | None) -> None:
+def _wait(work: dist.Work) -> None:
     """Raises LineLost."""
-    assert work is not None, "this rank is in the group"
     try:
         work.wait(UNBOUNDED)
     except RuntimeError as error:
-        raise LineLost(_first_line(error)) from error
-
-
-def _first_line(error: RuntimeError) -> str:
-    """gloo's words, without the place in its source."""
-    return str(error).partition("\n")[0].rpartition("] ")[2].split(" [")[0]
+        raise LineLost(words_of(error)) from error

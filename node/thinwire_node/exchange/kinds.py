@@ -46,6 +46,10 @@ _modules = KindModules(home="thinwire_node.exchange")
 
 
 def register(kind: str, open_: Open) -> None:
+    """Raises ConfigError if the name is taken."""
+    _modules.home.load_before(open_)
+    if kind in _kinds:
+        raise ConfigError(f"exchange.kind: the name {kind!r} is taken; choose another")
     _kinds[kind] = open_
 
 

@@ -255,6 +255,10 @@ class Entrance(Protocol):
         If `begun` is part of that snapshot, fetch only the rest. Raises BeyondTheEnd if `begun` is longer than the
         snapshot."""
 
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
+        """Report the loss of a part: the mean over its samples, in nats per token. Raises Refused if the swarm does not
+        want it any longer."""
+
     async def leave(self, trained_through: int | None) -> None:
         """Leave the swarm in order. trained_through: the last sample position in the momentum that the node keeps."""
 
@@ -277,10 +281,6 @@ class Exchange(Entrance, Protocol):
 
     async def outcome(self, contribution: bytes) -> Outcome:
         """The outcome of an earlier contribution, by its hash. For use after a lost connection or a crash."""
-
-    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
-        """Report the loss of a part: the mean over its samples, in nats per token. Raises Refused if the swarm does not
-        want it any longer."""
 
     def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield the updates that follow the replica's step, each checked against its row, and the row's signature.

@@ -15,11 +15,20 @@ LABEL_WIDTH = 13
 EDGES_SHOWN = 8
 TWO_COLUMNS_FROM = 72
 BAR_WIDTH_MAX = 40
+COUNT_WIDTH = 16
 UNKNOWN = "–"
 
 
 def lines(report: Report, width: int) -> list[Text]:
-    """The lines of the view, at most `width` characters wide. Uses two columns if they fit."""
+    """The lines of the view, cut to `width` characters."""
+    found = whole_lines(report, width)
+    for line in found:
+        line.truncate(width, overflow="ellipsis")
+    return found
+
+
+def whole_lines(report: Report, width: int) -> list[Text]:
+    """The lines of the view for a terminal of this width. Uses two columns if they fit; one may be wider than that."""
     head = Text.assemble(("thinwire", "bold"), f" · {clean_name(report.name)} · ", (clean_text(report.words), "green"))
     pairs = _pairs(report)
     if width >= TWO_COLUMNS_FROM:
@@ -27,10 +36,7 @@ def lines(report: Report, width: int) -> list[Text]:
         rows = [_pair(*left, half) + _pair(*right) for left, right in zip(pairs[::2], pairs[1::2], strict=True)]
     else:
         rows = [_pair(*pair) for pair in pairs]
-    found = [head, _progress(report, width), *rows, *_edges(report.peers), *_remarks(report)]
-    for line in found:
-        line.truncate(width, overflow="ellipsis")
-    return found
+    return [head, _progress(report, width), *rows, *_edges(report.peers), *_remarks(report)]
 
 
 def _pair(label: str, value: str, width: int | None = None) -> Text:
@@ -141,8 +147,8 @@ def _remarks(report: Report) -> list[Text]:
     return found
 
 
-def byte_lines(report: Report) -> list[Text]:
-    """A table of exact byte counts by kind."""
+def byte_lines(report: Report, width: int) -> list[Text]:
+    """A table of exact byte counts by kind, in `width` characters if the counts allow it."""
     passed = report.bytes
     rows: list[tuple[str, int | None, int | None]] = [
         (kind, passed.sent.get(kind, 0), passed.received.get(kind, 0))
@@ -152,10 +158,14 @@ def byte_lines(report: Report) -> list[Text]:
     rows += [("payload", sum(passed.sent.values()), sum(passed.received.values()))]
     if passed.wire_sent is not None:
         rows += [("wire", passed.wire_sent, passed.wire_received)]
-    heading = Text(f"{'bytes':{LABEL_WIDTH}}{'sent':>16}{'received':>16}", style="dim")
+    column = min(COUNT_WIDTH, (width - LABEL_WIDTH) // 2) - 1
+    heading = Text(f"{'bytes':{LABEL_WIDTH}} {'sent':>{column}} {'received':>{column}}", style="dim")
     return [
         heading,
-        *(Text(f"{kind:{LABEL_WIDTH}}{sent or 0:>16,}{received or 0:>16,}") for kind, sent, received in rows),
+        *(
+            Text(f"{kind:{LABEL_WIDTH}} {sent or 0:>{column},} {received or 0:>{column},}")
+            for kind, sent, received in rows
+        ),
     ]
 
 

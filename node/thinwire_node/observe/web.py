@@ -17,7 +17,7 @@ from thinwire_common.metrics import CONTENT_TYPE
 from thinwire_common.reach.hosts import is_loopback
 from thinwire_node.observe.metrics_certificate import metrics_tls
 from thinwire_node.observe.report import TAKES_PART, Report
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import UsageError
 
 CONNECTIONS_MAX = 16
 """A scraper needs one connection at a time."""
@@ -47,7 +47,7 @@ class MetricsServer:
             Route("/healthz", self._livez),  # an older name that existing monitoring may use
         ]
         if tls_folder is None and not is_loopback(host):
-            raise ConfigError(
+            raise UsageError(
                 f"--metrics {host}:{port} would be open to others without encryption: use 127.0.0.1:{port}, or give "
                 "--metrics-tls DIR, and the certificate from that folder to your scraper"
             )

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from numbers import Real
 from typing import Any, Literal, overload
 
 import msgpack
@@ -101,12 +102,30 @@ class DeMo(Optimizer):
             "precondition": precondition,
             "precondition_beta": precondition_beta,
         }
+        self._begin_anew(process_group)
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay} | settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._process_group is not None:
+            raise ConfigError(
+                "a DeMo with a process_group can be neither copied nor pickled; create another one, and load the "
+                "state_dict of this one"
+            )
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, or of one that was pickled: with the state of torch, and counts that begin anew."""
+        super().__setstate__(state)
+        self._begin_anew(None)
+
+    def _begin_anew(self, process_group: dist.ProcessGroup | None) -> None:
+        """All that is not in the state of torch."""
+        self._process_group = process_group
         self._groups: dict[int, ParamGroup] = {}  # by number; a group is added at its first step
         self._all_gather = AllGather(process_group)
         self._agreement: dict[str, Any] | None = None  # what the ranks must agree on, for all groups
         self._agreement_hash = b""
         self.dropped = 0
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay} | settings)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch. Raises ConfigError for invalid settings, and for parameters that are not float32."""
@@ -275,6 +294,10 @@ def _trained(options: dict[str, Any]) -> list[Tensor]:
 
 
 def _rates(options: dict[str, Any]) -> tuple[float, float]:
+    """Learning rate and weight decay. Raises ConfigError if one is no number."""
+    for name in ("lr", "weight_decay"):
+        if not isinstance(options[name], (Real, Tensor)):
+            raise ConfigError(f"{name} must be a number; it is {options[name]!r}")
     return float(options["lr"]), float(options["weight_decay"])
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -58,15 +59,16 @@ class GroupSettings:
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; it is {getattr(self, name)!r}")
         for name in ("compression_decay", "precondition_beta"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 0 or more, and less than 1; it is {getattr(self, name)}")
+            value: Any = getattr(self, name)
+            if not (isinstance(value, Real) and 0 <= float(value) < 1):
+                raise ConfigError(f"{name} must be 0 or more, and less than 1; it is {value!r}")
         for name in ("compression_topk", "compression_chunk"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be a whole number, 1 or more; it is {getattr(self, name)}")
         if not (isinstance(self.update_topk, int) and 0 <= self.update_topk <= MATRIX_COMPONENTS):
             raise ConfigError(f"update_topk must be a whole number, 0 to {MATRIX_COMPONENTS}; it is {self.update_topk}")
-        if not 0 < self.alpha <= 1:
-            raise ConfigError(f"alpha must be more than 0, and at most 1; it is {self.alpha}")
+        if not (isinstance(self.alpha, Real) and 0 < self.alpha <= 1):
+            raise ConfigError(f"alpha must be more than 0, and at most 1; it is {self.alpha!r}")
         if self.values == "vote" and self.compression_chunk != TILE_EDGE:
             raise ConfigError(
                 f"compression_chunk must be {TILE_EDGE} with values='vote': the integer transform that keeps ranks "

@@ -1,7 +1,8 @@
 """Measures this node's parts of the held-out losses in small batches, and reports them.
 
 The training loop decides when there is time for a batch (`pacing`). A part must be measured on the parameters of its
-step. `Work` keeps a copy of them if an update comes first.
+step. `Work` keeps a copy of them if an update comes first. In a swarm without a centre, a step is an iteration of the
+node, which measures its parts before it trains.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from thinwire_node.exchange.port import AnnouncedRound, Announcement, EvaluationPart, Exchange, Refused
-from thinwire_node.training.work import Work
+from thinwire_node.exchange.port import AnnouncedRound, Announcement, Entrance, EvaluationPart, Refused
 from thinwire_proto.blobs import Blob, BlobMissing
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.task import DataSource
@@ -24,6 +25,19 @@ PARTS_MAX = 256
 """Parts of one announcement that a node takes, more than a measurement of 16 sets with 64 samples has."""
 
 Fetch = Callable[[Sequence[Blob]], Awaitable[None]]
+
+
+class Measured(Protocol):
+    """The parameters that a node can measure."""
+
+    def keep(self, step: int | None) -> None:
+        """See `thinwire_node.training.work.Work`."""
+
+    def holds(self, step: int) -> bool:
+        """Whether the parameters of a step are here."""
+
+    async def held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
+        """The mean loss on these samples; None if the parameters are gone. Raises Interrupted, BlobMissing."""
 
 
 @dataclass
@@ -44,7 +58,7 @@ class Evaluation:
     called when a part can be measured."""
 
     def __init__(
-        self, exchange: Exchange, work: Work, data: DataSource, fetch: Fetch, on_ready: Callable[[], None]
+        self, exchange: Entrance, work: Measured, data: DataSource, fetch: Fetch, on_ready: Callable[[], None]
     ) -> None:
         self._exchange = exchange
         self._work = work
@@ -60,13 +74,19 @@ class Evaluation:
 
     def announced(self, announcement: Announcement) -> None:
         """Take in the parts of a new announcement. Parts that it does not name are no longer wanted."""
-        wanted = announcement.evaluate[:PARTS_MAX] if isinstance(announcement, AnnouncedRound) else ()
-        step = announcement.evaluating if isinstance(announcement, AnnouncedRound) else None
+        if isinstance(announcement, AnnouncedRound):
+            self.want(announcement.evaluate, announcement.evaluating)
+        else:
+            self.want((), None)
+
+    def want(self, wanted: Sequence[EvaluationPart], step: int | None) -> None:
+        """Measure these parts, and no others. step: whose parameters shall be kept, because there may be more parts."""
         self._work.keep(step)
         if step != self._step:
             self._step = step
             self._done.clear()
-        self._parts = {part: self._parts.get(part) or self._begun(part) for part in wanted if part not in self._done}
+        new = (part for part in wanted[:PARTS_MAX] if part not in self._done)
+        self._parts = {part: self._parts.get(part) or self._begun(part) for part in new}
         self._changed.set()
 
     def _begun(self, part: EvaluationPart) -> _Progress:

@@ -1,4 +1,4 @@
-"""Keeps the invite in `enrolment.json` of the state directory, so that a later start needs none."""
+"""Keeps the invite and the node's name in `enrolment.json` of the state directory, for later starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from thinwire_common.files import rename_synced
 from thinwire_common.options import host_and_port
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.invite import INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
 
 FILE = "enrolment.json"
@@ -25,23 +25,36 @@ class Destination:
     invite: Invite | None = None
 
 
+@dataclass(frozen=True)
+class Enrolment:
+    """What a state directory keeps. name: empty if the volunteer chose none."""
+
+    invite: Invite
+    name: str
+
+
 def read_destination(given: str) -> Destination:
-    """Read what the volunteer typed: an invite, @FILE with one, or HOST:PORT on this machine. Raises ConfigError."""
+    """Read what the volunteer typed: an invite, @FILE with one, or HOST:PORT on this machine. Raises UsageError, or
+    ConfigError if there is no invite in FILE yet."""
     text = given.strip()
     if text.startswith(FILE_MARK):
-        text = _text_of(Path(text.removeprefix(FILE_MARK)))
+        invite = parse_invite(_text_of(Path(text.removeprefix(FILE_MARK))))
+        return Destination(invite.address, invite)
     if text.startswith(PREFIX):
-        invite = parse_invite(text)
+        try:
+            invite = parse_invite(text)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
         return Destination(invite.address, invite)
     try:
         host, port = host_and_port(text, port_min=1)
     except ValueError:
         shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise ConfigError(
+        raise UsageError(
             f"{shown!r} is neither an invite ({PREFIX}…), nor @FILE with one, nor HOST:PORT on this machine"
         ) from None
     if host not in LOOPBACK:
-        raise ConfigError(
+        raise UsageError(
             f"{text}: an address alone works on this machine only ({LOOPBACK[0]}:{port}), because it does not say whom "
             "to trust; ask the organizer for an invite, and run: thinwire-node start INVITE"
         )
@@ -50,10 +63,11 @@ def read_destination(given: str) -> Destination:
 
 def choose(folder: Path, given: Destination | None) -> Destination:
     """The coordinator of a state directory: the given one, or the one that it belongs to. Raises ConfigError."""
-    kept = _read(folder)
+    enrolment = _read(folder)
+    kept = enrolment.invite if enrolment is not None else None
     if given is None:
         if kept is None:
-            raise ConfigError(f"{folder}: this node has not enrolled yet; run: thinwire-node start INVITE")
+            raise UsageError(f"{folder}: this node has not enrolled yet; run: thinwire-node start INVITE")
         return Destination(kept.address, kept)
     if kept is None:
         return given
@@ -65,24 +79,35 @@ def choose(folder: Path, given: Destination | None) -> Destination:
     return given
 
 
-def keep(folder: Path, invite: Invite) -> None:
-    """Keep an invite that the coordinator has accepted. Only the file's owner can read it."""
-    if _read(folder) == invite:
+def kept_name(folder: Path) -> str:
+    """The name that the node last joined with; empty if it had none. Raises ConfigError."""
+    enrolment = _read(folder)
+    return enrolment.name if enrolment is not None else ""
+
+
+def keep(folder: Path, invite: Invite, name: str = "") -> None:
+    """Keep an invite and a name that the coordinator has accepted. Only the file's owner can read them."""
+    if _read(folder) == Enrolment(invite, name):
         return
     temporary = folder / f"{FILE}.part"
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"address": invite.address, "invite": str(invite)}, file)
+        json.dump({"address": invite.address, "invite": str(invite), "name": name}, file)
     rename_synced(temporary, folder / FILE)
 
 
-def _read(folder: Path) -> Invite | None:
+def _read(folder: Path) -> Enrolment | None:
     path = folder / FILE
     try:
-        return parse_invite(json.loads(path.read_text(encoding="utf-8"))["invite"])
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return Enrolment(parse_invite(kept["invite"]), str(kept.get("name", "")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError):
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be used as a state directory: {error.strerror}; give another --state-dir"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
         raise ConfigError(f"{path}: cannot be read; remove it, and run: thinwire-node start INVITE") from None
 
 

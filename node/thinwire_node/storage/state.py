@@ -3,7 +3,7 @@
 Any file may be lost; the node then fetches or creates it again. It drops a momentum that has no `sent.json` beside it.
 
 identity.key              the node's secret key, created once; its id is the hash of the public key
-enrolment.json            the invite that the node joined with: see `enrolment`
+enrolment.json            the invite and the name that the node joined with: see `enrolment`
 contract.json, corpus.zst the contract and the data file of the node's run
 head.json                 the newest sealed row that the node has seen
 replica.safetensors       the parameters, saved periodically
@@ -46,6 +46,7 @@ from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.task import DataSource, data_kind_of
 
 DATA_FILE = "corpus.zst"
+KEY_LOST = "delete it: the node then joins as a new one, for which it may need a new invite"
 PENDING = "pending."  # prefix of the tensors of the pending contribution
 AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
 
@@ -99,7 +100,7 @@ class NodeState:
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
             self._sweep()
-            self.key = open_key(folder / KEY_FILE)
+            self.key = open_key(folder / KEY_FILE, KEY_LOST)
             self.node_id = self.key.public.node_id
             self.blobs = BlobCache(folder / "blobs", cache_bytes)
             self.head = self._read_head()
@@ -133,9 +134,9 @@ class NodeState:
         """Move a temporary file to its name. It is synced to disk when this returns."""
         rename_synced(passing, self.path(name))
 
-    def keep_invite(self, invite: Invite) -> None:
-        """Keep an invite that the coordinator has accepted; see `enrolment`."""
-        enrolment.keep(self._folder, invite)
+    def keep_enrolment(self, invite: Invite, name: str) -> None:
+        """Keep an invite and a name that the coordinator has accepted; see `enrolment`."""
+        enrolment.keep(self._folder, invite, name)
 
     def contract(self) -> Contract | None:
         """The contract of the run that this directory belongs to, or None. Raises ConfigError."""
@@ -178,7 +179,7 @@ class NodeState:
         """The saved replica, or None if there is no valid one."""
         try:
             return load_replica(contract, self.path("replica.safetensors"))
-        except ReplicaError:
+        except (ReplicaError, OSError):
             return None
 
     def write_replica(self, replica: Replica) -> Written:

@@ -7,7 +7,7 @@ Messages that come while the node computes are taken between two micro-batches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ Sending = list[tuple[int, Message]]
 @dataclass(frozen=True)
 class Saved:
     """The newest journal entry, in numbers. iteration: how many are finished. loss, step_norm: of the newest iteration;
-    None before the first. samples, compute_s: in all. confirmed: by peer, the last message that is in it."""
+    None before the first. samples: trained in all. confirmed: by peer, the last message that is in it."""
 
     topology: int
     iteration: int
@@ -87,9 +87,7 @@ class Finished:
 
 class GossipWork:
     """member, adamw and gradient are of the compute thread. kept: the journal's entry that they continue from.
-    archive: is synced before each entry of the journal.
-
-    now: seconds on a monotonic clock. iterations: of the run."""
+    archive: is synced before each entry of the journal."""
 
     def __init__(
         self,
@@ -214,6 +212,21 @@ class GossipWork:
         positions = self.lease.take(samples)
         await self.run(NodeJob.MICRO_BATCH, self._gradient.add, positions)
         return len(positions)
+
+    def keep(self, step: int | None) -> None:
+        """Nothing is kept: what is not measured before the iteration is finished is not measured."""
+
+    def holds(self, step: int) -> bool:
+        """Whether the node computes this iteration, so that its parameters are those with which it begins."""
+        return step == self.view.iteration and not self.is_done
+
+    async def held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
+        """The mean loss on held-out samples of the parameters with which an iteration begins; None if it is over.
+        Raises Interrupted, BlobMissing."""
+        return await self.run(NodeJob.EVALUATE, self._held_out_loss, step, name, samples)
+
+    def _held_out_loss(self, step: int, name: str, samples: Sequence[int]) -> float | None:
+        return self._gradient.held_out_loss(name, samples) if step == self._member.iteration else None
 
     async def finish(self, mix: Mix) -> Finished:
         """Mix, step, begin the next iteration, and write the journal."""

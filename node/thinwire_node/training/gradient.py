@@ -73,6 +73,11 @@ class GradientSum:
             self._loss_sum += loss.item() * samples
         self._compute_s += time.perf_counter() - began
 
+    def held_out_loss(self, name: str, samples: Sequence[int]) -> float:
+        """The mean loss at x on samples of the held-out set `name`, in float32. Raises Interrupted, and BlobMissing if
+        the data are not here."""
+        return self._compute.loss(self._x, self._data.held_out(name, samples))
+
     def _add(self, batch: Batch, samples: int) -> Tensor:
         if self._compute.device.type == "cpu":
             return self._compute.add_gradients(batch, self._sums, samples)

@@ -66,8 +66,8 @@ class Saver:
         await self._write_sent()
 
     def note_head(self) -> None:
-        """Write the head of the update that was applied, in the background: a sync takes as long as an update on some
-        disks. While one is written, only the newest one waits. Raises OSError if the last one could not be written."""
+        """Write the head of the update that was applied in the background, because a sync of a slow disk takes long.
+        While a head is being written, only the newest waits. Raises OSError if the last one could not be written."""
         self._is_noted = False
         if self._noting is not None and self._noting.done() and not self._noting.cancelled():
             self._noting.result()

@@ -22,7 +22,7 @@ class PlanOptions(Options):
     )
     preset: str | None = option("the model, by the name of a built-in size", None, metavar="NAME")
     parameters: int | None = option("the model, by its number of parameters", None, metavar="N", ge=1)
-    nodes: int | None = option("how many nodes", None, metavar="N", ge=1)
+    nodes: int | None = option("how many nodes, at most 4,096", None, metavar="N", ge=1)
     per_host: int | None = option("nodes that share a host and its line", None, metavar="N", ge=1)
     compute: float | None = option("mean seconds of a step of one node", None, metavar="SECONDS", gt=0)
     variation: float | None = option("their standard deviation over their mean", None, metavar="PART", ge=0)

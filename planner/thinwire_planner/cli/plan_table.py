@@ -14,9 +14,9 @@ from thinwire_planner.choosing.plan import Plan, change_in_words, seconds_in_wor
 def print_plan(plan: Plan, console: Console, *, lists_all: bool) -> None:
     setting = plan.setting
     mean, slowest = seconds_in_words(setting.mean_s), seconds_in_words(setting.slowest_s)
+    nodes = "1 node" if setting.nodes == 1 else f"{setting.nodes} nodes"
     console.print(
-        f"{setting.nodes} nodes, {human_count(setting.parameters)} parameters; computing {mean} a step, the slowest of "
-        f"all {slowest}"
+        f"{nodes}, {human_count(setting.parameters)} parameters; computing {mean} a step, the slowest of all {slowest}"
     )
     shown = plan.by_time if lists_all else _best(plan)
     console.print(table(plan, shown))

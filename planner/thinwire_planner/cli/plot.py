@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +16,18 @@ POINTS = 33
 COLOURS = ("#1b6ca8", "#c8553d", "#4f8a3c", "#7a5ea8", "#555555")
 
 
-def draw(plan: Plan, path: Path) -> None:
-    """Raises ConfigError if matplotlib is missing, or the file cannot be written."""
-    try:
-        import matplotlib  # noqa: PLC0415 - only where a plot is asked for
+def check_plot(path: Path) -> None:
+    """Raises ConfigError if matplotlib is missing, or cannot write such a file there."""
+    known = _pyplot().Figure().canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in known:
+        raise ConfigError(f"--plot: {path} must end in one of .{', .'.join(sorted(known))}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--plot: there is no folder {path.parent}; create it, or choose another")
 
-        matplotlib.use("agg")
-        from matplotlib import pyplot  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError("--plot needs matplotlib: pip install 'thinwire[bench]'") from None
+
+def draw(plan: Plan, path: Path) -> None:
+    """Raises ConfigError if the file cannot be written."""
+    pyplot = _pyplot()
     setting = plan.setting
     factors = np.logspace(-DECADES, DECADES, POINTS)
     rate = float(min(setting.network.up_bits_s.min(), setting.network.down_bits_s.min()))
@@ -46,3 +50,14 @@ def draw(plan: Plan, path: Path) -> None:
         raise ConfigError(f"--plot: {path} cannot be written: {error}") from None
     finally:
         pyplot.close(figure)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib  # noqa: PLC0415 - only where a plot is asked for
+
+        matplotlib.use("agg")
+        from matplotlib import pyplot  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("--plot needs matplotlib: pip install 'thinwire[bench]'") from None
+    return pyplot

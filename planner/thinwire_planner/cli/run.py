@@ -13,7 +13,7 @@ from thinwire_planner.cli.document import document_of
 from thinwire_planner.cli.options import PlanOptions
 from thinwire_planner.cli.plan_file import PlanFile, parse, read_document, setting_of
 from thinwire_planner.cli.plan_table import print_plan
-from thinwire_planner.cli.plot import draw
+from thinwire_planner.cli.plot import check_plot, draw
 from thinwire_planner.cli.probing import answer, fill_in
 
 KEYS = {
@@ -45,6 +45,8 @@ def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
     if options.answer is not None:
         answer(options.answer)
         return
+    if options.plot is not None:
+        check_plot(options.plot)  # planning and measuring take long
     found = document(options)
     if options.probe is not None:
         fill_in(found, options.probe, options.samples)

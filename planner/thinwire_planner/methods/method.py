@@ -17,7 +17,7 @@ from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.max_plus import ITERATIONS_MAX
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.kind_modules import import_home
+from thinwire_proto.kind_modules import Home
 
 FLOAT32_BYTES = 4
 STAR_UP_BYTES = 0.0231
@@ -171,14 +171,16 @@ class FormulaVariant:
 
 Variants = Callable[[Setting], Iterator[Variant]]
 _kinds: dict[str, Variants] = {}
+_home = Home("thinwire_planner.methods")
 
 
 def register_method(name: str) -> Callable[[Variants], Variants]:
     """A decorator for a function from a setting to variants. Raises ConfigError if the name is taken."""
 
     def put(variants: Variants) -> Variants:
+        _home.load_before(variants)
         if name in _kinds:
-            raise ConfigError(f"planner: the method {name!r} is registered twice")
+            raise ConfigError(f"planner: the name {name!r} is taken; choose another")
         _kinds[name] = variants
         return variants
 
@@ -187,5 +189,5 @@ def register_method(name: str) -> Callable[[Variants], Variants]:
 
 def all_variants(setting: Setting) -> Sequence[Variant]:
     """The variants of all methods, each method's together."""
-    import_home("thinwire_planner.methods")
+    _home.load()
     return [variant for name in sorted(_kinds) for variant in _kinds[name](setting)]

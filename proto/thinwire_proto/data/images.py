@@ -49,6 +49,9 @@ class Images(DataSource):
                 found[self._manifest.train[shard].blob] = None
         return tuple(found)
 
+    def blobs(self) -> Iterable[Blob]:
+        return (shard.blob for shard in (*self._manifest.train, *self._manifest.held_out))
+
     def block(self, position: int) -> range:
         return self._order.block(position)
 

@@ -66,6 +66,9 @@ class TokenShards(DataSource):
                 found[self._train[source][shard].blob] = None
         return tuple(found)
 
+    def blobs(self) -> Iterable[Blob]:
+        return self._manifest.blobs()
+
     def block(self, position: int) -> range:
         return self._order.block(position)
 

@@ -42,7 +42,7 @@ class FrozenTensors:
                 while (count := self._take(passing)) > 0:
                     file.write(bytes_of(passing[:count]))
         except OSError as error:
-            raise OSError(f"{path} cannot be written: {error}") from None
+            raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from None
         finally:
             with self._lock:
                 self._pieces.clear()

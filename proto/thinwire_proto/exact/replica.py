@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import ReplicaError
+from thinwire_proto.errors import OtherContract, ReplicaError
 from thinwire_proto.exact.frozen import FrozenTensors
 from thinwire_proto.exact.parameters import Parameters, hash_of, load_parameters
 from thinwire_proto.exact.tensor_files import read_about, read_pieces
@@ -137,34 +138,42 @@ def about_snapshot(replica: Replica | FrozenReplica, state: str) -> dict[str, st
 
 
 def load_replica(contract: Contract, path: Path) -> Replica:
-    """Read a snapshot onto the CPU. Raises ReplicaError if it is damaged or belongs to another contract."""
-    try:
+    """Read a snapshot onto the CPU. Raises ReplicaError if it is damaged or missing, OtherContract if it belongs to
+    another contract, and OSError if the disk fails, which says nothing about the contents."""
+    with _reading(path):
         step, head, state = _about(contract, path)
         replica = Replica(contract, load_parameters(layout_of(contract.parameters), path), step, head)
         if replica.state_hash().hex() != state:
             raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
         return replica
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
 
 
 def check_snapshot(contract: Contract, path: Path) -> bytes:
-    """Read a snapshot piece by piece, and return its head. Raises ReplicaError as `load_replica` does."""
-    try:
+    """Read a snapshot piece by piece, and return its head. Raises what `load_replica` does."""
+    with _reading(path):
         _, head, state = _about(contract, path)
         shapes = {tensor.name: tensor.shape for tensor in layout_of(contract.parameters).tensors}
         if hash_of(read_pieces(path, shapes)).hex() != state:
             raise ReplicaError(f"{path} is damaged: {NOT_THE_STATE}")
         return head
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, FileNotFoundError, KeyError, ValueError) as error:
         raise ReplicaError(f"{path} cannot be read as a snapshot: {error}") from None
+    except OSError as error:
+        error.filename = str(path)  # an error amid the file does not name it
+        raise
 
 
 def _about(contract: Contract, path: Path) -> tuple[int, bytes, str | None]:
     """Step, head and hash of the state of a snapshot."""
     about = read_about(path)
-    if about.get("contract") != contract.hash.hex():
-        raise ReplicaError(f"{path} is not a snapshot of this run's contract")
+    if about["contract"] != contract.hash.hex():
+        raise OtherContract(f"{path} is not a snapshot of this run's contract")
     step, head = int(about["step"]), bytes.fromhex(about["head"])
     if not 0 <= step < STEP_MAX or len(head) != HASH_BYTES:
         raise ReplicaError(f"{path} cannot be read as a snapshot: step {step}, and a head of {len(head)} bytes")

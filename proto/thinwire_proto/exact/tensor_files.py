@@ -52,7 +52,7 @@ def save_tensors(
                 if passed is not None:
                     passed()
     except OSError as error:
-        raise OSError(f"{path} cannot be written: {error}") from None
+        raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from None
 
 
 def head_of(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> tuple[list[str], bytes]:
@@ -112,7 +112,7 @@ def read_pieces(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[T
 
 def read_about(path: Path) -> dict[str, str]:
     """The metadata of a safetensors file. Raises SafetensorError or OSError."""
-    with safe_open(path, framework="pt") as file:
+    with path.open("rb"), safe_open(path, framework="pt") as file:  # the library's OSError has no number and no path
         return file.metadata() or {}
 
 

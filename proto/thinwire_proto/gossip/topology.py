@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.mixing import Edge, Mixing, check_stochastic, contraction, metropolis, push
@@ -25,7 +26,7 @@ iteration."""
 
 @dataclass(frozen=True)
 class Layout:
-    """What a kind gets to know.
+    """The facts from which a kind makes its graph.
 
     nodes: how many. per_host: nodes that share a host and a fast line; host h has the nodes h·per_host and following.
     seed: for kinds that draw at random, equal on all nodes.
@@ -97,8 +98,9 @@ def register_topology(
     taken."""
 
     def put(edges: Callable[[Layout], Edges]) -> Callable[[Layout], Edges]:
+        _modules.home.load_before(edges)
         if name == AUTO or name in _kinds:
-            raise ConfigError(f"topology: the name {name!r} is taken")
+            raise ConfigError(f"topology: the name {name!r} is taken; choose another")
         _kinds[name] = TopologyKind(edges, directed)
         return edges
 
@@ -122,7 +124,7 @@ def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> To
     kind = _kinds[chosen]
     weigh = push if kind.is_directed else metropolis
     nodes = layout.nodes - len(set(absent))
-    mixings = tuple(weigh(nodes, edges) for edges in _present(kind.edges(layout), layout, absent))
+    mixings = tuple(weigh(nodes, edges) for edges in _present(_cycle(chosen, kind.edges(layout)), layout, absent))
     if not mixings:
         raise ConfigError(f"topology {chosen!r}: its cycle has no iteration")
     for mixing in mixings:
@@ -135,6 +137,17 @@ def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> To
             f"topology {chosen!r}: with {_counted(layout, nodes)}, a cycle does not bring the nodes together"
         )
     return topology
+
+
+def _cycle(name: str, edges: object) -> Edges:
+    """What a kind's function has returned, if it is a cycle of edges."""
+    try:
+        return [[(index(i), index(j)) for i, j in iteration] for iteration in edges]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"topology {name!r}: its function must return a list of the edges of each iteration, each edge a pair of "
+            f"node numbers: {error}"
+        ) from error
 
 
 def _present(cycle: Edges, layout: Layout, absent: Collection[int]) -> Edges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,10 +91,11 @@ class SecretKey:
         return self._key.private_bytes_raw()
 
 
-def open_key(path: Path) -> SecretKey:
+def open_key(path: Path, without_copy: str = "") -> SecretKey:
     """Read the key in a file, or create one that only the file's owner can read. The file is synced on return.
 
-    Raises ConfigError if the file holds something else, or if other users of the machine can read it.
+    without_copy: what to do if the file is damaged and there is no copy. Raises ConfigError if the file holds something
+    else, or if other users of the machine can read it.
     """
     try:
         data = path.read_bytes()
@@ -102,9 +104,11 @@ def open_key(path: Path) -> SecretKey:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the key: {error.strerror}; it must be readable by this user") from None
     if os.name != "nt" and path.stat().st_mode & 0o077:
-        raise ConfigError(f"{path}: other users can read this key; if nobody has, run: chmod 600 {path}")
+        command = shlex.join(["chmod", "600", str(path)])
+        raise ConfigError(f"{path}: other users can read this key; if nobody has, run: {command}")
     if len(data) != KEY_BYTES:
-        raise ConfigError(f"{path}: this is not a key of {KEY_BYTES} bytes; restore it from a copy, or delete it")
+        text = f"this is not a key of {KEY_BYTES} bytes; restore it from a copy"
+        raise ConfigError(f"{path}: {text}; without one, {without_copy}" if without_copy else f"{path}: {text}")
     return SecretKey(data)
 
 

@@ -1588,6 +1588,7 @@ class BeatReply(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     MEASURE_AT_FIELD_NUMBER: _builtins.int
+    EVALUATE_FIELD_NUMBER: _builtins.int
     state: Global___BeatReply.State.ValueType
     text: _builtins.str
     next_ms: _builtins.int
@@ -1606,6 +1607,12 @@ class BeatReply(_message.Message):
     def level(self) -> Global___ExchangeLevel:
         """Only if the coordinator controls codec and `every` (`exchange.consensus_target`), and has decided about them."""
 
+    @_builtins.property
+    def evaluate(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationPart]:
+        """Parts of the held-out sets that the node shall measure, with Evaluated, on the parameters with which the iteration
+        `step` of the part begins. A part that was named before and is missing here is no longer wanted.
+        """
+
     def __init__(
         self,
         *,
@@ -1616,10 +1623,11 @@ class BeatReply(_message.Message):
         assignment: Global___Assignment | None = ...,
         level: Global___ExchangeLevel | None = ...,
         measure_at: _builtins.int = ...,
+        evaluate: _abc.Iterable[Global___EvaluationPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "level", b"level"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "lease", b"lease", "level", b"level", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "evaluate", b"evaluate", "lease", b"lease", "level", b"level", "measure_at", b"measure_at", "next_ms", b"next_ms", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from thinwire_node.exchange.coordinator import messages
 from thinwire_node.exchange.coordinator.link import Link
 from thinwire_node.exchange.coordinator.probed_clock import ProbedClock
-from thinwire_node.exchange.port import Admission, Applicant
+from thinwire_node.exchange.port import Admission, Applicant, EvaluationPart
 from thinwire_node.runtime import Clocks
 from thinwire_node.storage.state import PartialSnapshot
 from thinwire_proto.blobs import Blob
@@ -64,6 +64,9 @@ class Entrance:
 
     async def snapshot(self, folder: Path, contract: Contract, begun: PartialSnapshot | None) -> Path:
         return await self._link.snapshot(folder, contract, begun)
+
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
+        await self._link.evaluated(messages.evaluation_part(part), loss)
 
     async def leave(self, trained_through: int | None) -> None:
         await self._link.leave(trained_through)

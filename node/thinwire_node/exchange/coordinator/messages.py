@@ -58,9 +58,7 @@ def announcement(message: pb.Announcement) -> Announcement:
             nonces=tuple(message.nonces),
             lease=lease_of(message.lease),
             upcoming=_clipped(range(run.start, run.start + run.count) for run in message.upcoming),
-            evaluate=tuple(
-                EvaluationPart(part.step, part.name, part.spread, part.start, part.count) for part in message.evaluate
-            ),
+            evaluate=evaluation_parts(message.evaluate),
             evaluating=message.evaluating if message.HasField("evaluating") else None,
         )
     if message.state == pb.Announcement.STATE_COMPLETE:
@@ -86,6 +84,10 @@ def _clipped(runs: Iterable[range]) -> tuple[range, ...]:
         found.append(first)
         left -= len(first)
     return tuple(found)
+
+
+def evaluation_parts(messages: Iterable[pb.EvaluationPart]) -> tuple[EvaluationPart, ...]:
+    return tuple(EvaluationPart(part.step, part.name, part.spread, part.start, part.count) for part in messages)
 
 
 def evaluation_part(part: EvaluationPart) -> pb.EvaluationPart:

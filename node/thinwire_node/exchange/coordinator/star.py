@@ -10,7 +10,7 @@ from thinwire_node.exchange.coordinator.entrance import Entrance
 from thinwire_node.exchange.coordinator.keeping_up import KeepingUp
 from thinwire_node.exchange.coordinator.link import Link, connect
 from thinwire_node.exchange.kinds import Surroundings
-from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, EvaluationPart, Outcome, SealedUpdate
+from thinwire_node.exchange.port import Admission, Announcement, Applicant, Claim, Outcome, SealedUpdate
 from thinwire_node.runtime import Clocks
 from thinwire_proto.errors import LocalError
 from thinwire_proto.exact.replica import Replica
@@ -42,9 +42,6 @@ class Star(Entrance):
 
     async def outcome(self, contribution: bytes) -> Outcome:
         return messages.outcome(await self._link.ask_receipt(contribution))
-
-    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
-        await self._link.evaluated(messages.evaluation_part(part), loss)
 
     async def updates(self, replica: Replica) -> AsyncGenerator[SealedUpdate, None]:
         """Yield updates, and check that a replica which is behind catches up. The caller asks for the next update when

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from thinwire_node.exchange.coordinator.messages import lease_of
+from thinwire_node.exchange.coordinator.messages import evaluation_parts, lease_of
 from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace, Phase
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import PayloadError
@@ -66,6 +66,7 @@ def beat_answer(reply: pb.BeatReply) -> BeatAnswer:
         places,
         reply.measure_at,
         (Level(reply.level.codec, reply.level.every), reply.level.start) if reply.HasField("level") else None,
+        evaluation_parts(reply.evaluate),
     )
 
 

@@ -225,6 +225,8 @@ class PeerLines:
         if pause_s > self._times.direct_s:
             return False
         await asyncio.sleep(pause_s)
+        if self._lines.get(peer) is not line:
+            return False  # it ceased to be a peer meanwhile
         await self._have(peer, line, wire, None)
         return True
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.gossip_port import BeatAnswer, GossipExchange, Phase
 from thinwire_node.exchange.port import LinkLost
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.gossip.training import GossipTraining
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -23,6 +25,9 @@ from thinwire_proto.limits import BEAT_LEAST_S
 from thinwire_proto.task import DataSource
 
 log = logging.getLogger("thinwire.node")
+
+DEPOSITS_MAX = 3
+"""Times that a session sends the parameters, if they are refused: a line may have stalled."""
 
 
 @dataclass(frozen=True)
@@ -55,33 +60,35 @@ class GossipSession:
         self._exchange = exchange
         self._training = training
         self._prefetch = Prefetch(data, fetcher, record, clocks.now, training.wake)
+        fetch = partial(fetcher.fetch, wanted_by="evaluation")
+        self._evaluation = Evaluation(exchange, training.work, data, fetch, training.wake)
         self._beat_s_max = training.work.contract.round.length_s
         self._answer: BeatAnswer | None = None
-        self._deposited = False
+        self._deposits_left = DEPOSITS_MAX
         self._beat_now = asyncio.Event()
 
     async def run(self) -> None:
         """Take part until the run is complete, enough iterations are done, or the node leaves. Raises LinkLost,
         Refused or PayloadError; the iterations then go on."""
         training = self._training
-        training.use(self._prefetch)
+        training.use(self._prefetch, self._evaluation)
         iterations = training.start()
         beats = asyncio.ensure_future(self._beats())
         prefetch = asyncio.ensure_future(self._prefetch.run())
         lines = asyncio.ensure_future(training.lines.run(self._exchange.relay))
         waker = asyncio.ensure_future(self._beat_at_the_end())
+        prepare = asyncio.ensure_future(self._evaluation.prepare())
+        measured = asyncio.ensure_future(self._evaluation.report())
+        failure = asyncio.ensure_future(training.failure())
+        own = (beats, prefetch, lines, waker, prepare, measured, failure)
         try:
-            waiting: set[asyncio.Future[None]] = {beats, prefetch, lines, iterations}
+            waiting: set[asyncio.Future[None]] = {beats, prefetch, lines, iterations, prepare, measured, failure}
             while True:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                training.check()
                 if iterations.cancelled():
                     raise LinkLost("the iterations were stopped")
-                for task in (
-                    iterations,
-                    beats,
-                    prefetch,
-                    lines,
-                ):  # a fixed order: always the same error
+                for task in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
                     if task.done():
                         task.result()
                 if lines.done():
@@ -90,9 +97,9 @@ class GossipSession:
                     return
                 waiting.discard(iterations)
         finally:
-            for task in (beats, prefetch, lines, waker):
+            for task in own:
                 task.cancel()
-            await asyncio.gather(beats, prefetch, lines, waker, return_exceptions=True)
+            await asyncio.gather(*own, return_exceptions=True)
 
     async def _beat_at_the_end(self) -> None:
         await self._training.finished_event.wait()
@@ -113,19 +120,25 @@ class GossipSession:
                 step = training.work.finished
                 tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)
                 return
-            if answer.phase is Phase.DEPOSIT and training.work.is_done and not self._deposited:
-                await self._deposit()
+            if (
+                answer.phase is Phase.DEPOSIT
+                and training.work.is_done
+                and self._deposits_left
+                and await self._deposit()
+            ):
                 continue
             await set_or_after(self._beat_now, max(BEAT_LEAST_S, min(answer.next_s, self._beat_s_max)))
             self._beat_now.clear()
 
-    async def _deposit(self) -> None:
+    async def _deposit(self) -> bool:
+        """Send the parameters. Returns whether they were taken."""
         work = self._training.work
         refused = await self._exchange.deposit(work.finished, work.saved.head, await work.parameters())
         text = f"the parameters were refused: {refused}" if refused else "handed in the parameters"
         level = logging.WARNING if refused else logging.INFO
         tell(log, level, "node.deposited", text, iteration=work.finished, refused=refused)
-        self._deposited = True
+        self._deposits_left = 0 if not refused else self._deposits_left - 1
+        return not refused
 
     def leave(self) -> None:
         """Stop after this iteration. `run` then returns."""

@@ -16,6 +16,7 @@ from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace
 from thinwire_node.exchange.lines_port import Lines, MakeLines
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
+from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.gossip.unreported import Unreported
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -65,6 +66,7 @@ class GossipTraining:
         self._reached = 0  # the newest topology whose places the lines have
         self._unreported = Unreported(*work.unreported)
         self._prefetch: Prefetch | None = None
+        self._evaluation: Evaluation | None = None
         self._decision: Mix | None = None
         self._changed = asyncio.Event()
         self._leaving = False
@@ -73,6 +75,9 @@ class GossipTraining:
         self._untaken: dict[int, int] = {}  # by peer, messages on their way to the compute thread
         self._running: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Future[Any]] = set()
+        self._acknowledged: dict[int, int] = {}  # by peer, the newest confirmation, while one is being taken
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
 
     @property
     def lease(self) -> Lease:
@@ -91,9 +96,9 @@ class GossipTraining:
             self._running = asyncio.ensure_future(self._run())
         return self._running
 
-    def use(self, prefetch: Prefetch) -> None:
-        """Take data from this prefetch from now on."""
-        self._prefetch = prefetch
+    def use(self, prefetch: Prefetch, evaluation: Evaluation) -> None:
+        """Take data from this prefetch, and parts to measure from this evaluation, from now on."""
+        self._prefetch, self._evaluation = prefetch, evaluation
         prefetch.renew(self.work.lease)
         self._changed.set()
 
@@ -140,6 +145,8 @@ class GossipTraining:
         """Take lease and topology of an answer."""
         self.work.lease.renew(answer.lease)
         self.work.measure_at = answer.measure_at
+        if self._evaluation is not None:
+            self._evaluation.want(answer.evaluate, answer.measure_at)
         if answer.level is not None:
             await self.work.take_level(*answer.level)
         if self._prefetch is not None:
@@ -190,13 +197,22 @@ class GossipTraining:
             self._untaken[peer] -= 1
 
     def confirmed(self, peer: int, sequence: int) -> None:
-        self._errand(self._confirmed(peer, self.work.acknowledged(peer, sequence)))
+        """A confirmation holds for all earlier messages too, so the newest is enough, however many come at once."""
+        is_under_way = peer in self._acknowledged
+        self._acknowledged[peer] = max(sequence, self._acknowledged.get(peer, 0))
+        if not is_under_way:
+            self._errand(self._confirmed(peer))
 
-    async def _confirmed(self, peer: int, taking: asyncio.Future[None]) -> None:
+    async def _confirmed(self, peer: int) -> None:
+        taken = -1
         try:
-            await taking
+            while (newest := self._acknowledged[peer]) > taken:
+                await self.work.acknowledged(peer, newest)
+                taken = newest
         except PayloadError as error:
             self._refuse(peer, str(error))
+        finally:
+            del self._acknowledged[peer]
 
     def present(self, peer: int) -> None:
         self._lost.discard(peer)
@@ -244,9 +260,21 @@ class GossipTraining:
 
     def _errand_done(self, task: asyncio.Future[Any]) -> None:
         self._errands.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and self._running is not None:
-            log.error("%s", error, exc_info=error)
-            self._running.cancel(str(error))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self._failed.set()
+            if self._running is not None:
+                self._running.cancel(str(error))
+
+    async def failure(self) -> None:
+        """Raise what an errand has raised, once one has. The iterations cannot go on without it."""
+        await self._failed.wait()
+        self.check()
+
+    def check(self) -> None:
+        """The same, if one has raised by now."""
+        if self._failure is not None:
+            raise self._failure
 
     def _send(self, sending: Sending) -> None:
         for peer, message in sending:
@@ -293,9 +321,12 @@ class GossipTraining:
                     return False
                 await self._wait_for_data(size)
                 continue
-            self.doing = "training"
             began = self._clocks.now()
             try:
+                if self._evaluation is not None:
+                    await self._measure(self._evaluation, size)
+                    began = self._clocks.now()
+                self.doing = "training"
                 trained = await work.train(ready)
             except Interrupted:
                 return False
@@ -306,6 +337,13 @@ class GossipTraining:
             left -= trained
             self._record.trained(trained, self._clocks.now() - began, self._clocks.now() - began)
         return True
+
+    async def _measure(self, evaluation: Evaluation, size: int) -> None:
+        """Measure the parts of this iteration that are ready. Raises Interrupted."""
+        while ready := evaluation.samples_ready:
+            self.doing, began = "measuring the held-out loss", self._clocks.now()
+            await evaluation.measure(min(ready, size))
+            self._record.phases["evaluate"].add(self._clocks.now() - began)
 
     def _ready(self, size: int) -> int:
         """The samples of the next micro-batch; 0 while lease or data are missing. Always `size`, so that a node that

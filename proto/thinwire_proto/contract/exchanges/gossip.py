@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
 from thinwire_proto.contract.sections import unit
+
+CODEC = re.compile("dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3}")
+
+
+def _codec(text: str) -> str:
+    if not CODEC.fullmatch(text):
+        raise ValueError(f"must be dense, bf16, int8, sign, dct-sign or topk:K, as in topk:64, not {text!r}")
+    return text
 
 
 @EXCHANGES.register(since="0.3.0")
@@ -28,9 +37,8 @@ class GossipSpec(ExchangeSpec):
         "star",
         "tree",
     ] = Field("one-peer-exponential", description="who mixes with whom in each iteration")
-    codec: str = Field(
+    codec: Annotated[str, AfterValidator(_codec)] = Field(
         "sign",
-        pattern="^(dense|bf16|int8|sign|dct-sign|topk:[1-9][0-9]{0,3})$",
         description="what a message carries: dense, bf16, int8, sign, dct-sign or topk:K",
     )
     gamma: float = Field(

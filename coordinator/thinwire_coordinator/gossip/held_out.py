@@ -1,0 +1,111 @@
+"""The held-out loss of a run without a centre, before its end. Pure, but for the queue of results.
+
+There is no mean model before the end. So each node measures the parameters with which it begins an iteration, on its
+own part of the samples, and the loss is the mean over the samples: that of single nodes. Two nodes have different
+parameters, so no answer can be checked by another one. Nothing is decided by this loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from thinwire_coordinator.round.measurement import LOSS_MAX, PART_SAMPLES, Part, SetMeasured
+from thinwire_proto.task import HeldOutSet
+
+SHARE = 32
+"""At least so many times as long as it measures, a node trains."""
+TRAINING = 3
+"""Training on a sample takes about so many times as long as its loss alone."""
+
+
+@dataclass
+class _Progress:
+    """The measurement of one set. parts: by node. losses: of the parts that were answered."""
+
+    parts: dict[str, Part]
+    losses: dict[Part, float] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """The mean over the samples of the parts that were answered."""
+        total = sum(loss * part.count for part, loss in self.losses.items())
+        return total / sum(part.count for part in self.losses)
+
+
+class HeldOutLosses:
+    """One measurement at a time.
+
+    samples: of each set, at most. every: iterations between two measurements, at least; 0: there are none. trained:
+    samples of a node in an iteration. iterations: of the run.
+    """
+
+    def __init__(self, sets: Sequence[HeldOutSet], samples: int, every: int, trained: int, iterations: int) -> None:
+        self._sets = {found.name: min(samples, found.samples) for found in sets}
+        self._every = every
+        self._trained = trained
+        self._iterations = iterations
+        self._begun = 0  # the iteration of the newest measurement
+        self._current: dict[str, _Progress] = {}  # by set
+        self.results: asyncio.Queue[SetMeasured] = asyncio.Queue()
+        """Its length is at most the number of sets, because the next measurement waits."""
+
+    @property
+    def iteration(self) -> int:
+        """Of the measurement that is under way; 0 without one."""
+        return self._begun if self._current else 0
+
+    def begin(self, iteration: int, nodes: Sequence[str]) -> bool:
+        """Share out the measurement of an iteration that no node has reached, if one is due.
+
+        Returns whether the one before was not complete, and is given up."""
+        if not nodes or not self._is_due(iteration, len(nodes)) or not self.results.empty():
+            return False
+        is_given_up = self.give_up()
+        self._begun, ordered = iteration, sorted(nodes)
+        for number, (name, spread) in enumerate(self._sets.items()):
+            pieces = min(len(ordered), -(-spread // PART_SAMPLES))
+            bounds = [spread * piece // pieces for piece in range(pieces + 1)]
+            parts = {}
+            for piece in range(pieces):
+                node = ordered[(iteration + number * pieces + piece) % len(ordered)]  # another one each time
+                start, end = bounds[piece : piece + 2]
+                parts[node] = Part(iteration, name, spread, start, end - start)
+            self._current[name] = _Progress(parts)
+        return is_given_up
+
+    def _is_due(self, iteration: int, nodes: int) -> bool:
+        if not self._every or not self._begun < iteration < self._iterations:
+            return False  # the coordinator measures the mean, at the end
+        most = sum(-(-spread // min(nodes, -(-spread // PART_SAMPLES))) for spread in self._sets.values())
+        least = math.ceil(SHARE * most / (TRAINING * self._trained))
+        return iteration - self._begun >= max(self._every, least)
+
+    def give_up(self) -> bool:
+        """Drop the measurement that is under way. Returns whether there was one."""
+        was_open, self._current = bool(self._current), {}
+        return was_open
+
+    def open_to(self, node: str) -> list[Part]:
+        """The parts that a node has to measure."""
+        given = [(progress, progress.parts.get(node)) for progress in self._current.values()]
+        return [part for progress, part in given if part is not None and part not in progress.losses]
+
+    def left(self, node: str) -> bool:
+        """A node went. Returns whether the measurement is given up, because a part of it was the node's."""
+        return bool(self.open_to(node)) and self.give_up()
+
+    def answered(self, node: str, part: Part, loss: float) -> str:
+        """A node reports the loss of a part. Returns why it is refused, in words, or nothing."""
+        if part not in self.open_to(node):
+            return "this part is not wanted of this node, or not any longer"
+        if not math.isfinite(loss) or abs(loss) > LOSS_MAX:
+            return f"a loss must be finite and at most {LOSS_MAX:g}; this one is {loss}"
+        progress = self._current[part.name]
+        progress.losses[part] = loss
+        if len(progress.losses) == len(progress.parts):
+            del self._current[part.name]
+            self.results.put_nowait(SetMeasured(part.step, part.name, progress.loss, "nodes"))
+        return ""

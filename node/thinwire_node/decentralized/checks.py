@@ -1,0 +1,121 @@
+"""Checks what a script gives to `Gossip` before the ranks meet: its arguments, and the form of a saved state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.iteration import SLACK_MAX
+
+PATIENCE_MAX = timedelta(days=30)
+"""gloo and threads count a wait in 64 bits of nanoseconds."""
+STATE_VERSION = 2
+Form = Mapping[str, Any]
+NONE = type(None)
+STATE: Form = {
+    "settings": dict,
+    "rank": int,
+    "save": str,
+    "steps": int,
+    "factor": Real,
+    "since": int,
+    "consensus": (dict, NONE),
+    "parameters": int,
+    "exchange": dict,
+}
+CONSENSUS: Form = {
+    "level": int,
+    "calm": int,
+    "reason": str,
+    "period": int,
+    "published": (Tensor, NONE),
+    "measured": dict,
+}
+EXCHANGE: Form = {
+    "number": int,
+    "without": Sequence,
+    "iteration": int,
+    "delta": (Tensor, NONE),
+    "later": Sequence,
+    "open": Sequence,
+    "early": Sequence,
+    "codec": dict,
+}
+LATER: Form = {"iteration": int, "peer": int, "weight": Real, "difference": Tensor}
+OPEN: Form = {"iteration": int, "peer": int, "weight": Real, "own": Tensor, "message": Tensor}
+
+
+def check_names(**given: object) -> None:
+    """Raises ConfigError for one that is no string."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} must be a name, such as those in docs/decentralized.md; it is {value!r}")
+
+
+def check_settings(
+    *,
+    gamma: float,
+    every: int,
+    slack: int,
+    patience_s: float,
+    per_host: int | None,
+    seed: int,
+    consensus_target: float | None,
+) -> None:
+    """Raises ConfigError for an argument of `Gossip` that cannot be."""
+    if not (isinstance(gamma, Real) and 0 < gamma <= 1):
+        raise ConfigError(f"gamma must be above 0, and at most 1; it is {gamma!r}")
+    if not (isinstance(every, int) and every >= 1):
+        raise ConfigError(f"every must be a whole number, 1 or more; it is {every!r}")
+    if not (isinstance(slack, int) and 0 <= slack <= SLACK_MAX):
+        raise ConfigError(f"slack must be a whole number, 0 to {SLACK_MAX}; it is {slack!r}")
+    if not (isinstance(patience_s, Real) and 0 < patience_s <= PATIENCE_MAX.total_seconds()):
+        raise ConfigError(
+            f"patience_s must be above 0, and at most {PATIENCE_MAX.total_seconds():.0f}; it is {patience_s!r}"
+        )
+    if not (per_host is None or (isinstance(per_host, int) and per_host >= 1)):
+        raise ConfigError(f"per_host must be a whole number, 1 or more; it is {per_host!r}")
+    if not isinstance(seed, int):
+        raise ConfigError(f"seed must be a whole number; it is {seed!r}")
+    target = consensus_target
+    if not (target is None or (isinstance(target, Real) and 0 < target < math.inf)):
+        raise ConfigError(f"consensus_target must be above 0 steps; it is {target!r}")
+
+
+def why_unreadable(state: object) -> str | None:
+    """Why this is not a state of Gossip, or not a whole one."""
+    if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
+        found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
+        return f"this is not a state of Gossip that this version reads: {found!r}"
+    damaged = _first_damage(state)
+    return f"the state is damaged: {damaged}; load those of another save on all ranks" if damaged else None
+
+
+def _first_damage(state: Mapping[str, Any]) -> str | None:
+    """What of a state is missing or of another type."""
+    found = _damage(state, STATE, "") or _damage(state["exchange"], EXCHANGE, "exchange.")
+    if found is None and state["consensus"] is not None:
+        found = _damage(state["consensus"], CONSENSUS, "consensus.")
+    if found is None:
+        exchange = state["exchange"]
+        parts = [("later", LATER, part) for part in exchange["later"]]
+        parts += [("open", OPEN, part) for part in exchange["open"]]
+        found = next(filter(None, (_damage(part, form, f"exchange.{name}.") for name, form, part in parts)), None)
+    return found
+
+
+def _damage(part: object, form: Form, place: str) -> str | None:
+    if not isinstance(part, Mapping):
+        return f"{place.removesuffix('.')} is no table"
+    for name, kind in form.items():
+        if name not in part:
+            return f"{place}{name} is missing"
+        if not isinstance(part[name], kind):
+            return f"{place}{name} is a {type(part[name]).__name__}"
+    return None

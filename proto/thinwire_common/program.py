@@ -1,0 +1,62 @@
+"""Runs a program's command, and ends the process with an exit status and one line that says why."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from thinwire_common.logs import logs_json, print_error
+from thinwire_proto.errors import MEND_DISK, ThinwireError, UsageError
+
+FAILED = 1
+WRONG_USAGE = 2
+"""Exit status after a wrong option or variable, as argparse has it."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that Ctrl-C ended, as shells have it."""
+UNREAD = 141
+"""Exit status of a command whose output nobody reads any more, as behind `| head`: 128 + SIGPIPE."""
+
+
+def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[str], None] | None = None) -> None:
+    """Run a command of a program. tell_failure: logs the error that ends it as an event, if the log is JSON."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # tables and names have characters that ASCII and Latin-1 lack
+    try:
+        command()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _end_output()
+        sys.exit(UNREAD)
+    except OSError as error:
+        _end_output()
+        fails = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        text = f"the disk fails: {error}; {MEND_DISK}" if fails else f"{error}; check the path and its permissions"
+        _fail(name, text, tell_failure)
+    except UsageError as error:
+        _fail(name, str(error), tell_failure, WRONG_USAGE)
+    except ThinwireError as error:
+        _fail(name, str(error), tell_failure)
+
+
+def _fail(name: str, text: str, tell_failure: Callable[[str], None] | None, status: int = FAILED) -> NoReturn:
+    if tell_failure is not None and logs_json():
+        tell_failure(text)
+    else:
+        print_error(name, text)
+    sys.exit(status)
+
+
+def _end_output() -> None:
+    """Write what can be written. The interpreter flushes once more at its end, and would print that this failed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

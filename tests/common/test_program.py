@@ -1,0 +1,148 @@
+"""Tests of how the programs end."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from thinwire_common.program import INTERRUPTED, UNREAD, run_program
+from thinwire_coordinator import __main__ as coordinator
+from thinwire_node import __main__ as node
+from thinwire_planner import __main__ as planner
+from thinwire_proto.errors import ConfigError, UsageError
+
+PROGRAMS = {"thinwire-coordinator": coordinator, "thinwire-node": node, "thinwire": planner}
+
+
+@pytest.fixture(autouse=True)
+def _keep_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs would take away pytest's own handlers of logs."""
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: None)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+def ended(capsys: pytest.CaptureFixture[str], main: Callable[[], None]) -> tuple[object, str]:
+    """The exit status of a program, and what it wrote to stderr."""
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ConfigError("no\nsuch thing"), 1, "thinwire-x: no such thing\n"),
+        (UsageError("--x is wrong"), 2, "thinwire-x: --x is wrong\n"),
+        (OSError(28, "No space left"), 1, "thinwire-x: the disk fails: [Errno 28] No space left; free some space"),
+        (
+            OSError(13, "Permission denied", "/there"),
+            1,
+            "thinwire-x: [Errno 13] Permission denied: '/there'; check the path",
+        ),
+        (KeyboardInterrupt(), INTERRUPTED, ""),
+    ],
+)
+def test_an_error_becomes_an_exit_status_and_a_line(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, errors = ended(capsys, lambda: run_program("thinwire-x", raising(error)))
+    assert found == status
+    assert errors.startswith(said)
+    assert errors.count("\n") == bool(said)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ctrl_c_ends_each_program_without_a_traceback(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{PROGRAMS[name].__package__}.cli.parser.parser", raising(KeyboardInterrupt()))
+    assert ended(capsys, PROGRAMS[name].main) == (128 + signal.SIGINT, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rounds", "x"],
+        ["--threads", "0"],
+        ["--memory-max", "abc"],
+        ["--device", "foo"],
+        ["--device", "cuda:x"],
+        ["--metrics", "0.0.0.0:0"],
+        ["--state-dir", "not/enrolled"],
+        ["an-invite"],
+        ["twi1_mistyped"],
+        ["example.org:7700"],
+    ],
+)
+def test_a_wrong_option_of_a_node_ends_it_for_good(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = ["127.0.0.1:9"] if "--" in arguments[0] and "not/enrolled" not in arguments else []
+    home = [] if "not/enrolled" in arguments else ["--state-dir", "home"]
+    monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", *place, *home, *arguments])
+    status, said = ended(capsys, node.main)
+    assert (status, said.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve", "--state-dir", "x", "--listen", "foo"], ["serve"], ["status", "localhost"]]
+)
+def test_a_wrong_option_of_the_coordinator_ends_it_with_the_status_of_a_wrong_command_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", *arguments])
+    assert ended(capsys, coordinator.main)[0] == 2
+
+
+def test_what_may_be_mended_elsewhere_is_worth_another_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["thinwire-node", "start", f"@{tmp_path / 'invite'}"])
+    assert ended(capsys, node.main)[0] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is on Linux only")
+def test_output_that_cannot_be_written_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        status, said = ended(capsys, lambda: run_program("thinwire-x", lambda: print("x")))
+        full.flush()  # as the interpreter does at its end
+    assert (status, said.count("\n")) == (1, 1)
+    assert said.startswith("thinwire-x: the disk fails: [Errno 28] No space left")
+
+
+def test_output_that_nobody_reads_ends_a_program_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert ended(capsys, lambda: run_program("thinwire-x", lambda: print("x"))) == (UNREAD, "")
+        unread.flush()
+
+
+def test_characters_that_the_output_cannot_have_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = io.BytesIO(), io.BytesIO()
+    for name, file in zip(("stdout", "stderr"), files, strict=True):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(file, encoding="ascii", write_through=True))
+    run_program("thinwire-x", lambda: print("3 → 4"))
+    with pytest.raises(SystemExit):
+        run_program("thinwire-x", raising(ConfigError("is “4”")))
+    assert [file.getvalue() for file in files] == [b"3 ? 4\n", b"thinwire-x: is ?4?\n"]

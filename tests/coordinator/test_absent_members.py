@@ -1,0 +1,141 @@
+"""Members that come back after a long absence, that are forgotten, or that begin anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
+from support.small import small_contract
+from thinwire_coordinator.gossip import directory
+from thinwire_coordinator.gossip.answers import BeatAnswer, ReportRefused
+from thinwire_coordinator.gossip.directory import FORGOTTEN_FACTOR
+from thinwire_coordinator.gossip.store import Store
+
+NODES_MAX = 3
+CONTRACT = small_contract(
+    exchange={"kind": "gossip", "topology": "complete", "codec": "dense"},
+    rule={"kind": "adamw", "samples": 2},
+    schedule={"steps": 1000, "warmup_steps": 1, "learning_rate": 1e-3},
+    round={
+        "pace": "clock",
+        "length_ms": 50,
+        "min_contributions": 2,
+        "nodes_max": NODES_MAX,
+        "momentum_age_max": 1,
+    },
+)
+Scene = Callable[[GossipCoordinator], Coroutine[Any, Any, None]]
+
+
+def played(folder: Path, scene: Scene) -> None:
+    async def play() -> None:
+        with gossip_coordinator(folder, CONTRACT) as coordinator:
+            await scene(coordinator)
+
+    asyncio.run(play())
+
+
+@pytest.fixture(autouse=True)
+def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+
+
+async def training(coordinator: GossipCoordinator, count: int = 2) -> dict[str, BeatAnswer]:
+    """Nodes in the first topology, with leases."""
+    nodes = coordinator.join(count)
+    await coordinator.beat(*nodes)
+    return {node.node_id: answer for node, answer in zip(nodes, await coordinator.beat(*nodes), strict=True)}
+
+
+async def absent(coordinator: GossipCoordinator) -> None:
+    """So long that the leases of those that are silent go to others."""
+    for _ in range(6):
+        await asyncio.sleep(0.05)
+        await coordinator.run.beats.seal()
+
+
+def has_trained(node: ReportingNode, answer: BeatAnswer, samples: int) -> None:
+    node.iteration += samples // 2
+    node.head = bytes(32)
+    node.samples, node.trained_through = samples, answer.lease[0].start + samples - 1
+
+
+def test_a_node_that_was_away_for_long_goes_on_and_what_it_had_not_reported_counts_nothing(tmp_path: Path) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        answers = await training(coordinator)
+        node = coordinator.nodes[0]
+        has_trained(node, answers[node.node_id], 4)
+        await absent(coordinator)
+        coordinator.again(node)
+        (answer,) = await coordinator.beat(node)
+        assert answer.stage == "training"
+        (entry,) = coordinator.run.beats._store.unsealed.take()
+        assert entry.samples == 0
+        node.samples = 0
+        (answer,) = await coordinator.beat(node)
+        has_trained(node, answer, 2)
+        await coordinator.beat(node)  # and its new lease counts
+        assert [entry.samples for entry in coordinator.run.beats._store.unsealed.take()][-1] == 2
+
+    played(tmp_path, scene)
+
+
+def test_later_reports_of_a_session_may_name_no_foreign_samples(tmp_path: Path) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        answers = await training(coordinator)
+        node, other = coordinator.nodes
+        has_trained(node, answers[other.node_id], 2)
+        with pytest.raises(ReportRefused, match="lease has 0 up to its mark"):
+            await coordinator.beat(node)
+
+    played(tmp_path, scene)
+
+
+def test_a_restarted_coordinator_has_the_keys_of_those_that_replaced_forgotten_nodes(tmp_path: Path) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        await training(coordinator)
+        for _ in range(2 * FORGOTTEN_FACTOR * NODES_MAX):
+            coordinator.run.beats.leave(coordinator.nodes.pop(0).member, None)
+            await training(coordinator, 1)
+        await coordinator.run.beats._store.keep()
+        restored = Store(coordinator.swarm, coordinator.run.beats.directory.settings).directory
+        assert len(restored.by_node) == FORGOTTEN_FACTOR * NODES_MAX
+        for node in coordinator.nodes:
+            assert restored.by_node[node.node_id].public_key == node.key.public.data
+
+    played(tmp_path, scene)
+
+
+def test_leases_of_forgotten_nodes_go_to_others(tmp_path: Path) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        await training(coordinator)
+        leases = coordinator.swarm.registry.leases
+        for number in range(3):
+            leases.grant(f"forgotten {number}", 2, 0)
+        await coordinator.run.beats.seal()
+        assert leases.holders == {node.node_id for node in coordinator.nodes}
+
+    played(tmp_path, scene)
+
+
+def test_only_a_node_that_has_mixed_nothing_may_begin_anew(tmp_path: Path) -> None:
+    """`verify` demands the same of the ledger."""
+
+    async def scene(coordinator: GossipCoordinator) -> None:
+        answers = await training(coordinator)
+        node = coordinator.nodes[0]
+        genesis = node.head
+        has_trained(node, answers[node.node_id], 4)
+        await coordinator.beat(node)
+        node.iteration, node.samples, node.trained_through = 0, 0, None
+        with pytest.raises(ReportRefused, match="older than its reports"):
+            await coordinator.beat(node)
+        node.head = genesis
+        await coordinator.beat(node)
+
+    played(tmp_path, scene)

@@ -1,0 +1,132 @@
+"""What a broken or late upload of parameters does to the final mean: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
+from support.small import small_contract
+from thinwire_coordinator.gossip import directory
+from thinwire_coordinator.gossip.directory import Phase
+from thinwire_coordinator.swarm.workers import Job
+from thinwire_proto.exact.replica import load_replica
+from thinwire_proto.gossip.final_mean import final_mean, in_integers
+
+STEPS, NODES = 2, 3
+PATIENCE_S = 0.4
+CONTRACT = small_contract(
+    exchange={"kind": "gossip", "topology": "complete", "codec": "dense", "patience_ms": round(PATIENCE_S * 1000)},
+    rule={"kind": "adamw", "samples": 2},
+    schedule={"steps": STEPS, "warmup_steps": 1, "learning_rate": 1e-3},
+    round={"pace": "clock", "length_ms": 50, "min_contributions": NODES},
+)
+
+
+def collecting(folder: Path, scene: Callable[[GossipCoordinator], Coroutine[Any, Any, None]]) -> None:
+    """Play a scene from where all nodes have done their iterations."""
+
+    async def play() -> None:
+        with gossip_coordinator(folder, CONTRACT) as coordinator:
+            nodes = coordinator.join(NODES)
+            await coordinator.beat()
+            await coordinator.beat()
+            for node in nodes:
+                node.iteration, node.head = STEPS, bytes(32)
+            await coordinator.beat()
+            assert coordinator.run.beats.directory.phase is Phase.COLLECTING
+            await scene(coordinator)
+
+    asyncio.run(play())
+
+
+async def sealed(coordinator: GossipCoordinator) -> torch.Tensor:
+    """The sealed mean, flat."""
+    await coordinator.run.deposits.seal_if_due()
+    assert coordinator.run.beats.directory.phase is Phase.COMPLETE
+    state = coordinator.swarm.state
+    model = load_replica(state.contract, state.snapshot_path(state.snapshot_steps()[-1]))
+    return torch.cat([tensor.flatten() for tensor in model.tensors.values()])
+
+
+def mean_of(nodes: list[ReportingNode], parameters: int) -> torch.Tensor:
+    return final_mean(
+        in_integers(torch.from_numpy(np.frombuffer(node.body(parameters), "<f4").copy())) for node in nodes
+    )
+
+
+def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_path: Path) -> None:
+    async def scene(coordinator: GossipCoordinator) -> None:
+        first, *others = coordinator.nodes
+        go_on = threading.Event()
+        coordinator.swarm.workers.submit(Job.ADD_DEPOSIT, go_on.wait)
+        call = asyncio.ensure_future(coordinator.deposit(first))
+        await asyncio.sleep(0.1)  # until the body waits for the worker
+        call.cancel()
+        await asyncio.sleep(0.1)
+        others_turn = asyncio.ensure_future(coordinator.deposit(others[0]))
+        await asyncio.sleep(0.1)
+        assert not others_turn.done()  # nobody else may add meanwhile
+        go_on.set()
+        assert await others_turn == ""
+        assert call.cancelled()
+        assert await coordinator.deposit(first) == ""  # it does not know
+        assert await coordinator.deposit(others[1]) == ""
+        parameters = coordinator.swarm.view.layout.parameters
+        assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
+
+    collecting(tmp_path, scene)
+
+
+def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+
+    async def breaks() -> AsyncIterator[bytes]:
+        yield bytes(4)
+        await asyncio.sleep(2 * PATIENCE_S)
+        raise ConnectionError
+
+    async def scene(coordinator: GossipCoordinator) -> None:
+        first, slow, last = coordinator.nodes
+        assert await coordinator.deposit(first) == ""
+        slowly = asyncio.ensure_future(coordinator.deposit(slow, breaks()))
+        await asyncio.sleep(0.05)
+        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
+        await asyncio.sleep(0.05)
+        assert await coordinator.deposit(last) == ""
+        with pytest.raises(ConnectionError):
+            await slowly
+        await sealing
+        assert coordinator.run.beats.directory.phase is Phase.COLLECTING
+        assert await coordinator.deposit(slow) == ""
+        parameters = coordinator.swarm.view.layout.parameters
+        assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
+
+    collecting(tmp_path, scene)
+
+
+def test_parameters_that_are_in_the_mean_are_not_taken_again(tmp_path: Path) -> None:
+    """The same are answered as before, because the answer may be lost; others are refused."""
+
+    async def scene(coordinator: GossipCoordinator) -> None:
+        first = coordinator.nodes[0]
+        assert await coordinator.deposit(first) == ""
+        assert await coordinator.deposit(first) == ""
+        body = bytes(4 * coordinator.swarm.view.layout.parameters)
+        claim = first.claim(CONTRACT, body)
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield body
+
+        assert "in the mean already" in await coordinator.run.deposits.take(first.member, claim, parts())
+
+    collecting(tmp_path, scene)

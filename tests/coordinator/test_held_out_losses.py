@@ -1,0 +1,151 @@
+"""The held-out loss of a run without a centre: who measures which samples, when, and what counts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+
+from thinwire_coordinator.gossip.held_out import SHARE, TRAINING, HeldOutLosses
+from thinwire_coordinator.round.measurement import Part, SetMeasured
+from thinwire_proto.task import HeldOutSet
+
+SETS = (HeldOutSet("prose", 64), HeldOutSet("code", 20))
+NODES = [f"node {number}" for number in range(3)]
+AT = 960
+
+
+def losses(every: int = 32, trained: int = 4, iterations: int = 10_000) -> HeldOutLosses:
+    return HeldOutLosses(SETS, 64, every, trained, iterations)
+
+
+def parts(held_out: HeldOutLosses, nodes: list[str]) -> dict[str, list[Part]]:
+    return {node: held_out.open_to(node) for node in nodes}
+
+
+def results(held_out: HeldOutLosses) -> list[SetMeasured]:
+    return [held_out.results.get_nowait() for _ in range(held_out.results.qsize())]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
+def test_each_sample_is_measured_by_one_node(count: int) -> None:
+    held_out, nodes = losses(), [f"node {number}" for number in range(count)]
+    assert not held_out.begin(AT, nodes)
+    given = parts(held_out, nodes)
+    for found in SETS:
+        own = [part for these in given.values() for part in these if part.name == found.name]
+        samples = [number for part in own for number in range(part.start, part.start + part.count)]
+        assert sorted(samples) == list(range(found.samples))
+        assert {(part.step, part.spread) for part in own} == {(AT, found.samples)}
+        assert max(part.count for part in own) - min(part.count for part in own) <= 1
+    assert max(len(these) for these in given.values()) <= len(SETS)
+
+
+def test_the_loss_is_the_mean_over_the_samples() -> None:
+    held_out = losses()
+    held_out.begin(AT, NODES)
+    for node, given in parts(held_out, NODES).items():
+        for part in given:
+            loss = float(part.start) if part.name == "prose" else 2.0
+            assert held_out.answered(node, part, loss) == ""
+    prose, code = sorted(results(held_out), key=lambda found: found.name, reverse=True)
+    bounds = [0, 21, 42, 64]
+    mean = sum(start * (end - start) for start, end in itertools.pairwise(bounds)) / 64
+    assert (prose.step, prose.name, prose.measured_by) == (AT, "prose", "nodes")
+    assert prose.loss == pytest.approx(mean)
+    assert (code.name, code.loss) == ("code", 2.0)
+    assert held_out.iteration == 0
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e7])
+def test_a_loss_that_cannot_be_is_refused_and_the_part_stays_open(loss: float) -> None:
+    held_out = losses()
+    held_out.begin(AT, NODES)
+    (part, *_) = held_out.open_to(NODES[0])
+    assert "must be finite" in held_out.answered(NODES[0], part, loss)
+    assert part in held_out.open_to(NODES[0])
+
+
+def test_a_part_counts_once_and_from_its_own_node_alone() -> None:
+    held_out = losses()
+    held_out.begin(AT, NODES)
+    (part, *_) = held_out.open_to(NODES[0])
+    assert "not wanted" in held_out.answered(NODES[1], part, 1.0)
+    assert "not wanted" in held_out.answered("stranger", part, 1.0)
+    assert held_out.answered(NODES[0], part, 1.0) == ""
+    assert "not wanted" in held_out.answered(NODES[0], part, 1.0)
+
+
+def test_a_node_that_goes_with_a_part_ends_the_measurement_and_one_without_does_not() -> None:
+    held_out = losses()
+    held_out.begin(AT, NODES)
+    for part in held_out.open_to(NODES[0]):
+        held_out.answered(NODES[0], part, 1.0)
+    assert not held_out.left(NODES[0])
+    assert held_out.left(NODES[1])
+    assert held_out.open_to(NODES[2]) == []
+    assert results(held_out) == []
+    assert not held_out.left(NODES[2])
+
+
+def test_a_measurement_that_is_not_complete_is_given_up_for_the_next() -> None:
+    held_out = losses()
+    assert not held_out.begin(AT, NODES)
+    assert held_out.begin(2 * AT, NODES)
+    assert held_out.iteration == 2 * AT
+    assert {part.step for node in NODES for part in held_out.open_to(node)} == {2 * AT}
+
+
+def test_nodes_measure_other_samples_the_next_time() -> None:
+    held_out, seen = losses(), Counter[int]()
+    for iteration in range(AT, AT * 20, AT + 1):
+        held_out.begin(iteration, NODES)
+        seen.update(part.start for part in held_out.open_to(NODES[0]) if part.name == "prose")
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(("trained", "nodes"), [(1, 1), (4, 1), (4, 3), (16, 3), (4, 100)])
+def test_measuring_takes_at_most_a_small_share_of_the_time_of_training(trained: int, nodes: int) -> None:
+    held_out, names = losses(every=1, trained=trained), [f"node {number}" for number in range(nodes)]
+    began = [0]
+    for iteration in range(1, 3000):
+        held_out.begin(iteration, names)
+        if held_out.iteration > began[-1]:
+            most = max(sum(part.count for part in held_out.open_to(name)) for name in names)
+            assert most <= (iteration - began[-1]) * trained * TRAINING / SHARE
+            began.append(iteration)
+    assert len(began) > 3
+
+
+def test_it_is_measured_as_seldom_as_the_organizer_says_and_not_at_the_end() -> None:
+    held_out = losses(every=500, trained=1 << 20, iterations=1000)
+    assert not any(held_out.begin(iteration, NODES) for iteration in range(1, 500))
+    assert held_out.iteration == 0
+    held_out.begin(500, NODES)
+    assert held_out.iteration == 500
+    held_out.begin(1000, NODES)  # the coordinator measures the mean
+    assert held_out.iteration == 500
+    never = losses(every=0)
+    never.begin(AT, NODES)
+    assert never.iteration == 0
+
+
+def test_the_next_one_waits_until_results_are_taken() -> None:
+    held_out = losses()
+    held_out.begin(AT, NODES)
+    for node, given in parts(held_out, NODES).items():
+        for part in given:
+            held_out.answered(node, part, 1.0)
+    held_out.begin(2 * AT, NODES)
+    assert held_out.iteration == 0
+    assert len(results(held_out)) == 2
+    held_out.begin(3 * AT, NODES)
+    assert held_out.iteration == 3 * AT
+
+
+def test_without_nodes_nothing_is_measured() -> None:
+    held_out = losses()
+    held_out.begin(AT, [])
+    assert held_out.iteration == 0

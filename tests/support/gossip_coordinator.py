@@ -1,0 +1,126 @@
+"""The coordinator of a run without a centre in this process, and nodes that report to it and deposit."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from support.sealed_run import make_state
+from thinwire_coordinator.gossip.answers import BeatAnswer, DepositClaim
+from thinwire_coordinator.gossip.run import GossipRun, make_gossip_run
+from thinwire_coordinator.rpc.update_messages import encode_update_parts
+from thinwire_coordinator.swarm.assembly import UpdateSource, assemble
+from thinwire_coordinator.swarm.members import Member
+from thinwire_coordinator.swarm.swarm import Swarm
+from thinwire_coordinator.swarm.workers import Workers
+from thinwire_proto.contract import Contract
+from thinwire_proto.gossip.chain import GENESIS
+from thinwire_proto.gossip.report_wire import report_of, sign_report
+from thinwire_proto.gossip.reports import SignedReport
+from thinwire_proto.identity import statements
+from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire import service_pb2 as pb
+
+
+@dataclass
+class ReportingNode:
+    """A node without a process. number: of its newest report."""
+
+    key: SecretKey
+    member: Member
+    topology: int = 0
+    iteration: int = 0
+    number: int = 0
+    trained_through: int | None = None
+    samples: int = 0
+    head: bytes = GENESIS
+
+    @property
+    def node_id(self) -> str:
+        return self.member.node_id
+
+    def report(self) -> SignedReport:
+        self.number += 1
+        session = bytes.fromhex(self.member.session)
+        request = pb.BeatRequest(
+            topology=self.topology,
+            iteration=self.iteration,
+            head=self.head,
+            samples=self.samples,
+            trained_through=self.trained_through,
+        )
+        sign_report(request, self.number, self.key, session)
+        return SignedReport(self.node_id, session, self.number, report_of(request), request.signature)
+
+    def body(self, parameters: int) -> bytes:
+        """Parameters that belong to this node alone."""
+        seed = int.from_bytes(self.key.public.fingerprint[:4], "big")
+        return torch.randn(parameters, generator=torch.Generator().manual_seed(seed)).numpy().tobytes()
+
+    def claim(self, contract: Contract, body: bytes) -> DepositClaim:
+        found = hashlib.sha256(body).digest()
+        signature = self.key.sign(statements.deposit(contract.hash, self.iteration, self.head, found))
+        return DepositClaim(self.iteration, self.head, len(body), found, signature)
+
+
+@dataclass
+class GossipCoordinator:
+    swarm: Swarm
+    run: GossipRun
+    nodes: list[ReportingNode] = field(default_factory=list)
+
+    def join(self, count: int) -> list[ReportingNode]:
+        made: list[ReportingNode] = []
+        for _ in range(count):
+            key = SecretKey()
+            joined = self.swarm.registry.members.join(key.public, f"node {len(self.nodes) + len(made)}")
+            assert joined is not None
+            made.append(ReportingNode(key, joined[0]))
+        self.nodes += made
+        return made
+
+    def again(self, node: ReportingNode) -> None:
+        """A new session of a node, as after a restart."""
+        joined = self.swarm.registry.members.join(node.key.public, "again")
+        assert joined is not None
+        node.member, node.number = joined[0], 0
+
+    async def beat(self, *nodes: ReportingNode) -> list[BeatAnswer]:
+        """These nodes, or all, report at once."""
+        reporting = nodes or self.nodes
+        answers = await asyncio.gather(*(self.run.beats.beat(node.member, node.report(), b"") for node in reporting))
+        for node, answer in zip(reporting, answers, strict=True):
+            node.topology = max(node.topology, answer.assignment.topology if answer.assignment else 0)
+        return answers
+
+    async def deposit(self, node: ReportingNode, parts: AsyncIterator[bytes] | None = None) -> str:
+        body = node.body(self.swarm.view.layout.parameters)
+        claim = node.claim(self.swarm.view.contract, body)
+        return await self.run.deposits.take(node.member, claim, parts or _whole(body))
+
+
+@contextmanager
+def gossip_coordinator(folder: Path, contract: Contract) -> Iterator[GossipCoordinator]:
+    """To be entered on the event loop."""
+    workers = Workers()
+    state = make_state(folder, contract)
+    replica = state.load_snapshot(0)
+    swarm = assemble(state, replica, workers, UpdateSource(encode_update_parts))
+    run = make_gossip_run(swarm, replica, 1)
+    assert run is not None
+    try:
+        yield GossipCoordinator(swarm, run)
+    finally:
+        swarm.stop()
+        workers.close()
+        state.close()
+
+
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
