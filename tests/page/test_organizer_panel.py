@@ -97,6 +97,23 @@ def test_an_invite_is_made_shown_once_and_revoked(swarm: RealSwarm, page: Page) 
     expect(rows.first).to_contain_text("revoked")
 
 
+def test_a_click_counts_if_the_panel_is_refreshed_in_the_middle_of_it(page: Page) -> None:
+    asked: list[str] = []
+
+    def answered(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.once("dialog", answered)
+    page.get_by_role("button", name=re.compile("^Ban ")).first.hover()
+    page.mouse.down()
+    for _ in range(2):  # when the second answer comes, the panel has shown the first
+        with page.expect_response(re.compile("/organizer/state$")):
+            pass
+    page.mouse.up()
+    assert len(asked) == 1
+
+
 def test_a_node_is_banned_with_a_reason_and_may_return(swarm: RealSwarm, page: Page) -> None:
     asked: list[str] = []
 

@@ -20,26 +20,48 @@ function show(isIn) {
   of("logout").hidden = !isIn;
 }
 
-function row(cells) {
-  const line = document.createElement("tr");
-  cells.forEach((cell, number) => {
-    const place = document.createElement(number ? "td" : "th");
-    if (!number) place.scope = "row";
-    if (cell instanceof Node) place.append(cell);
-    else place.textContent = cell ?? "–";
-    if (typeof cell === "number") place.className = "number";
-    line.append(place);
-  });
-  return line;
-}
-
-function button(text, label, act) {
+function button([text, label, act]) {
   const found = document.createElement("button");
   found.type = "button";
   found.textContent = text;
   found.setAttribute("aria-label", label);
   found.addEventListener("click", act);
   return found;
+}
+
+function emptyRow(key, length) {
+  const line = document.createElement("tr");
+  line.dataset.key = key;
+  for (let number = 0; number < length; number++) line.append(document.createElement(number ? "td" : "th"));
+  line.firstChild.scope = "row";
+  return line;
+}
+
+function setText(place, cell) {
+  const text = `${cell ?? "–"}`;
+  if (place.textContent !== text) place.textContent = text;
+  place.className = typeof cell === "number" ? "number" : "";
+}
+
+function setButtons(place, buttons) {
+  const labels = JSON.stringify(buttons.map(([, label]) => label));
+  if (place.dataset.labels === labels) return;
+  place.dataset.labels = labels;
+  place.replaceChildren(...buttons.flatMap((one) => [button(one), " "]).slice(0, -1));
+}
+
+// Changes a table in place. A button that is replaced between press and release gets no click.
+function fill(table, rows) {
+  const body = of(table).querySelector("tbody");
+  const old = new Map([...body.children].map((line) => [line.dataset.key, line]));
+  rows.forEach(({ key, cells, buttons }, number) => {
+    const line = old.get(key) ?? emptyRow(key, cells.length + 1);
+    old.delete(key);
+    cells.forEach((cell, place) => setText(line.children[place], cell));
+    setButtons(line.lastChild, buttons);
+    if (body.children[number] !== line) body.insertBefore(line, body.children[number] ?? null);
+  });
+  for (const line of old.values()) line.remove();
 }
 
 async function change(name, said, done) {
@@ -53,9 +75,12 @@ const when = (time) => (time === null ? "never" : new Date(1000 * time).toLocale
 
 function inviteRow(one) {
   const revoke = () => change("revoke", { number: one.number }, `Invite ${one.number} is revoked.`);
-  const act = one.state === "valid" ? button("Revoke", `Revoke invite ${one.number}`, revoke) : "";
   const used = one.uses_max === null ? `${one.uses}` : `${one.uses} of ${one.uses_max}`;
-  return row([`${one.number}`, one.name, one.state.replace("_", " "), used, when(one.expires), act]);
+  return {
+    key: `${one.number}`,
+    cells: [`${one.number}`, one.name, one.state.replace("_", " "), used, when(one.expires)],
+    buttons: one.state === "valid" ? [["Revoke", `Revoke invite ${one.number}`, revoke]] : [],
+  };
 }
 
 function nodeRow(one) {
@@ -65,20 +90,15 @@ function nodeRow(one) {
     if (reason !== null) change("ban", { node: one.node, reason }, `${one.name} is banned.`);
   };
   const pardon = () => change("pardon", { node: one.node, reason: "" }, `Everything against ${one.name} is forgotten.`);
-  const act = document.createElement("span");
-  act.append(one.banned ? button("Unban", `Unban ${one.name}`, unban) : button("Ban", `Ban ${one.name}`, ban));
-  if (one.active && one.reason && !one.banned) act.append(" ", button("Pardon", `Pardon ${one.name}`, pardon));
+  const buttons = [one.banned ? ["Unban", `Unban ${one.name}`, unban] : ["Ban", `Ban ${one.name}`, ban]];
+  if (one.active && one.reason && !one.banned) buttons.push(["Pardon", `Pardon ${one.name}`, pardon]);
   const state = one.banned ? "banned" : one.active ? "active" : "away";
   const trust = one.trust === null ? null : Math.round(100 * one.trust) / 100;
-  return row([one.name, one.node.slice(0, 8), one.address, one.invite, state, trust, one.reason, act]);
-}
-
-function fill(table, rows) {
-  const body = of(table).querySelector("tbody");
-  const focused = document.activeElement?.getAttribute("aria-label");
-  body.replaceChildren(...rows);
-  const again = focused && [...body.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused);
-  if (again) again.focus();
+  return {
+    key: one.node,
+    cells: [one.name, one.node.slice(0, 8), one.address, one.invite, state, trust, one.reason],
+    buttons,
+  };
 }
 
 async function refresh() {
