@@ -154,18 +154,25 @@ def real_swarm(folder: Path) -> Iterator[RealSwarm]:
             process.popen.wait()
 
 
-def until(holds: Callable[[], object], what: str, *processes: Process) -> None:
-    """Wait until a condition holds. Fails with the logs after PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
+def until(
+    holds: Callable[[], object], what: str, *processes: Process, progress: Callable[[], object] | None = None
+) -> None:
+    """Wait until a condition holds. Fails with the logs after PATIENCE_S, or so long after the progress last changed.
+
+    progress: for waits that are as long as the machine is slow."""
+    deadline, reached = time.monotonic() + PATIENCE_S, None
     while not holds():
-        logs = "\n".join(f"--- {process.name}\n{process.tail(30)}" for process in processes)
-        assert time.monotonic() < deadline, f"waited in vain: {what}\n{logs}"
+        if progress is not None and (now := progress()) != reached:
+            deadline, reached = time.monotonic() + PATIENCE_S, now
+        if time.monotonic() > deadline:
+            logs = "\n".join(f"--- {process.name}\n{process.tail(30)}" for process in processes)
+            raise AssertionError(f"waited in vain: {what}\n{logs}")
         time.sleep(0.05)
 
 
-def ended(process: Process) -> int:
+def ended(process: Process, progress: Callable[[], object] | None = None) -> int:
     """Wait for the end of a process. Returns its exit status."""
-    until(lambda: not process.running, f"{process.name} ends", process)
+    until(lambda: not process.running, f"{process.name} ends", process, progress=progress)
     return process.popen.wait()
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from deploy.local_swarm.processes import Process
 from support.real import ended, real_swarm, run_text, until
@@ -32,6 +35,7 @@ KILLED, JOINING = FIRST[2:4], ["n8", "n9"]
 STAYING = [name for name in FIRST + JOINING if name not in KILLED]
 
 
+@pytest.mark.timeout(600)
 def test_two_of_eight_nodes_are_killed_two_join_and_nobody_stalls(tmp_path: Path) -> None:
     with real_swarm(tmp_path) as swarm:
 
@@ -52,8 +56,8 @@ def test_two_of_eight_nodes_are_killed_two_join_and_nobody_stalls(tmp_path: Path
             nodes.pop(name).tell(signal.SIGKILL)
         for name in JOINING:
             start(name)
-        for node in nodes.values():
-            assert ended(node) == 0, node.tail(30)
+        for name, node in nodes.items():
+            assert ended(node, partial(iterations, name)) == 0, node.tail(30)
             assert [event["refused"] for event in node.events("node.deposited")] == [""]
         for name in STAYING:
             assert max(gaps_s(tmp_path / f"{name}.times")) <= PATIENCE_S + AN_ITERATION_S, name
