@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from support.gossip_coordinator import GossipCoordinator, ReportingNode, gossip_coordinator
 from support.small import small_contract
+from thinwire_common.within import Within
 from thinwire_coordinator.gossip import directory
 from thinwire_coordinator.gossip.directory import Phase
 from thinwire_coordinator.swarm.workers import Job
@@ -50,6 +52,10 @@ def collecting(folder: Path, scene: Callable[[GossipCoordinator], Coroutine[Any,
 async def sealed(coordinator: GossipCoordinator) -> torch.Tensor:
     """The sealed mean, flat."""
     await coordinator.run.deposits.seal_if_due()
+    return sealed_model(coordinator)
+
+
+def sealed_model(coordinator: GossipCoordinator) -> torch.Tensor:
     assert coordinator.run.beats.directory.phase is Phase.COMPLETE
     state = coordinator.swarm.state
     model = load_replica(state.contract, state.snapshot_path(state.snapshot_steps()[-1]))
@@ -110,6 +116,69 @@ def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(
         assert await coordinator.deposit(slow) == ""
         parameters = coordinator.swarm.view.layout.parameters
         assert torch.equal(await sealed(coordinator), mean_of(coordinator.nodes, parameters))
+
+    collecting(tmp_path, scene)
+
+
+def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+
+    async def breaks() -> AsyncIterator[bytes]:
+        yield bytes(4)
+        await asyncio.sleep(PATIENCE_S / 4)
+        raise ConnectionError
+
+    async def breaks_again_and_again(coordinator: GossipCoordinator) -> None:
+        while coordinator.run.beats.directory.phase is Phase.COLLECTING:
+            with suppress(ConnectionError):
+                await coordinator.deposit(coordinator.nodes[-1], breaks())
+            await asyncio.sleep(0)
+
+    async def scene(coordinator: GossipCoordinator) -> None:
+        *others, breaking = coordinator.nodes
+        for node in others:
+            assert await coordinator.deposit(node) == ""
+        uploads = asyncio.ensure_future(breaks_again_and_again(coordinator))
+        async with Within(20 * PATIENCE_S):
+            while coordinator.run.beats.directory.phase is Phase.COLLECTING:
+                await coordinator.run.deposits.seal_if_due()
+                await asyncio.sleep(PATIENCE_S / 8)
+        await uploads
+        parameters = coordinator.swarm.view.layout.parameters
+        assert torch.equal(sealed_model(coordinator), mean_of(others, parameters))
+
+    collecting(tmp_path, scene)
+
+
+def test_a_node_that_waits_behind_a_second_upload_that_breaks_is_still_in_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+
+    async def breaks(after_s: float) -> AsyncIterator[bytes]:
+        yield bytes(4)
+        await asyncio.sleep(after_s)
+        raise ConnectionError
+
+    async def scene(coordinator: GossipCoordinator) -> None:
+        first, slow, last = coordinator.nodes
+        assert await coordinator.deposit(first) == ""
+        with pytest.raises(ConnectionError):
+            await coordinator.deposit(slow, breaks(0))
+        slowly = asyncio.ensure_future(coordinator.deposit(slow, breaks(2 * PATIENCE_S)))
+        await asyncio.sleep(0.05)
+        sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
+        await asyncio.sleep(0.05)
+        waits = asyncio.ensure_future(coordinator.deposit(last))
+        with pytest.raises(ConnectionError):
+            await slowly
+        await sealing
+        assert await waits == ""
+        parameters = coordinator.swarm.view.layout.parameters
+        await asyncio.sleep(2 * PATIENCE_S)
+        assert torch.equal(await sealed(coordinator), mean_of([first, last], parameters))
 
     collecting(tmp_path, scene)
 

@@ -59,6 +59,18 @@ def test_the_loss_is_the_mean_over_the_samples() -> None:
     assert held_out.iteration == 0
 
 
+def test_an_empty_set_is_passed_over() -> None:
+    held_out = HeldOutLosses((HeldOutSet("nothing", 0), *SETS), 64, 32, 4, 10_000)
+    held_out.begin(AT, NODES)
+    for node, given in parts(held_out, NODES).items():
+        for part in given:
+            assert held_out.answered(node, part, 1.0) == ""
+    assert {found.name for found in results(held_out)} == {"prose", "code"}
+    nothing = HeldOutLosses((HeldOutSet("nothing", 0),), 64, 32, 4, 10_000)
+    nothing.begin(AT, NODES)
+    assert nothing.iteration == 0
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e7])
 def test_a_loss_that_cannot_be_is_refused_and_the_part_stays_open(loss: float) -> None:
     held_out = losses()

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,8 @@ class Deposits:
         self._sum: Tensor | None = None
         self._taken: dict[str, tuple[Deposited, PublicKey]] = {}
         self._progress = swarm.view.now
+        self._waiting: set[str] = set()  # nodes whose calls wait for their turn
+        self._failed: set[str] = set()  # nodes whose newest turn gave nothing
 
     async def take(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
         """Take a node's parameters. Returns why they are refused, or nothing. Raises ReportRefused."""
@@ -75,15 +78,35 @@ class Deposits:
         if refusal := self._why_refuse(member, claim):
             return refusal
         self._check_signed(member, claim)
-        async with self._turn:
+        async with self._turn_of(member.node_id):
             if refusal := self._why_refuse(member, claim):
                 return refusal  # the same node's other call was first, or the mean is sealed
             try:
                 return await self._receive(member, claim, parts)
             finally:
-                self._progress = self._swarm.view.now  # those that have waited for their turn could not come before
-                self._beats.deposited.update(self._taken)
-                self._beats.show()
+                self._note_turn(member.node_id)
+
+    @asynccontextmanager
+    async def _turn_of(self, node: str) -> AsyncIterator[None]:
+        self._waiting.add(node)
+        try:
+            async with self._turn:
+                self._waiting.discard(node)
+                yield
+        finally:
+            self._waiting.discard(node)
+
+    def _note_turn(self, node: str) -> None:
+        """The patience begins anew with each deposit and each node's first turn that gives nothing, because others waited
+        for their turn meanwhile; not with its further ones, or it could hold up the end for ever."""
+        if node in self._taken:
+            self._failed.discard(node)
+            self._progress = self._swarm.view.now
+        elif node not in self._failed:
+            self._failed.add(node)
+            self._progress = self._swarm.view.now
+        self._beats.deposited.update(self._taken)
+        self._beats.show()
 
     async def _receive(self, member: Member, claim: DepositClaim, parts: AsyncIterator[bytes]) -> str:
         """Read a body, and add it. Returns why it is refused, or nothing."""
@@ -151,8 +174,8 @@ class Deposits:
         return ""
 
     async def seal_if_due(self) -> None:
-        """Seal the mean once all members that are present and have begun have sent their parameters, or none has
-        arrived for the patience."""
+        """Seal the mean once all members that are present and have begun have sent their parameters, or the patience is
+        over. It lasts as long as a node waits for a turn whose last one did not fail."""
         async with self._turn:
             if self._beats.directory.phase is not Phase.COLLECTING or not self._is_due():
                 return
@@ -172,7 +195,9 @@ class Deposits:
             return False
         awaited = [one for one in self._beats.directory.entered if one.node not in self._taken]
         patience_s = max(self._settings.patience_s, self._settings.directory.lost_after_s)
-        return not awaited or self._swarm.view.now - self._progress > patience_s
+        if not awaited:
+            return True
+        return self._swarm.view.now - self._progress > patience_s and self._waiting <= self._failed
 
     def _seal(self) -> Replica:
         assert self._sum is not None

@@ -43,7 +43,8 @@ class HeldOutLosses:
     """
 
     def __init__(self, sets: Sequence[HeldOutSet], samples: int, every: int, trained: int, iterations: int) -> None:
-        self._sets = {found.name: min(samples, found.samples) for found in sets}
+        spreads = {found.name: min(samples, found.samples) for found in sets}
+        self._spreads = {name: spread for name, spread in spreads.items() if spread}  # a set may be empty
         self._every = every
         self._trained = trained
         self._iterations = iterations
@@ -65,8 +66,8 @@ class HeldOutLosses:
             return False
         is_given_up = self.give_up()
         self._begun, ordered = iteration, sorted(nodes)
-        for number, (name, spread) in enumerate(self._sets.items()):
-            pieces = min(len(ordered), -(-spread // PART_SAMPLES))
+        for number, (name, spread) in enumerate(self._spreads.items()):
+            pieces = _pieces(spread, len(ordered))
             bounds = [spread * piece // pieces for piece in range(pieces + 1)]
             parts = {}
             for piece in range(pieces):
@@ -77,9 +78,9 @@ class HeldOutLosses:
         return is_given_up
 
     def _is_due(self, iteration: int, nodes: int) -> bool:
-        if not self._every or not self._begun < iteration < self._iterations:
+        if not self._every or not self._spreads or not self._begun < iteration < self._iterations:
             return False  # the coordinator measures the mean, at the end
-        most = sum(-(-spread // min(nodes, -(-spread // PART_SAMPLES))) for spread in self._sets.values())
+        most = sum(-(-spread // _pieces(spread, nodes)) for spread in self._spreads.values())
         least = math.ceil(SHARE * most / (TRAINING * self._trained))
         return iteration - self._begun >= max(self._every, least)
 
@@ -109,3 +110,8 @@ class HeldOutLosses:
             del self._current[part.name]
             self.results.put_nowait(SetMeasured(part.step, part.name, progress.loss, "nodes"))
         return ""
+
+
+def _pieces(spread: int, nodes: int) -> int:
+    """The number of parts that so many samples of a set are shared out in."""
+    return min(nodes, -(-spread // PART_SAMPLES))
