@@ -137,7 +137,8 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
     """
     # imported here because they import torch, which would slow down the start of the other processes
     from bench.speed.small_run import make_small_run  # noqa: PLC0415
-    from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head  # noqa: PLC0415
+    from thinwire_coordinator.ledger.replay import replica_at_head  # noqa: PLC0415
+    from thinwire_coordinator.ledger.state_directory import open_state  # noqa: PLC0415
     from thinwire_coordinator.rpc.server import Server  # noqa: PLC0415
     from thinwire_coordinator.swarm.assembly import UpdateSource, assemble  # noqa: PLC0415
     from thinwire_coordinator.swarm.workers import Job, Workers  # noqa: PLC0415

@@ -17,6 +17,7 @@ from thinwire_coordinator.capacity import check_disks
 from thinwire_coordinator.ledger.blob_sizes import check_complete
 from thinwire_coordinator.ledger.disk_forecast import Need
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
+from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.retention import Retention
 from thinwire_coordinator.ledger.signing import sign_older_rows
 from thinwire_coordinator.ledger.state_directory import (
@@ -27,7 +28,6 @@ from thinwire_coordinator.ledger.state_directory import (
     create_state,
     is_state,
     open_state,
-    replica_at_head,
 )
 from thinwire_coordinator.observe.readiness import Readiness
 from thinwire_coordinator.settings import CoordinatorSettings

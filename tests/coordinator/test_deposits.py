@@ -137,7 +137,7 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
             await asyncio.sleep(0)
 
     async def scene(coordinator: GossipCoordinator) -> None:
-        *others, breaking = coordinator.nodes
+        others = coordinator.nodes[:-1]
         for node in others:
             assert await coordinator.deposit(node) == ""
         uploads = asyncio.ensure_future(breaks_again_and_again(coordinator))

@@ -14,8 +14,9 @@ from support.sealed_run import make_run, make_state
 from support.small import small_contract
 from thinwire_coordinator.evaluation import HeldOut
 from thinwire_coordinator.ledger.kept_replica import keep
+from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
 
 STEPS = 3
 
@@ -71,7 +72,8 @@ KILLED = """
 import resource, signal, sys
 from pathlib import Path
 from thinwire_coordinator.ledger.kept_replica import keep
-from thinwire_coordinator.ledger.state_directory import open_state, replica_at_head
+from thinwire_coordinator.ledger.replay import replica_at_head
+from thinwire_coordinator.ledger.state_directory import open_state
 
 folder, most, dies = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "dies"
 frozen = replica_at_head(open_state(folder)).freeze()

@@ -15,8 +15,9 @@ from support.sealed_run import COLUMNS, make_run, signed, verified
 from support.small import MODEL
 from thinwire_coordinator.ledger.bodies import Bodies
 from thinwire_coordinator.ledger.ledger import Ledger
+from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.signatures import RowSignatures
-from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, create_state, lock_state, open_state
 from thinwire_proto.contract import RunSpec, parse_run
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
 from thinwire_proto.wire.rows import Counted

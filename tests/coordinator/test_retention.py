@@ -21,8 +21,9 @@ from thinwire_common.units import human_bytes
 from thinwire_coordinator.cli.model import replica_at
 from thinwire_coordinator.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_words, measure, predict
+from thinwire_coordinator.ledger.replay import replay, replica_at_head
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
-from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import read_encoded
 from thinwire_proto.errors import ConfigError, LedgerError

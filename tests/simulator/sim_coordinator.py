@@ -18,8 +18,9 @@ from simulator.synthetic import VOTES
 from thinwire_coordinator.access.port import Candidate
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.evaluation import HeldOut
+from thinwire_coordinator.ledger.replay import replica_at_head
 from thinwire_coordinator.ledger.retention import Retention
-from thinwire_coordinator.ledger.state_directory import RunState, open_state, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.rpc.service import Service
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import Surroundings, UpdateSource, assemble, door_of

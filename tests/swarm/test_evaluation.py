@@ -16,7 +16,8 @@ from deploy.local_swarm.processes import BIN
 from support.raw_calls import in_session, join
 from support.real import PATIENCE_S, RealSwarm, ended, last_fingerprint, run_text, until
 from thinwire_coordinator.evaluation import HeldOut
-from thinwire_coordinator.ledger.state_directory import open_state, replay
+from thinwire_coordinator.ledger.replay import replay
+from thinwire_coordinator.ledger.state_directory import open_state
 from thinwire_coordinator.round.measurement import TOLERANCE
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import SecretKey

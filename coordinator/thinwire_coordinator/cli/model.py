@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre, state_at_head
-from thinwire_coordinator.ledger.state_directory import RunState, open_state, replay, replica_at_head
+from thinwire_coordinator.ledger.replay import replay, replica_at_head
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 

@@ -97,14 +97,14 @@ class Deposits:
             self._waiting.discard(node)
 
     def _note_turn(self, node: str) -> None:
-        """The patience begins anew with each deposit and each node's first turn that gives nothing, because others waited
-        for their turn meanwhile; not with its further ones, or it could hold up the end for ever."""
+        """Begin the patience anew after each deposit, and after each node's first turn that gave nothing: others waited
+        meanwhile. A node's further failures do not, or it could hold up the end for ever."""
+        if node in self._taken or node not in self._failed:
+            self._progress = self._swarm.view.now
         if node in self._taken:
             self._failed.discard(node)
-            self._progress = self._swarm.view.now
-        elif node not in self._failed:
+        else:
             self._failed.add(node)
-            self._progress = self._swarm.view.now
         self._beats.deposited.update(self._taken)
         self._beats.show()
 

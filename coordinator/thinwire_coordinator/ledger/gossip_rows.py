@@ -11,7 +11,8 @@ from dataclasses import astuple, dataclass
 import msgpack
 
 from thinwire_common.files import rename_synced
-from thinwire_coordinator.ledger.state_directory import GoOn, RunState, always, check_length
+from thinwire_coordinator.ledger.replay import check_length
+from thinwire_coordinator.ledger.state_directory import GoOn, RunState, always
 from thinwire_proto.contract import Contract
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica

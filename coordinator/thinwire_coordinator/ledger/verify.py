@@ -8,8 +8,9 @@ from pathlib import Path
 from thinwire_coordinator.ledger.blob_sizes import check_blobs
 from thinwire_coordinator.ledger.gossip_rows import has_no_centre
 from thinwire_coordinator.ledger.gossip_verify import verify_beats
+from thinwire_coordinator.ledger.replay import check_length, no_snapshot, replay
 from thinwire_coordinator.ledger.signature_check import SignatureCheck
-from thinwire_coordinator.ledger.state_directory import RunState, check_length, no_snapshot, open_state, replay
+from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError, ReplicaError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.wire.rows import genesis
