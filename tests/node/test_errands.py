@@ -1,87 +1,104 @@
-"""What the lines of a node bring beside its iterations: confirmations in any number, and faults that end the node."""
+"""Confirmations of peers in any number, wrong ones, and faults beside the iterations, which end the node."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from types import SimpleNamespace
-from typing import Any
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from support.gossip_nodes import GossipNodes
+from support.small import small_contract
 from thinwire_node.session.gossip.training import GossipTraining
-from thinwire_proto.errors import PayloadError
+from thinwire_node.training.threads import NodeJob
+from thinwire_proto.gossip.member import SEQUENCE_BITS
+
+NODES, PEER = 3, 1
+NOTHING = 1 << SEQUENCE_BITS
+"""The sequence number before the first message of an edge since topology 1."""
+NEVER_SENT = NOTHING + 1000
+CONTRACT = small_contract(
+    exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000},
+    rule={"kind": "adamw", "samples": 2},
+    schedule={"steps": 10, "warmup_steps": 1, "learning_rate": 1e-3},
+    round={"pace": "clock"},
+)
 
 
-class SlowWork:
-    """Takes confirmations only once it is told to."""
-
-    unreported = (0, 0.0)
-    saved = SimpleNamespace(confirmed={}, iteration=0, head=b"")
-
-    def __init__(self) -> None:
-        self.go_on = asyncio.Event()
-        self.taken: list[tuple[int, int]] = []
-        self.error: Exception | None = None
-
-    async def acknowledged(self, peer: int, sequence: int) -> None:
-        await self.go_on.wait()
-        if self.error is not None:
-            raise self.error
-        self.taken.append((peer, sequence))
-
-    async def absent(self, peer: int) -> None:
-        return None
+@asynccontextmanager
+async def begun(folder: Path) -> AsyncIterator[GossipTraining]:
+    """A node that has sent its peers its first message, and waits for theirs."""
+    nodes = GossipNodes(folder, CONTRACT, NODES)
+    training = nodes.open(0)
+    await nodes.start(0, training)
+    while training.work.finished < 1 and not training.doing.startswith("waiting: for messages"):
+        await asyncio.sleep(0.01)
+    yield training
+    await nodes.close(0, training)
 
 
-def training_with(work: SlowWork) -> GossipTraining:
-    parts: Any = work, None, lambda _: SimpleNamespace(), None, SimpleNamespace(rounds=None), SimpleNamespace()
-    return GossipTraining(*parts)
+async def test_any_number_of_confirmations_takes_one_job_for_each_peer(tmp_path: Path) -> None:
+    async with begun(tmp_path) as training:
+        go_on = threading.Event()
+        blocked = training.work.run(NodeJob.EXCHANGE, go_on.wait)
+        for _ in range(10_000):
+            training.confirmed(PEER, NOTHING)
+            training.confirmed(PEER + 1, NOTHING)
+        await asyncio.sleep(0)
+        assert len(training.errands) == 2
+        assert training.work.jobs <= 3
+        go_on.set()
+        await blocked
+        while training.errands:
+            await asyncio.sleep(0)
+        training.errands.check()
 
 
-async def test_any_number_of_confirmations_takes_one_job_at_a_time_and_the_newest_counts() -> None:
-    work = SlowWork()
-    training = training_with(work)
-    for sequence in range(1, 10_001):
-        training.confirmed(7, sequence)
-        training.confirmed(8, 3)
-    await asyncio.sleep(0)
-    training.confirmed(7, 10_001)
-    assert len(training._errands) == 2
-    work.go_on.set()
-    await asyncio.sleep(0.01)
-    assert {sequence for peer, sequence in work.taken if peer == 8} == {3}
-    assert [sequence for peer, sequence in work.taken if peer == 7][-1] == 10_001
-    assert len(work.taken) <= 4
-    training.confirmed(7, 10_002)
-    await asyncio.sleep(0.01)
-    assert work.taken[-1] == (7, 10_002)
+async def test_the_newest_of_the_confirmations_that_wait_counts(tmp_path: Path) -> None:
+    async with begun(tmp_path) as training:
+        go_on = threading.Event()
+        blocked = training.work.run(NodeJob.EXCHANGE, go_on.wait)
+        training.confirmed(PEER, NOTHING)
+        await asyncio.sleep(0)
+        training.confirmed(PEER, NEVER_SENT)
+        go_on.set()
+        await blocked
+        while training.errands:
+            await asyncio.sleep(0)
+        assert PEER in training.report().missed
 
 
-async def test_a_wrong_confirmation_leaves_the_peer_out_and_a_later_right_one_is_taken() -> None:
-    work = SlowWork()
-    training = training_with(work)
-    work.go_on.set()
-    work.error = PayloadError("it cannot have the message")
-    training.confirmed(7, 1 << 60)
-    await asyncio.sleep(0.01)
-    assert 7 in training._unreported.missed
-    work.error = None
-    training.confirmed(7, 2)
-    await asyncio.sleep(0.01)
-    assert work.taken == [(7, 2)]
+async def test_a_wrong_confirmation_leaves_the_peer_out_and_the_node_goes_on(tmp_path: Path) -> None:
+    async with begun(tmp_path) as training:
+        training.confirmed(PEER, NEVER_SENT)
+        while training.errands:
+            await asyncio.sleep(0)
+        assert training.report().missed == (PEER,)
+        training.errands.check()
+        training.confirmed(PEER + 1, NOTHING)
+        while training.errands:
+            await asyncio.sleep(0)
+        assert training.report().missed == (PEER,)
 
 
-async def test_what_an_errand_raises_ends_the_session_with_this_error_and_every_later_one() -> None:
-    work = SlowWork()
-    training = training_with(work)
-    session = asyncio.ensure_future(training.failure())
-    await asyncio.sleep(0.01)
-    training.check()
-    work.go_on.set()
-    work.error = OSError(errno.ENOSPC, "No space left on device")
-    training.confirmed(7, 1)
-    with pytest.raises(OSError, match="No space left"):
-        await asyncio.wait_for(session, 1.0)
-    with pytest.raises(OSError, match="No space left"):
-        training.check()
+async def test_what_an_errand_raises_ends_iterations_and_session_with_this_error_and_every_later_one(
+    tmp_path: Path,
+) -> None:
+    async def fails() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with begun(tmp_path) as training:
+        session = asyncio.ensure_future(training.errands.failure())
+        await asyncio.sleep(0)
+        training.errands.check()
+        training.errands.begin(fails())
+        with pytest.raises(OSError, match="No space left"):
+            await asyncio.wait_for(session, 1.0)
+        with pytest.raises(OSError, match="No space left"):
+            training.errands.check()
+        with pytest.raises(asyncio.CancelledError):
+            await training.start()

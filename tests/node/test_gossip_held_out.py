@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from support.gossip_lines import KEYS, Hub, HubLines
-from support.small import CPU, random_replica, small_contract, small_corpus
-from thinwire_node.exchange.gossip_port import BeatAnswer, Phase
+from support.gossip_nodes import GossipNodes
+from support.small import small_contract, small_corpus
 from thinwire_node.exchange.port import EvaluationPart
-from thinwire_node.options import NodeOptions
-from thinwire_node.runtime import Clocks, SystemClock
-from thinwire_node.session.blob_fetcher import BlobFetcher
-from thinwire_node.session.evaluation import Evaluation
-from thinwire_node.session.gossip.opening import open_training
-from thinwire_node.session.prefetch import Prefetch
-from thinwire_node.session.record import Record
-from thinwire_node.storage.gossip_journal import GossipJournal
-from thinwire_node.storage.state import NodeState
-from thinwire_node.training.compute import TorchCompute
 from thinwire_node.training.gradient import named_views
-from thinwire_node.training.threads import Threads, WorkerThread
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.task import Stateless, task_of
 
 AT, SPREAD = 3, 6
@@ -41,53 +27,24 @@ CONTRACT = small_contract(
 )
 
 
-@dataclass
-class Losses:
-    """Takes what a node measures, in the coordinator's place."""
-
-    taken: list[tuple[EvaluationPart, float]] = field(default_factory=list)
-
-    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
-        self.taken.append((part, loss))
-
-
 async def trained(
     folder: Path, iterations: int, *parts: EvaluationPart
 ) -> tuple[list[tuple[EvaluationPart, float]], bytes]:
     """What a single node has measured after so many iterations, and its parameters."""
-    state, clock, record, losses = NodeState(folder), SystemClock(), Record(), Losses()
-    threads = Threads(WorkerThread("c"), WorkerThread("s"), WorkerThread("j"))
-    data = CorpusText(small_corpus(), CONTRACT)
-    training = open_training(
-        CONTRACT,
-        random_replica(CONTRACT),
-        None,
-        data,
-        TorchCompute(task_of(CONTRACT.model), CPU),
-        GossipJournal(state, CONTRACT.hash),
-        threads,
-        lambda listener: HubLines(Hub(), KEYS[0].public, listener),
-        record,
-        NodeOptions("", 2, iterations),
-        Clocks(clock.now, clock.asleep_s),
-    )
-    fetcher = BlobFetcher(state.blobs, (), None, random.Random(0), record)  # type: ignore[arg-type]
-    evaluation = Evaluation(losses, training.work, data, fetcher.fetch, training.wake)  # type: ignore[arg-type]
-    training.use(Prefetch(data, fetcher, record, clock.now, training.wake), evaluation)
-    besides = [asyncio.ensure_future(work) for work in (evaluation.prepare(), evaluation.report())]
-    await training.take(BeatAnswer(Phase.TRAINING, "", 1.0, measure_at=AT, evaluate=parts))
+    nodes = GossipNodes(folder, CONTRACT, 1)
+    training = nodes.open(0, iterations=iterations)
+    measuring = asyncio.ensure_future(nodes.measure(0))
+    answer = nodes.answer(0, measure_at=AT, evaluate=parts)
+    await training.take(replace(answer, assignment=None, lease=()))
     await asyncio.sleep(0)  # the parts need no data that are not here
     running = training.start()
-    alone = Assignment(1, 0, 0, ({},), {})
-    await training.take(BeatAnswer(Phase.TRAINING, "", 1.0, (range(100),), alone, measure_at=AT, evaluate=parts))
+    await training.take(answer)
     await running
     x = await training.work.parameters()
     await asyncio.sleep(0)  # reports what was measured last
-    for task in besides:
-        task.cancel()
-    await training.stop()
-    training.close()
-    return losses.taken, x
+    measuring.cancel()
+    await nodes.close(0, training)
+    return nodes.measured, x
 
 
 def loss_at(x: bytes, part: EvaluationPart) -> float:

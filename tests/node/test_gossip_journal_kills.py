@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from support.gossip_lines import KEYS, Hub, HubLines
-from support.small import CPU, random_replica, small_contract, small_corpus
-from thinwire_node.exchange.gossip_port import BeatAnswer, PeerPlace, Phase
-from thinwire_node.options import NodeOptions
-from thinwire_node.runtime import Clocks, SystemClock
-from thinwire_node.session.blob_fetcher import BlobFetcher
-from thinwire_node.session.evaluation import Evaluation
-from thinwire_node.session.gossip.opening import open_training
-from thinwire_node.session.gossip.training import GossipTraining
-from thinwire_node.session.prefetch import Prefetch
-from thinwire_node.session.record import Record
+from support.gossip_nodes import LEASE, GossipNodes
+from support.small import small_contract
 from thinwire_node.storage.gossip_journal import JOURNAL_FILE, GossipJournal, JournalEntry
 from thinwire_node.storage.state import NodeState
-from thinwire_node.training.compute import TorchCompute
-from thinwire_node.training.threads import Threads, WorkerThread
-from thinwire_proto.contract import Contract
-from thinwire_proto.data.text import CorpusText
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.topology import Layout, make_topology
-from thinwire_proto.task import task_of
 
 NODES, ITERATIONS, SAMPLES = 3, 6, 3
-_NOBODY: Any = None
 POINTS = ("before", "written", "renamed")
 CONTRACT = small_contract(
     exchange={"kind": "gossip", "topology": "complete", "codec": "int8", "patience_ms": 600_000},
@@ -73,101 +54,39 @@ class DyingJournal(GossipJournal):
         raise Killed
 
 
-@dataclass
-class Swarm:
-    """Nodes of one process; the test itself is their coordinator."""
-
-    folder: Path
-    contract: Contract = CONTRACT
-    hub: Hub = field(default_factory=Hub)
-    states: dict[int, NodeState] = field(default_factory=dict)
-    threads: dict[int, Threads] = field(default_factory=dict)
-
-    def open(self, member: int, dies: tuple[int, str] | None = None) -> GossipTraining:
-        contract = self.contract
-        state = self.states[member] = NodeState(self.folder / str(member))
-        journal = GossipJournal(state, contract.hash)
-        kept = journal.read()
-        if dies is not None:
-            journal = DyingJournal(state, contract.hash, *dies)
-        threads = self.threads[member] = Threads(WorkerThread("c"), WorkerThread("s"), WorkerThread("j"))
-        clock, record = SystemClock(), Record()
-        data = CorpusText(small_corpus(), contract)
-        training = open_training(
-            contract,
-            random_replica(contract),
-            kept,
-            data,
-            TorchCompute(task_of(contract.model), CPU),
-            journal,
-            threads,
-            lambda listener: HubLines(self.hub, KEYS[member].public, listener),
-            record,
-            NodeOptions("", 2, None),
-            Clocks(clock.now, clock.asleep_s),
-        )
-        fetcher = BlobFetcher(state.blobs, (), _nowhere, random.Random(0), record)
-        evaluation = Evaluation(_NOBODY, training.work, data, fetcher.fetch, training.wake)
-        training.use(Prefetch(data, fetcher, record, clock.now, training.wake), evaluation)
-        return training
-
-    async def start(self, member: int, training: GossipTraining) -> asyncio.Task[None]:
-        running = training.start()
-        await training.take(self.answer(member))
-        return running
-
-    def answer(self, member: int) -> BeatAnswer:
-        topology = make_topology("complete", Layout(NODES))
-        cycle = tuple(dict(mixing.rows[member]) for mixing in topology.mixings)
-        peers = [peer for peer in range(NODES) if peer != member]
-        assignment = Assignment(1, 0, member, cycle, dict.fromkeys(peers, 1))
-        places = {peer: PeerPlace(KEYS[peer].public, "") for peer in peers}
-        first = member * 1000
-        return BeatAnswer(Phase.TRAINING, "", 1.0, (range(first, first + SAMPLES * ITERATIONS),), assignment, places)
-
-    def close(self, member: int) -> None:
-        self.threads[member].close()
-        self.states[member].close()
-
-
 async def test_a_node_that_lacks_the_place_of_a_peer_asks_for_all_places(tmp_path: Path) -> None:
     """The coordinator leaves out those that the node has, as far as it knows."""
-    swarm = Swarm(tmp_path)
-    training = swarm.open(0)
-    whole = swarm.answer(0)
+    nodes = GossipNodes(tmp_path, CONTRACT, NODES)
+    training = nodes.open(0)
+    whole = nodes.answer(0)
     await training.take(replace(whole, places={1: whole.places[1]}))
     assert training.report().topology == 0
     await training.take(whole)
     assert training.report().topology == 1
     assert training.places == whole.places
-    await training.stop()
-    swarm.close(0)
-
-
-async def _nowhere(blob: object, path: Path) -> None:
-    raise AssertionError("a corpus has no blobs")
+    await nodes.close(0, training)
 
 
 async def run(folder: Path, dies: tuple[int, str] | None = None) -> dict[int, JournalEntry]:
     """Train to the end. Member 0 dies as `dies` says, and is started again. Returns the journals."""
-    swarm = Swarm(folder)
-    trainings = {member: swarm.open(member, dies if member == 0 else None) for member in range(NODES)}
-    running = {member: await swarm.start(member, training) for member, training in trainings.items()}
+    nodes = GossipNodes(folder, CONTRACT, NODES)
+    trainings = {member: nodes.open(member) for member in range(1, NODES)}
+    trainings[0] = nodes.open(0) if dies is None else nodes.open(0, lambda *state: DyingJournal(*state, *dies))
+    running = {member: await nodes.start(member, training) for member, training in sorted(trainings.items())}
     if dies is not None:
         with pytest.raises(Killed):
             await running[0]
-        await trainings[0].stop()
-        swarm.close(0)
-        trainings[0] = swarm.open(0)
-        running[0] = await swarm.start(0, trainings[0])
+        await nodes.close(0, trainings[0])
+        trainings[0] = nodes.open(0)
+        running[0] = await nodes.start(0, trainings[0])
     await asyncio.gather(*running.values())
     found = {}
     for member, training in trainings.items():
         await training.stop()
-        entry = GossipJournal(swarm.states[member], CONTRACT.hash).read()
+        entry = GossipJournal(nodes.states[member], CONTRACT.hash).read()
         assert entry is not None
         found[member] = entry
-        swarm.close(member)
+        await nodes.close(member, training)
     return found
 
 
@@ -179,7 +98,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, JournalEntry]:
 def test_all_iterations_are_trained_and_mixed(whole: dict[int, JournalEntry]) -> None:
     assert [entry.finished for entry in whole.values()] == [ITERATIONS] * NODES
     assert [entry.samples for entry in whole.values()] == [ITERATIONS * SAMPLES] * NODES
-    assert [entry.trained_through for entry in whole.values()] == [m * 1000 + ITERATIONS * SAMPLES - 1 for m in whole]
+    assert [entry.trained_through for entry in whole.values()] == [m * LEASE + ITERATIONS * SAMPLES - 1 for m in whole]
     x = torch.stack([entry.member.tensors["x"] for entry in whole.values()])
     first = whole[0].member.tensors["first"]
     assert 0 < (x - x.mean(0)).norm() < 0.3 * (x - first).norm()  # they stepped, and agree

@@ -79,13 +79,13 @@ class GossipSession:
         waker = asyncio.ensure_future(self._beat_at_the_end())
         prepare = asyncio.ensure_future(self._evaluation.prepare())
         measured = asyncio.ensure_future(self._evaluation.report())
-        failure = asyncio.ensure_future(training.failure())
+        failure = asyncio.ensure_future(training.errands.failure())
         own = (beats, prefetch, lines, waker, prepare, measured, failure)
         try:
             waiting: set[asyncio.Future[None]] = {beats, prefetch, lines, iterations, prepare, measured, failure}
             while True:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                training.check()
+                training.errands.check()
                 if iterations.cancelled():
                     raise LinkLost("the iterations were stopped")
                 for task in (iterations, beats, prefetch, lines, prepare, measured):  # always the same error
@@ -120,12 +120,8 @@ class GossipSession:
                 step = training.work.finished
                 tell(log, logging.INFO, "node.run_complete", "the run is complete", step=step)
                 return
-            if (
-                answer.phase is Phase.DEPOSIT
-                and training.work.is_done
-                and self._deposits_left
-                and await self._deposit()
-            ):
+            is_wanted = answer.phase is Phase.DEPOSIT and training.work.is_done and self._deposits_left > 0
+            if is_wanted and await self._deposit():
                 continue
             await set_or_after(self._beat_now, max(BEAT_LEAST_S, min(answer.next_s, self._beat_s_max)))
             self._beat_now.clear()

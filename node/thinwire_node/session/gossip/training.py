@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from thinwire_common.logs import tell
 from thinwire_node.exchange.gossip_port import BeatAnswer, BeatReport, PeerPlace
@@ -17,6 +16,8 @@ from thinwire_node.exchange.lines_port import Lines, MakeLines
 from thinwire_node.options import NodeOptions
 from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
+from thinwire_node.session.gossip.confirmations import Confirmations
+from thinwire_node.session.gossip.errands import Errands
 from thinwire_node.session.gossip.unreported import Unreported
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -74,10 +75,8 @@ class GossipTraining:
         self._heard: dict[int, int] = {}  # by peer, the iteration of its newest message
         self._untaken: dict[int, int] = {}  # by peer, messages on their way to the compute thread
         self._running: asyncio.Task[None] | None = None
-        self._errands: set[asyncio.Future[Any]] = set()
-        self._acknowledged: dict[int, int] = {}  # by peer, the newest confirmation, while one is being taken
-        self._failure: BaseException | None = None
-        self._failed = asyncio.Event()
+        self.errands = Errands(self._stop_iterations)
+        self._confirmations = Confirmations(work.acknowledged)
 
     @property
     def lease(self) -> Lease:
@@ -186,7 +185,7 @@ class GossipTraining:
             raise PayloadError(f"{UNACKNOWLEDGED_MAX} of its messages wait already")
         self._untaken[peer] = self._untaken.get(peer, 0) + 1
         self._heard[peer] = max(message.iteration, self._heard.get(peer, 0))
-        self._errand(self._received(peer, self.work.received(peer, message)))
+        self.errands.begin(self._received(peer, self.work.received(peer, message)))
 
     async def _received(self, peer: int, taking: asyncio.Future[Mix | None]) -> None:
         try:
@@ -197,26 +196,18 @@ class GossipTraining:
             self._untaken[peer] -= 1
 
     def confirmed(self, peer: int, sequence: int) -> None:
-        """A confirmation holds for all earlier messages too, so the newest is enough, however many come at once."""
-        is_under_way = peer in self._acknowledged
-        self._acknowledged[peer] = max(sequence, self._acknowledged.get(peer, 0))
-        if not is_under_way:
-            self._errand(self._confirmed(peer))
+        if self._confirmations.came(peer, sequence):
+            self.errands.begin(self._confirmed(peer))
 
     async def _confirmed(self, peer: int) -> None:
-        taken = -1
         try:
-            while (newest := self._acknowledged[peer]) > taken:
-                await self.work.acknowledged(peer, newest)
-                taken = newest
+            await self._confirmations.take_all(peer)
         except PayloadError as error:
             self._refuse(peer, str(error))
-        finally:
-            del self._acknowledged[peer]
 
     def present(self, peer: int) -> None:
         self._lost.discard(peer)
-        self._errand(self._send_again(peer, self.work.present(peer)))
+        self.errands.begin(self._send_again(peer, self.work.present(peer)))
 
     async def _send_again(self, peer: int, taking: asyncio.Future[list[Message]]) -> None:
         for message in await taking:
@@ -224,7 +215,7 @@ class GossipTraining:
 
     def absent(self, peer: int, why: str) -> None:
         self._lost.add(peer)
-        self._errand(self._left_out(self.work.absent(peer)))
+        self.errands.begin(self._left_out(self.work.absent(peer)))
 
     async def _left_out(self, taking: asyncio.Future[Mix | None]) -> None:
         self._note(await taking)
@@ -240,7 +231,7 @@ class GossipTraining:
 
     def _note(self, mix: Mix | None) -> None:
         if mix is not None and self.finished_event.is_set() and self.work.is_done:
-            self._errand(self._mix_late(mix))
+            self.errands.begin(self._mix_late(mix))
         elif mix is not None:
             self._decision = mix
             self._changed.set()
@@ -252,29 +243,9 @@ class GossipTraining:
         before, self._saved = self._saved, self.work.saved
         self._confirm(before)
 
-    def _errand(self, errand: Coroutine[Any, Any, None]) -> None:
-        """Do something beside the iterations. Each is short, or ends with its line."""
-        task = asyncio.ensure_future(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errand_done)
-
-    def _errand_done(self, task: asyncio.Future[Any]) -> None:
-        self._errands.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failure = self._failure or error
-            self._failed.set()
-            if self._running is not None:
-                self._running.cancel(str(error))
-
-    async def failure(self) -> None:
-        """Raise what an errand has raised, once one has. The iterations cannot go on without it."""
-        await self._failed.wait()
-        self.check()
-
-    def check(self) -> None:
-        """The same, if one has raised by now."""
-        if self._failure is not None:
-            raise self._failure
+    def _stop_iterations(self, reason: str) -> None:
+        if self._running is not None:
+            self._running.cancel(reason)
 
     def _send(self, sending: Sending) -> None:
         for peer, message in sending:
@@ -321,12 +292,9 @@ class GossipTraining:
                     return False
                 await self._wait_for_data(size)
                 continue
-            began = self._clocks.now()
             try:
-                if self._evaluation is not None:
-                    await self._measure(self._evaluation, size)
-                    began = self._clocks.now()
-                self.doing = "training"
+                await self._measure(size)
+                self.doing, began = "training", self._clocks.now()
                 trained = await work.train(ready)
             except Interrupted:
                 return False
@@ -335,12 +303,14 @@ class GossipTraining:
                 self._prefetch.lost(error.blob, ready)
                 continue
             left -= trained
-            self._record.trained(trained, self._clocks.now() - began, self._clocks.now() - began)
+            took_s = self._clocks.now() - began
+            self._record.trained(trained, took_s, took_s)
         return True
 
-    async def _measure(self, evaluation: Evaluation, size: int) -> None:
+    async def _measure(self, size: int) -> None:
         """Measure the parts of this iteration that are ready. Raises Interrupted."""
-        while ready := evaluation.samples_ready:
+        evaluation = self._evaluation
+        while evaluation is not None and (ready := evaluation.samples_ready):
             self.doing, began = "measuring the held-out loss", self._clocks.now()
             await evaluation.measure(min(ready, size))
             self._record.phases["evaluate"].add(self._clocks.now() - began)
@@ -413,10 +383,10 @@ class GossipTraining:
     async def stop(self) -> None:
         """Stop now. What is not in the journal yet is dropped."""
         self.work.interrupt()
-        tasks: list[asyncio.Future[Any]] = [*self._errands, *([self._running] if self._running is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self.errands.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await self.work.drain()
         await self.lines.close()

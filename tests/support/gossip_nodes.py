@@ -1,0 +1,114 @@
+"""Nodes of a swarm without a centre in one process, with real work and journals. The test is their coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.gossip_lines import KEYS, Hub, HubLines
+from support.small import CPU, random_replica, small_corpus
+from thinwire_node.exchange.gossip_port import BeatAnswer, PeerPlace, Phase
+from thinwire_node.exchange.port import EvaluationPart
+from thinwire_node.options import NodeOptions
+from thinwire_node.runtime import Clocks, SystemClock
+from thinwire_node.session.blob_fetcher import BlobFetcher
+from thinwire_node.session.evaluation import Evaluation
+from thinwire_node.session.gossip.opening import open_training
+from thinwire_node.session.gossip.training import GossipTraining
+from thinwire_node.session.prefetch import Prefetch
+from thinwire_node.session.record import Record
+from thinwire_node.storage.gossip_journal import GossipJournal
+from thinwire_node.storage.state import NodeState
+from thinwire_node.training.compute import TorchCompute
+from thinwire_node.training.threads import Threads, WorkerThread
+from thinwire_proto.contract import Contract
+from thinwire_proto.data.text import CorpusText
+from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.topology import Layout, make_topology
+from thinwire_proto.task import task_of
+
+LEASE = 1000
+"""Positions of each node's lease."""
+
+MakeJournal = Callable[[NodeState, bytes], GossipJournal]
+
+
+class GossipNodes:
+    """Members 0 to count − 1 of a complete topology, each with a state directory in the folder.
+
+    measured: what they have measured of the held-out samples."""
+
+    def __init__(self, folder: Path, contract: Contract, count: int) -> None:
+        self._folder = folder
+        self._contract = contract
+        self._count = count
+        self._hub = Hub()
+        self.states: dict[int, NodeState] = {}
+        self.threads: dict[int, Threads] = {}
+        self.measured: list[tuple[EvaluationPart, float]] = []
+        self._evaluations: dict[int, Evaluation] = {}
+
+    def open(
+        self, member: int, make_journal: MakeJournal = GossipJournal, iterations: int | None = None
+    ) -> GossipTraining:
+        """Begin, or go on from the journal. iterations: of this process, at most."""
+        contract = self._contract
+        state = self.states[member] = NodeState(self._folder / str(member))
+        kept = GossipJournal(state, contract.hash).read()
+        threads = self.threads[member] = Threads(WorkerThread("c"), WorkerThread("s"), WorkerThread("j"))
+        clock, record = SystemClock(), Record()
+        data = CorpusText(small_corpus(), contract)
+        training = open_training(
+            contract,
+            random_replica(contract),
+            kept,
+            data,
+            TorchCompute(task_of(contract.model), CPU),
+            make_journal(state, contract.hash),
+            threads,
+            lambda listener: HubLines(self._hub, KEYS[member].public, listener),
+            record,
+            NodeOptions("", 2, iterations),
+            Clocks(clock.now, clock.asleep_s),
+        )
+        fetcher = BlobFetcher(state.blobs, (), _nowhere, random.Random(0), record)
+        coordinator: Any = self
+        evaluation = Evaluation(coordinator, training.work, data, fetcher.fetch, training.wake)
+        self._evaluations[member] = evaluation
+        training.use(Prefetch(data, fetcher, record, clock.now, training.wake), evaluation)
+        return training
+
+    async def start(self, member: int, training: GossipTraining) -> asyncio.Task[None]:
+        running = training.start()
+        await training.take(self.answer(member))
+        return running
+
+    def answer(self, member: int, **more: Any) -> BeatAnswer:
+        """The coordinator's first answer. more: further fields of it."""
+        topology = make_topology("complete", Layout(self._count))
+        cycle = tuple(dict(mixing.rows[member]) for mixing in topology.mixings)
+        peers = [peer for peer in range(self._count) if peer != member]
+        assignment = Assignment(1, 0, member, cycle, dict.fromkeys(peers, 1))
+        places = {peer: PeerPlace(KEYS[peer].public, "") for peer in peers}
+        lease = (range(member * LEASE, (member + 1) * LEASE),)
+        return BeatAnswer(Phase.TRAINING, "", 1.0, lease, assignment, places, **more)
+
+    async def measure(self, member: int) -> None:
+        """Prepare parts that are wanted and report their losses, until cancelled."""
+        evaluation = self._evaluations[member]
+        await asyncio.gather(evaluation.prepare(), evaluation.report())
+
+    async def evaluated(self, part: EvaluationPart, loss: float) -> None:
+        self.measured.append((part, loss))
+
+    async def close(self, member: int, training: GossipTraining) -> None:
+        await training.stop()
+        training.close()
+        self.states.pop(member).close()
+
+
+async def _nowhere(blob: object, path: Path) -> None:
+    raise AssertionError("a corpus has no blobs")
