@@ -23,7 +23,7 @@ IN_WORDS = {
     "float_parsing": "a number",
     "bool_parsing": "true or false",
 }
-"""What an option must be, by pydantic's type of error, whose own text is about parsing."""
+"""In words, by pydantic's type of error: pydantic's own text is about parsing."""
 
 
 class Options(BaseSettings):

@@ -71,7 +71,9 @@ async def run(folder: Path, dies: tuple[int, str] | None = None) -> dict[int, Jo
     """Train to the end. Member 0 dies as `dies` says, and is started again. Returns the journals."""
     nodes = GossipNodes(folder, CONTRACT, NODES)
     trainings = {member: nodes.open(member) for member in range(1, NODES)}
-    trainings[0] = nodes.open(0) if dies is None else nodes.open(0, lambda *state: DyingJournal(*state, *dies))
+    trainings[0] = (
+        nodes.open(0, lambda state, contract: DyingJournal(state, contract, *dies)) if dies else nodes.open(0)
+    )
     running = {member: await nodes.start(member, training) for member, training in sorted(trainings.items())}
     if dies is not None:
         with pytest.raises(Killed):

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
-import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 
 from support.published_step import PublishedStep
 from support.ranks import (
@@ -28,10 +22,12 @@ from support.ranks import (
     STEPS,
     UPDATE_TOPK,
     VOTE,
+    Shapes,
     give,
     gradients_of,
     parameters_of,
     run_ranks,
+    steps_of,
 )
 from support.small import SHAPES, shapes_contract
 from thinwire_node import DeMo
@@ -44,19 +40,10 @@ from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import merge
 
-Shapes = tuple[tuple[int, ...], ...]
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return run_ranks(str(tmp_path_factory.mktemp("ranks") / "store"))
-
-
-def steps(optimizer: DeMo, shapes: Shapes, first: int, last: int) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for step in range(first, last):
-        give(parameters, gradients_of(shapes, step, 0))
-        optimizer.step()
 
 
 def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
@@ -91,7 +78,7 @@ def node_path(nodes: int, demo: dict[str, Any]) -> dict[str, Tensor]:
 def test_one_rank_steps_as_a_swarm_of_one_node_bit_for_bit(transform: Any, precondition: Any, magnitude: Any) -> None:
     parameters = parameters_of(SHAPES)
     ours: dict[str, Any] = {"transform": transform, "precondition": precondition, "magnitude": magnitude, "alpha": 0.5}
-    steps(DeMo(parameters, **ours, **VOTE), SHAPES, 0, STEPS)
+    steps_of(DeMo(parameters, **ours, **VOTE), SHAPES, 0, STEPS)
     demo = ours | {"beta": 0.9}
     for parameter, expected in zip(parameters, node_path(1, demo).values(), strict=True):
         assert torch.equal(parameter, expected)
@@ -246,7 +233,7 @@ def test_a_gradient_that_is_not_finite_drops_the_step(values: Any, bad: float) -
     """The step is dropped for all of the rank's parameters, and counted."""
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters, values=values, precondition="adam")
-    steps(optimizer, SHAPES, 0, 2)
+    steps_of(optimizer, SHAPES, 0, 2)
     before = [parameter.detach().clone() for parameter in parameters]
     name = "coefficients" if values == "vote" else "momentum"
     momentum = optimizer.state[parameters[0]][name].clone()
@@ -278,89 +265,6 @@ def test_a_closure_has_gradients_enabled_and_a_step_works_under_autocast() -> No
 
 
 # its state
-
-
-@pytest.mark.parametrize("values", ["vote", "float"])
-@pytest.mark.parametrize("precondition", ["none", "adam"])
-def test_resumed_equals_uninterrupted_bit_for_bit(values: Any, precondition: Any) -> None:
-    """Through torch.save, after an odd number of steps, with two groups and a scheduler."""
-
-    def made(parameters: list[nn.Parameter]) -> tuple[DeMo, torch.optim.lr_scheduler.LRScheduler]:
-        groups: list[dict[str, Any]] = [
-            {"params": parameters[:2]},
-            {"params": parameters[2:], "compression_topk": 3, "lr": 1e-2},
-        ]
-        optimizer = DeMo(groups, values=values, precondition=precondition, compression_decay=0.9)
-        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-
-    def run(optimizer: DeMo, scheduler: torch.optim.lr_scheduler.LRScheduler, first: int, last: int) -> None:
-        for step in range(first, last):
-            steps(optimizer, SHAPES, step, step + 1)
-            scheduler.step()
-
-    uninterrupted, interrupted = parameters_of(SHAPES), parameters_of(SHAPES)
-    run(*made(uninterrupted), 0, STEPS)
-    optimizer, scheduler = made(interrupted)
-    run(optimizer, scheduler, 0, 3)
-    file = io.BytesIO()
-    torch.save([optimizer.state_dict(), scheduler.state_dict()], file)
-    again, scheduler_again = made(interrupted)
-    file.seek(0)
-    optimizer_state, scheduler_state = torch.load(file, weights_only=True)
-    again.load_state_dict(optimizer_state)
-    scheduler_again.load_state_dict(scheduler_state)
-    run(again, scheduler_again, 3, STEPS)
-    assert all(torch.equal(a, b) for a, b in zip(uninterrupted, interrupted, strict=True))
-
-
-@pytest.mark.parametrize("values", ["vote", "float"])
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])
-def test_a_copy_steps_as_the_original(values: Any, copied: Callable[[DeMo], DeMo]) -> None:
-    original = DeMo(parameters_of(SHAPES), values=values, compression_decay=0.9)
-    steps(original, SHAPES, 0, 2)
-    twin = copied(original)
-    for optimizer in (original, twin):
-        steps(optimizer, SHAPES, 2, 4)
-    assert twin.fingerprint() == original.fingerprint()
-    assert twin.param_groups[0]["params"][0] is not original.param_groups[0]["params"][0]
-
-
-def test_a_copy_does_not_lose_the_process_group() -> None:
-    optimizer = DeMo(parameters_of(SHAPES), process_group=dist.ProcessGroup(HashStore(), 0, 1))
-    with pytest.raises(ConfigError, match="create another one, and load the state_dict"):
-        copy.deepcopy(optimizer)
-
-
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    parameters = parameters_of(SHAPES)
-    optimizer = DeMo(parameters)
-    steps(optimizer, SHAPES, 0, 2)
-    before = {name: tensor.clone() for name, tensor in optimizer.state[parameters[0]].items()}
-
-    def state_of(shapes: Shapes, frozen: int | None = None, **settings: Any) -> dict[str, Any]:
-        other = parameters_of(shapes)
-        if frozen is not None:
-            other[frozen].requires_grad_(False)
-        donor = DeMo(other, **settings)
-        donor.step()
-        return donor.state_dict()
-
-    adamw = torch.optim.AdamW(parameters_of(SHAPES))
-    for state, words in (
-        (
-            state_of(((64, 128), *SHAPES[2:], (1,))),
-            r"parameter 1 of param group 0 is \[3, 5, 40\] in the state, and \[100, 70\] here",
-        ),
-        (state_of(SHAPES, frozen=2), "parameter 2 of param group 0 was frozen in the state"),
-        (state_of(SHAPES, values="float"), "was made with values='float', and the optimizer with 'vote'"),
-        (state_of(SHAPES, precondition="adam"), "was made with precondition='adam'"),
-        (adamw.state_dict(), "not a state of DeMo"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match="doesn't match the size"):  # torch's own message
-        optimizer.load_state_dict(state_of(SHAPES[:3]))
-    assert all(torch.equal(optimizer.state[parameters[0]][name], tensor) for name, tensor in before.items())
 
 
 # its settings
@@ -401,13 +305,13 @@ def test_parameters_of_another_dtype_are_refused(kind: torch.dtype) -> None:
 def test_settings_may_change_between_steps_but_not_what_is_trained() -> None:
     parameters = parameters_of(SHAPES)
     optimizer = DeMo(parameters, compression_decay=0.9)
-    steps(optimizer, SHAPES, 0, 2)
+    steps_of(optimizer, SHAPES, 0, 2)
     momentum = optimizer.state[parameters[0]]["coefficients"].clone()
     optimizer.param_groups[0]["compression_topk"] = 4096
-    steps(optimizer, SHAPES, 2, 3)
+    steps_of(optimizer, SHAPES, 2, 3)
     assert not torch.equal(optimizer.state[parameters[0]]["coefficients"], momentum)
     optimizer.add_param_group({"params": parameters_of(((5, 5),))})
-    steps(optimizer, (*SHAPES, (5, 5)), 3, 4)
+    steps_of(optimizer, (*SHAPES, (5, 5)), 3, 4)
     assert [int(optimizer.state[p[0]]["step"]) for p in (parameters, optimizer.param_groups[1]["params"])] == [4, 1]
     parameters[2].requires_grad_(False)
     with pytest.raises(ConfigError, match="requires_grad of parameter 2 of param group 0 has changed"):

@@ -31,13 +31,15 @@ FLOAT: dict[str, Any] = {
 }
 VOTE: dict[str, Any] = {"compression_decay": 0.9, "weight_decay": DECAY, "lr": RATE}
 
+Shapes = tuple[tuple[int, ...], ...]
 
-def parameters_of(shapes: tuple[tuple[int, ...], ...], seed: int = 0) -> list[nn.Parameter]:
+
+def parameters_of(shapes: Shapes, seed: int = 0) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(seed)
     return [nn.Parameter(0.02 * torch.randn(shape, generator=generator)) for shape in shapes]
 
 
-def gradients_of(shapes: tuple[tuple[int, ...], ...], step: int, rank: int) -> list[Tensor]:
+def gradients_of(shapes: Shapes, step: int, rank: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1000 * rank + step)
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
@@ -45,6 +47,14 @@ def gradients_of(shapes: tuple[tuple[int, ...], ...], step: int, rank: int) -> l
 def give(parameters: list[nn.Parameter], gradients: list[Tensor]) -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
+
+
+def steps_of(optimizer: DeMo, shapes: Shapes, first: int, last: int) -> None:
+    """Steps `first` to `last` − 1, with the gradients of rank 0."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for step in range(first, last):
+        give(parameters, gradients_of(shapes, step, 0))
+        optimizer.step()
 
 
 def numbers(parameters: list[nn.Parameter]) -> list[Any]:

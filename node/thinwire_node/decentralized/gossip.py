@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
 from thinwire_node.decentralized.exchange import Exchange
 from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_node.decentralized.ranks import Ranks
+from thinwire_node.decentralized.script_warnings import warn_script
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.consensus import Level
 from thinwire_proto.gossip.topology import AUTO, Layout, make_topology
@@ -33,7 +32,6 @@ DENSE = "dense"
 GAMMA = {"topk": 0.1}
 """By kind of codec, the fraction of the way to the peers' copies that mixing goes; 1 for all others. A codec that drops
 most of a difference diverges with 1."""
-NOT_THE_SCRIPT = ("thinwire_node", "torch", "contextlib")
 RUN_BITS = 63
 """Of the random number that names the states of one Gossip."""
 _in_use = WeakTensorKeyDictionary()
@@ -125,23 +123,13 @@ class Gossip:
         run = torch.tensor(secrets.randbits(RUN_BITS))
         self._ranks.broadcast([*_held(model), run])
         self._run = int(run)
-        self._control: ConsensusControl | None = None
-        if consensus_target is not None:
-            name = f"thinwire.gossip.{self._run:016x}"
-            place = self._ranks.store, name, self._ranks.rank, self._ranks.count
-            self._control = ConsensusControl(consensus_target, codec, every, *place)
+        self._control = None if consensus_target is None else self._controlled(consensus_target, codec, every)
         self._codec = _codec(codec, self._layout, self._control)
         self._level = Level(codec, every)
         self._since = 0  # steps since the last exchange
         self._before: Tensor | None = None  # the parameters before a step that is measured
-        self._exchange = Exchange(
-            self._layout,
-            self._codec,
-            self.topology,
-            self._ranks.lines,
-            slack=slack,
-            patience_s=patience_s,
-        )
+        lines = self._ranks.lines
+        self._exchange = Exchange(self._layout, self._codec, self.topology, lines, slack=slack, patience_s=patience_s)
         self.steps = 0
         self.factor = gamma
         """The fraction of the way to its peers that mixing goes. If ranks differ in it, their mean moves."""
@@ -152,6 +140,10 @@ class Gossip:
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
         _in_use.update(dict.fromkeys(self._trained(), True))
+
+    def _controlled(self, target: float, codec: str, every: int) -> ConsensusControl:
+        ranks, name = self._ranks, f"thinwire.gossip.{self._run:016x}"
+        return ConsensusControl(target, codec, every, ranks.store, name, ranks.rank, ranks.count)
 
     @contextmanager
     def averaged(self, *, buffers: bool = True) -> Iterator[list[int]]:
@@ -341,7 +333,7 @@ class Gossip:
 
     def _mix(self, delta: Tensor | None) -> None:
         for sentence in self._exchange.news():
-            warnings.warn(sentence, RuntimeWarning, stacklevel=_level_of_script())
+            warn_script(sentence)
         if delta is not None:
             self._layout.add(delta, self.factor)
             self._exchange.release(delta)
@@ -387,14 +379,6 @@ def _ranks_per_host(ranks: int) -> int:
     """The ranks on this host, as torchrun says; 1 if hosts have different numbers of them."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return here if here >= 1 and ranks % here == 0 else 1
-
-
-def _level_of_script() -> int:
-    """The `stacklevel` with which a warning of the caller names the line of the script, not the optimizer's hooks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_THE_SCRIPT:
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _checksum(tensors: Sequence[Tensor]) -> int:

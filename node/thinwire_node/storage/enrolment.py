@@ -27,7 +27,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What a state directory keeps. name: empty if the volunteer chose none."""
+    """The contents of `enrolment.json`. name: empty if the volunteer chose none."""
 
     invite: Invite
     name: str

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from thinwire_common.options import Address, Options, RemoteAddress, option
+from thinwire_planner.cli.plan_file import NODES_MAX
 
 
 def _counts(text: str) -> str:
@@ -22,7 +23,7 @@ class PlanOptions(Options):
     )
     preset: str | None = option("the model, by the name of a built-in size", None, metavar="NAME")
     parameters: int | None = option("the model, by its number of parameters", None, metavar="N", ge=1)
-    nodes: int | None = option("how many nodes, at most 4,096", None, metavar="N", ge=1)
+    nodes: int | None = option(f"how many nodes, at most {NODES_MAX:,}", None, metavar="N", ge=1)
     per_host: int | None = option("nodes that share a host and its line", None, metavar="N", ge=1)
     compute: float | None = option("mean seconds of a step of one node", None, metavar="SECONDS", gt=0)
     variation: float | None = option("their standard deviation over their mean", None, metavar="PART", ge=0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from thinwire_planner.choosing.plan import Plan
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 
 DECADES = 2
 """To both sides of the rate of the setting."""
@@ -17,12 +17,12 @@ COLOURS = ("#1b6ca8", "#c8553d", "#4f8a3c", "#7a5ea8", "#555555")
 
 
 def check_plot(path: Path) -> None:
-    """Raises ConfigError if matplotlib is missing, or cannot write such a file there."""
+    """Raises UsageError if matplotlib cannot write such a file there, and ConfigError if it is missing."""
     known = _pyplot().Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in known:
-        raise ConfigError(f"--plot: {path} must end in one of .{', .'.join(sorted(known))}")
+        raise UsageError(f"--plot: {path} must end in one of .{', .'.join(sorted(known))}")
     if not path.parent.is_dir():
-        raise ConfigError(f"--plot: there is no folder {path.parent}; create it, or choose another")
+        raise UsageError(f"--plot: there is no folder {path.parent}; create it, or choose another")
 
 
 def draw(plan: Plan, path: Path) -> None:

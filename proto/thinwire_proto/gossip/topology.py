@@ -140,7 +140,7 @@ def make_topology(name: str, layout: Layout, absent: Collection[int] = ()) -> To
 
 
 def _cycle(name: str, edges: object) -> Edges:
-    """What a kind's function has returned, if it is a cycle of edges."""
+    """Check that a kind's function has returned a cycle of edges."""
     try:
         return [[(index(i), index(j)) for i, j in iteration] for iteration in edges]  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
