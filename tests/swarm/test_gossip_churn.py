@@ -13,7 +13,7 @@ from deploy.local_swarm.processes import Process
 from support.real import ended, real_swarm, run_text, until
 from support.timed_member import gaps_s
 
-STEPS, PATIENCE_S = 120, 5.0
+STEPS, PATIENCE_S = 100, 5.0
 BEFORE = 5
 """Iterations of each node before the first is killed."""
 AN_ITERATION_S = 5.0
