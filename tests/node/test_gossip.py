@@ -268,6 +268,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         (state | {"steps": "1"}, "the state is damaged: steps is a str"),
         (state | {"exchange": {}}, "the state is damaged: exchange.number is missing"),
         (state | {"exchange": state["exchange"] | {"open": [{}]}}, "the state is damaged: exchange.open.iteration is"),
+        (state | {"exchange": state["exchange"] | {"delta": torch.zeros(3)}}, r"exchange.delta is torch.float32 \[3\]"),
         (state | {"rank": 1}, "rank was 1"),
         (state | {"settings": state["settings"] | {"every": 2}}, "every was 2"),
         (state | {"exchange": state["exchange"] | {"without": [2]}}, "when rank 2 was gone"),
@@ -280,3 +281,25 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     different = Network(seed=1)
     with pytest.raises(ConfigError, match="load the model's state of this rank"):
         Gossip(different, torch.optim.SGD(different.parameters())).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("codec", "message"),
+    [
+        ({}, "exchange.codec.own is missing"),
+        ({"own": {}, "theirs": {}, "sequences": {}}, "exchange.codec.sequences.own is not of the same peers"),
+        ({"own": {1: torch.zeros(2)}, "theirs": {}, "sequences": {"own": {1: 0}, "theirs": {}}}, "own.1 is not"),
+        (
+            {"own": {1: b"zeros"}, "theirs": {}, "sequences": {"own": {1: 0}, "theirs": {}}},
+            "own.1 is not torch.float32",
+        ),
+    ],
+)
+def test_a_state_whose_copies_are_damaged_is_refused(codec: dict[str, Any], message: str) -> None:
+    model = Network(seed=0)
+    gossip = Gossip(model, torch.optim.SGD(model.parameters()), codec="int8")
+    state = gossip.state_dict()
+    state["exchange"]["codec"] = codec
+    with pytest.raises(ConfigError, match=message):
+        gossip.load_state_dict(state)
+    gossip.finish()

@@ -8,8 +8,10 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from thinwire_node.decentralized.flat import FlatLayout
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.iteration import SLACK_MAX
 
@@ -47,6 +49,8 @@ EXCHANGE: Form = {
     "early": Sequence,
     "codec": dict,
 }
+COPIES: Form = {"own": dict, "theirs": dict, "sequences": dict}
+"""Of a codec that keeps copies."""
 LATER: Form = {"iteration": int, "peer": int, "weight": Real, "difference": Tensor}
 OPEN: Form = {"iteration": int, "peer": int, "weight": Real, "own": Tensor, "message": Tensor}
 
@@ -93,7 +97,18 @@ def why_unreadable(state: object) -> str | None:
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
         return f"this is not a state of Gossip that this version reads: {found!r}"
-    damaged = _first_damage(state)
+    return _in_words(_first_damage(state))
+
+
+def why_damaged(exchange: Mapping[str, Any], layout: FlatLayout, *, has_copies: bool) -> str | None:
+    """Why the tensors in a readable state's exchange cannot be this layout's. has_copies: whether its codec has."""
+    damaged = _wrong_buffer(exchange, layout)
+    if damaged is None and has_copies:
+        damaged = _wrong_copy(exchange["codec"], layout)
+    return _in_words(damaged)
+
+
+def _in_words(damaged: str | None) -> str | None:
     return f"the state is damaged: {damaged}; load those of another save on all ranks" if damaged else None
 
 
@@ -108,6 +123,32 @@ def _first_damage(state: Mapping[str, Any]) -> str | None:
         parts += [("open", OPEN, part) for part in exchange["open"]]
         found = next(filter(None, (_damage(part, form, f"exchange.{name}.") for name, form, part in parts)), None)
     return found
+
+
+def _wrong_buffer(exchange: Mapping[str, Any], layout: FlatLayout) -> str | None:
+    buffers = [("delta", exchange["delta"])] if exchange["delta"] is not None else []
+    buffers += [("later.difference", part["difference"]) for part in exchange["later"]]
+    buffers += [("open.own", part["own"]) for part in exchange["open"]]
+    for name, buffer in buffers:
+        if buffer.dtype != torch.uint8 or buffer.shape != (layout.bytes,):
+            return f"exchange.{name} is {buffer.dtype} {list(buffer.shape)}, not torch.uint8 [{layout.bytes}]"
+    return None
+
+
+def _wrong_copy(codec: Mapping[str, Any], layout: FlatLayout) -> str | None:
+    if found := _damage(codec, COPIES, "exchange.codec."):
+        return found
+    elements = sum(bucket.elements for bucket in layout.buckets)
+    for end in ("own", "theirs"):
+        sequences = codec["sequences"].get(end)
+        if not isinstance(sequences, Mapping) or sequences.keys() != codec[end].keys():
+            return f"exchange.codec.sequences.{end} is not of the same peers as exchange.codec.{end}"
+        for peer, copy in codec[end].items():
+            if not isinstance(copy, Tensor) or copy.dtype != torch.float32 or copy.shape != (elements,):
+                return f"exchange.codec.{end}.{peer} is not torch.float32 [{elements}]"
+            if not isinstance(sequences[peer], int):
+                return f"exchange.codec.sequences.{end}.{peer} is a {type(sequences[peer]).__name__}"
+    return None
 
 
 def _damage(part: object, form: Form, place: str) -> str | None:

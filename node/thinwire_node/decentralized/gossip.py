@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from thinwire_node.decentralized.checks import STATE_VERSION, check_names, check_settings, why_unreadable
+from thinwire_node.decentralized.checks import (
+    STATE_VERSION,
+    check_names,
+    check_settings,
+    why_damaged,
+    why_unreadable,
+)
 from thinwire_node.decentralized.compressed import CompressedCodec
 from thinwire_node.decentralized.consensus_control import ConsensusControl
 from thinwire_node.decentralized.edge_codec import DenseCodec, EdgeCodec
@@ -275,7 +281,7 @@ class Gossip:
                 "the parameters are not those with which the state was saved; create Gossip, which starts all ranks "
                 "from rank 0's, then load the model's state of this rank, then this one"
             )
-        return None
+        return why_damaged(state["exchange"], self._layout, has_copies=isinstance(self._codec, CompressedCodec))
 
     def _trained(self) -> list[Tensor]:
         return [parameter for _, parameter in self._parameters]
