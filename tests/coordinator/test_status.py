@@ -14,7 +14,9 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
+from support.certificates import certificate
 from thinwire_common.ready_file import READY_FILE
+from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.status import json_of
 from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.cli.status_table import NODES_SHOWN, table
@@ -24,6 +26,8 @@ from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import RemoteError
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.wire.service_pb2 import GossipStatus, HeldOutLoss, NodeStatus, StatusReply
+
+RUN = RunSpec.model_validate({"model": {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}})
 
 
 def printed(status: StatusReply, width: int = 120) -> str:
@@ -129,8 +133,7 @@ async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(
     there.mkdir()
     open_key(there / KEY_FILE)
     stop = asyncio.Event()
-    run = RunSpec.model_validate({"model": {"width": 2, "layers": 1, "heads": 1, "hidden": 2, "context": 8}})
-    settings = CoordinatorSettings(here, "0.0.0.0:0", run, wait_for=1, evaluate_every=100)
+    settings = CoordinatorSettings(here, "0.0.0.0:0", RUN, wait_for=1, evaluate_every=100)
     running = asyncio.ensure_future(Coordinator(settings).run(stop))
     while not (here / READY_FILE).exists() and not running.done():
         await asyncio.sleep(0.01)
@@ -146,6 +149,21 @@ async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(
         ask_status_of(here)
     with pytest.raises(RemoteError, match=f"{address}: no coordinator answers"):
         ask_status_of(there)
+
+
+async def test_status_of_a_coordinator_with_a_public_certificate_asks_for_an_invite(tmp_path: Path) -> None:
+    """Its certificate does not name the coordinator's key, and names another host than this machine."""
+    _, chain = certificate(tmp_path, "swarm.example")
+    state, stop = tmp_path / "state", asyncio.Event()
+    tls = TlsSettings(certificate=chain, key=chain)
+    settings = CoordinatorSettings(state, "127.0.0.1:0", RUN, wait_for=1, evaluate_every=100, tls=tls)
+    running = asyncio.ensure_future(Coordinator(settings).run(stop))
+    while not (state / READY_FILE).exists() and not running.done():
+        await asyncio.sleep(0.01)
+    with pytest.raises(RemoteError, match=r"of 'swarm.example', is not .* --tls-certificate, give an invite"):
+        await asyncio.to_thread(ask_status_of, state)
+    stop.set()
+    await running
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["status", "127.0.0.1:1"]])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.errors import Unreachable, WrongCertificate
 from thinwire_common.reach.grpc_target import NO_PROXY, Options, grpc_target
 from thinwire_common.reach.hosts import is_loopback, split_address
 from thinwire_common.reach.preflight import Way, find_way
@@ -108,6 +108,9 @@ def open_channel(coordinator: str, *, here: bool = False) -> grpc.Channel:
             way: Way = thread.submit(
                 asyncio.run, find_way(host, port, invite.fingerprint if invite else None, public_tls=public_tls)
             ).result()
+    except WrongCertificate as error:
+        hint = "" if invite else "; if the coordinator has --tls-certificate, give an invite, or @FILE with one"
+        raise RemoteError(f"{address}: {error}{hint}") from None
     except Unreachable as error:
         if invite is not None:
             raise RemoteError(f"{address}: {error}") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from thinwire_common.reach.errors import Unreachable
+from thinwire_common.reach.errors import Unreachable, WrongCertificate
 from thinwire_common.reach.happy_eyeballs import Refusal, connect_first
 from thinwire_common.reach.proxy import Proxy, pass_through, proxy_for
 from thinwire_common.within import Within
@@ -69,7 +69,7 @@ async def find_way(
     try:
         return Way(peer, proxy, name, check_certificate(certificate, fingerprint, datetime.now(timezone.utc), party))
     except Untrusted as error:
-        raise Unreachable(str(error)) from None
+        raise WrongCertificate(str(error)) from None
 
 
 async def _handshake(
