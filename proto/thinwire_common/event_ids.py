@@ -62,7 +62,7 @@ FIELDS = {
     "parameters": "number of the model's parameters",
     "pause_s": "seconds until the next attempt",
     "peers": "number of peers in a topology",
-    "place": "folder or address of the files",
+    "place": "file, or folder or address of files",
     "port": "TCP port that the node listens on for its peers",
     "reach": "who can reach it: machine, link, home, provider, everybody or nobody",
     "reason": "the reason, for people",
@@ -119,6 +119,9 @@ COORDINATOR = {
     ),
     "coordinator.disk_forecast": EventType("The disk space that the run will need.", ("total_bytes",)),
     "coordinator.disk_too_small": EventType("A disk has too little room for the run.", ("place", "short_bytes")),
+    "coordinator.blob_damaged": EventType(
+        "A file of data or of a base is damaged, and is not served until it is restored.", ("place", "reason")
+    ),
     "coordinator.snapshot_written": EventType("A snapshot was written.", ("step",)),
     "coordinator.snapshot_set_aside": EventType("A snapshot cannot be used and was renamed to STEP.bad.", ("step",)),
     "coordinator.snapshot_unsound": EventType("A snapshot cannot be read, so older ones are not deleted.", ("step",)),

@@ -60,6 +60,11 @@ def data(swarm: RealSwarm, tmp_path: Path) -> Iterator[Data]:
         yield Data(swarm, folder, server, manifest)
 
 
+def flip_byte(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
 def skipped(node: Process) -> dict[str, str]:
     """The shards that a node skipped, and why."""
     return {event["blob"]: event["reason"] for event in node.events("node.shard_skipped")}
@@ -67,14 +72,15 @@ def skipped(node: Process) -> dict[str, str]:
 
 def test_shards_that_cannot_be_read_are_skipped_and_the_rounds_go_on(data: Data) -> None:
     swarm, server = data.swarm, data.server
-    silent, changed, short, longer, *_, wrong = data.shards
-    server.faults = {silent: "stall", changed: "flip", short: "truncate", longer: "longer"}
+    silent, changed, short, longer, rotten, *_, wrong = data.shards
+    server.faults = {silent: "stall", changed: "flip", short: "truncate", longer: "longer", rotten: "missing"}
     coordinator = data.coordinator()
     data.only_served(silent, changed)
+    flip_byte(swarm.state / "blobs" / rotten)
     with small_disk(swarm.folder / "full" / "blobs", 1):
         fill(swarm.folder / "full" / "blobs")
         full, good = swarm.node("full", *OWN), swarm.node("good", *OWN)
-        unreadable = {silent, changed, wrong}
+        unreadable = {silent, changed, rotten, wrong}
         until(lambda: skipped(good).keys() == unreadable, "good skips what cannot be read", good, coordinator)
         until(lambda: len(skipped(full)) > 1, "full skips what it cannot write", full, coordinator)
         swarm.reached(swarm.status().step + 5)
@@ -84,8 +90,13 @@ def test_shards_that_cannot_be_read_are_skipped_and_the_rounds_go_on(data: Data)
     assert "only" in why[silent] or "nothing came for 10 s" in why[silent]
     assert "does not have the blob" in why[silent]
     assert "came with the hash" in why[changed]
+    assert "copy of the blob" in why[rotten]
+    assert "its organizer must restore it" in why[rotten]
+    assert [event["place"] for event in coordinator.events("coordinator.blob_damaged")] == [
+        str(swarm.state / "blobs" / rotten)
+    ]
     assert f"has the token {VOCABULARY}, but the vocabulary has {VOCABULARY} tokens" in why[wrong]
-    assert all("No space left on device" in reason for reason in skipped(full).values())
+    assert all("No space left on device" in reason for blob, reason in skipped(full).items() if blob != rotten)
     assert {event["name"] for event in coordinator.events("coordinator.samples_skipped")} == {"full", "good"}
     coordinator.end(10)
     swarm.verify()

@@ -44,6 +44,7 @@ from thinwire_coordinator.swarm.events import Fetched, JoinRefused, UpdateSent
 from thinwire_coordinator.swarm.feed import NotWanted
 from thinwire_coordinator.swarm.members import Member
 from thinwire_coordinator.swarm.refusal_log import RefusalLog
+from thinwire_coordinator.swarm.served_blobs import ServedBlobs
 from thinwire_coordinator.swarm.swarm import Swarm
 from thinwire_coordinator.swarm.workers import Job
 from thinwire_coordinator.trust.address_groups import group_of
@@ -92,6 +93,7 @@ class Service(GossipCalls):
         self._rules = rules or AdmissionRules(Bounds(swarm.view.contract.round.nodes_max))
         self._file_parts = asyncio.Semaphore(FILE_PARTS_MAX)
         self._refusals = RefusalLog(swarm.driver.now)
+        self._blobs = ServedBlobs(swarm.state.blobs.folder)
         self._relay = Relay() if swarm.view.contract.exchange.kind == "gossip" else None
 
     async def Hello(self, request: pb.HelloRequest, context: Context[Any, Any]) -> pb.HelloReply:
@@ -230,10 +232,11 @@ class Service(GossipCalls):
 
     async def Blob(self, request: pb.BlobRequest, context: Context[Any, Any]) -> AsyncIterator[pb.FilePart]:
         member = await self._member(context)
-        path = self._swarm.state.blobs.folder / request.hash.hex()
-        if len(request.hash) != HASH_BYTES or not path.is_file():
-            text = f"this coordinator does not have the blob {request.hash.hex()[:16]}…"
-            await context.abort(grpc.StatusCode.DATA_LOSS, text)  # NOT_FOUND means an unknown session
+        if len(request.hash) != HASH_BYTES:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the name of a blob has {HASH_BYTES} bytes")
+        path, problem = await self._blobs.find(request.hash.hex())
+        if problem:
+            await context.abort(grpc.StatusCode.DATA_LOSS, problem)  # NOT_FOUND means an unknown session
         await _check_offset(path, request.offset, f"the blob {request.hash.hex()[:16]}…", context)
         self._swarm.events.tell(Fetched(member.node_id, "blob"))
         async with _one_at_a_time(member, "Blob", context):

@@ -1,0 +1,70 @@
+"""A coordinator does not serve a blob that its disk has damaged, and tells its organizer once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from pathlib import Path
+
+import pytest
+
+from thinwire_coordinator.swarm.served_blobs import ServedBlobs
+
+DATA = bytes(range(256)) * 40
+
+
+def write(folder: Path, data: bytes) -> str:
+    name = hashlib.sha256(data).hexdigest()
+    (folder / name).write_bytes(data)
+    return name
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+
+
+async def test_a_whole_blob_is_served_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+    blobs, name = ServedBlobs(tmp_path), write(tmp_path, DATA)
+    assert await blobs.find(name) == (tmp_path / name, "")
+    path, problem = await blobs.find("ab" * 32)
+    assert (path.name, problem) == ("ab" * 32, f"this coordinator does not have the blob {'ab' * 8}…")
+
+
+async def test_a_damaged_blob_is_refused_and_told_once_until_it_is_restored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blobs, name = ServedBlobs(tmp_path), write(tmp_path, DATA)
+    path = tmp_path / name
+    path.write_bytes(DATA[:-1] + b"?")
+    found = await asyncio.gather(*(blobs.find(name) for _ in range(10)))
+    found.append(await blobs.find(name))
+    assert {problem for _, problem in found} == {
+        f"this coordinator's copy of the blob {name[:16]}… is damaged; its organizer must restore it"
+    }
+    assert said(caplog) == [
+        f"{path} is damaged: its bytes do not match its hash; restore it from the newest copy that you have, "
+        "and start again"
+    ]
+    path.write_bytes(DATA)
+    assert (await blobs.find(name))[1] == ""
+    path.unlink()
+    assert "does not have the blob" in (await blobs.find(name))[1]
+
+
+async def test_a_call_that_ends_does_not_end_the_check(tmp_path: Path) -> None:
+    """A large blob on a slow disk takes longer than a node waits. It would never be checked."""
+    blobs, name = ServedBlobs(tmp_path), write(tmp_path, DATA)
+    call = asyncio.ensure_future(blobs.find(name))
+    while not blobs._checks:
+        await asyncio.sleep(0)
+    (_, check), *_ = blobs._checks.values()
+    call.cancel()
+    assert await check == ""
+    assert call.cancelled()
+
+
+async def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    name = "cd" * 32
+    (tmp_path / name).mkdir()
+    assert "is damaged" in (await ServedBlobs(tmp_path).find(name))[1]
