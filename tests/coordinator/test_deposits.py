@@ -68,6 +68,19 @@ def mean_of(nodes: list[ReportingNode], parameters: int) -> torch.Tensor:
     )
 
 
+async def broken_upload(after_s: float) -> AsyncIterator[bytes]:
+    """The parts of a body whose line breaks after its beginning."""
+    yield bytes(4)
+    await asyncio.sleep(after_s)
+    raise ConnectionError
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end waits at least as long as a silent node is not lost, which is longer than these tests."""
+    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
+
+
 def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_path: Path) -> None:
     async def scene(coordinator: GossipCoordinator) -> None:
         first, *others = coordinator.nodes
@@ -91,20 +104,12 @@ def test_a_call_that_ends_while_its_parameters_are_added_counts_them_once(tmp_pa
     collecting(tmp_path, scene)
 
 
-def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
-
-    async def breaks() -> AsyncIterator[bytes]:
-        yield bytes(4)
-        await asyncio.sleep(2 * PATIENCE_S)
-        raise ConnectionError
-
+@pytest.mark.usefixtures("short_patience")
+def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(tmp_path: Path) -> None:
     async def scene(coordinator: GossipCoordinator) -> None:
         first, slow, last = coordinator.nodes
         assert await coordinator.deposit(first) == ""
-        slowly = asyncio.ensure_future(coordinator.deposit(slow, breaks()))
+        slowly = asyncio.ensure_future(coordinator.deposit(slow, broken_upload(2 * PATIENCE_S)))
         await asyncio.sleep(0.05)
         sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
         await asyncio.sleep(0.05)
@@ -120,20 +125,12 @@ def test_those_that_wait_behind_an_upload_that_breaks_are_still_in_the_mean(
     collecting(tmp_path, scene)
 
 
-def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
-
-    async def breaks() -> AsyncIterator[bytes]:
-        yield bytes(4)
-        await asyncio.sleep(PATIENCE_S / 4)
-        raise ConnectionError
-
+@pytest.mark.usefixtures("short_patience")
+def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(tmp_path: Path) -> None:
     async def breaks_again_and_again(coordinator: GossipCoordinator) -> None:
         while coordinator.run.beats.directory.phase is Phase.COLLECTING:
             with suppress(ConnectionError):
-                await coordinator.deposit(coordinator.nodes[-1], breaks())
+                await coordinator.deposit(coordinator.nodes[-1], broken_upload(PATIENCE_S / 4))
             await asyncio.sleep(0)
 
     async def scene(coordinator: GossipCoordinator) -> None:
@@ -152,22 +149,14 @@ def test_a_node_whose_uploads_break_again_and_again_does_not_hold_up_the_end(
     collecting(tmp_path, scene)
 
 
-def test_a_node_that_waits_behind_a_second_upload_that_breaks_is_still_in_the_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directory, "LOST_AFTER_S", 0.1)
-
-    async def breaks(after_s: float) -> AsyncIterator[bytes]:
-        yield bytes(4)
-        await asyncio.sleep(after_s)
-        raise ConnectionError
-
+@pytest.mark.usefixtures("short_patience")
+def test_a_node_that_waits_behind_a_second_upload_that_breaks_is_still_in_the_mean(tmp_path: Path) -> None:
     async def scene(coordinator: GossipCoordinator) -> None:
         first, slow, last = coordinator.nodes
         assert await coordinator.deposit(first) == ""
         with pytest.raises(ConnectionError):
-            await coordinator.deposit(slow, breaks(0))
-        slowly = asyncio.ensure_future(coordinator.deposit(slow, breaks(2 * PATIENCE_S)))
+            await coordinator.deposit(slow, broken_upload(0))
+        slowly = asyncio.ensure_future(coordinator.deposit(slow, broken_upload(2 * PATIENCE_S)))
         await asyncio.sleep(0.05)
         sealing = asyncio.ensure_future(coordinator.run.deposits.seal_if_due())  # first in the queue
         await asyncio.sleep(0.05)
