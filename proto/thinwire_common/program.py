@@ -7,7 +7,10 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 from thinwire_common.logs import logs_json, print_error
@@ -18,6 +21,8 @@ WRONG_USAGE = 2
 """Exit status after a wrong option or variable, as argparse has it."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended, as shells have it."""
+IMPORTING = "importlib._bootstrap"
+"""The module whose functions are on the stack during an import."""
 UNREAD = 141
 """Exit status of a command whose output nobody reads any more, as behind `| head`: 128 + SIGPIPE."""
 
@@ -28,7 +33,8 @@ def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # tables and names have characters that ASCII and Latin-1 lack
     try:
-        command()
+        with _interruptible_imports():
+            command()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -44,6 +50,30 @@ def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[
         _fail(name, str(error), tell_failure, WRONG_USAGE)
     except ThinwireError as error:
         _fail(name, str(error), tell_failure)
+
+
+@contextmanager
+def _interruptible_imports() -> Iterator[None]:
+    """Inside the block, Ctrl-C in the middle of an import ends the process at once.
+
+    torch catches whatever the import of numpy raises. The program then went on with half of numpy, and failed or could
+    not be stopped."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        if is_ours and signal.getsignal(signal.SIGINT) is _interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == IMPORTING:
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _fail(name: str, text: str, tell_failure: Callable[[str], None] | None, status: int = FAILED) -> NoReturn:

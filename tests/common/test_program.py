@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -146,3 +147,26 @@ def test_characters_that_the_output_cannot_have_are_replaced(monkeypatch: pytest
     with pytest.raises(SystemExit):
         run_program("thinwire-x", raising(ConfigError("is “4”")))
     assert [file.getvalue() for file in files] == [b"3 ? 4\n", b"thinwire-x: is ?4?\n"]
+
+
+SWALLOWS = """
+import os, signal
+from thinwire_common.program import run_program
+
+def command():
+    import swallows
+    print("went on", flush=True)
+
+run_program("thinwire-x", command)
+"""
+
+
+def test_ctrl_c_in_an_import_that_swallows_it_ends_the_program(tmp_path: Path) -> None:
+    """torch catches whatever the import of numpy raises."""
+    (tmp_path / "swallows.py").write_text("try:\n    import interrupted\nexcept BaseException:\n    pass\n")
+    (tmp_path / "interrupted.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
