@@ -89,6 +89,17 @@ def test_the_choice_differs_beyond_each_change() -> None:
         assert beyond.variant.family == change.taken != plan.taken.variant.family
 
 
+@pytest.mark.parametrize("per_host", [1, 8])
+def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host: int) -> None:
+    """One host cannot have fewer hosts, and 512 nodes are more than are looked at."""
+    nodes = 8 if per_host == 8 else 512
+    network = Network.uniform(nodes, 1e6, 20.0, per_host=per_host)
+    where = Setting(10**7, ComputeTimes.around(0.1, 0.2), network, (1.0,) * nodes, 1e9, 1e9)
+    found = [change for change in make_plan(where).changes if change.axis == "nodes"]
+    assert all((change.value > nodes) == change.above for change in found)
+    assert bool(found) == (per_host == 8)  # from 16 nodes, take star
+
+
 def test_changes_are_sentences() -> None:
     assert change_in_words(Change("rate", True, 23e6, "all-reduce")) == "above a rate of 23 Mbit/s, take all-reduce"
     assert change_in_words(Change("nodes", False, 6, "gossip")) == "with at most 6 nodes, take gossip"

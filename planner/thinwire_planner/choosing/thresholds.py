@@ -102,8 +102,8 @@ def _along(axis: Axis, factor: float, finalists: Sequence[Variant], now: str) ->
     near = axis.value
     for _ in range(DOUBLINGS):
         far = _rounded(min(max(near * factor, axis.bounds[0]), axis.bounds[1]), axis.step)
-        if far == near:
-            return None
+        if (far - near) * (factor - 1) <= 0:
+            return None  # the setting itself may lie on or beyond a bound, which is then the other way
         found = taken(far)
         if found != now:
             return Change(axis.name, factor > 1, *_between(axis, near, far, found, taken, now))
