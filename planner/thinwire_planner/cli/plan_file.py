@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thinwire_planner.methods.method import STAR_UP_BYTES, Rates, Setting
-from thinwire_planner.timing.compute import ComputeTimes
+from thinwire_planner.timing.compute import VARIATION_MAX, ComputeTimes
 from thinwire_planner.timing.network import HOST_GBIT, HOST_RTT_US, Network
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
@@ -38,7 +38,7 @@ class ModelSection(Section):
 
 class ComputeSection(Section):
     seconds: Positive | Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
-    variation: float = Field(VARIATION, ge=0, le=10)
+    variation: float = Field(VARIATION, ge=0, le=VARIATION_MAX)
     passes: int = Field(1, ge=1, le=10**6)
 
 

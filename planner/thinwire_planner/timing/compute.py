@@ -22,6 +22,10 @@ from thinwire_proto.errors import ConfigError
 Floats = NDArray[np.float64]
 SPREAD_COUNT = 512
 """Times that stand for a distribution of which only mean and spread are known."""
+VARIATION_MAX = 10.0
+"""So many times have a coefficient of variation of at most the root of their number less one."""
+SIGMA_MAX = 20.0
+BISECTIONS = 60
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,15 @@ class ComputeTimes:
             raise ConfigError("compute: the mean must be more than 0 s, and the variation at least 0")
         if not variation:
             return cls((mean_s,))
-        sigma = float(np.sqrt(np.log1p(variation**2)))
-        normal = NormalDist(0.0, sigma)
-        raw = np.exp([normal.inv_cdf((at + 0.5) / SPREAD_COUNT) for at in range(SPREAD_COUNT)])
-        raw = 1 + (raw / raw.mean() - 1) * (variation / (raw / raw.mean()).std())
-        return cls(tuple(float(value) for value in mean_s * np.maximum(raw, raw[raw > 0].min())))
+        if variation > VARIATION_MAX:
+            raise ConfigError(f"compute: the variation must be at most {VARIATION_MAX:g}")
+        normal = np.asarray([NormalDist().inv_cdf((at + 0.5) / SPREAD_COUNT) for at in range(SPREAD_COUNT)])
+        low, high = 0.0, SIGMA_MAX
+        for _ in range(BISECTIONS):  # so few times of a wide distribution vary less than all of it
+            sigma = (low + high) / 2
+            raw = np.exp(sigma * normal)
+            low, high = (sigma, high) if raw.std() < variation * raw.mean() else (low, sigma)
+        return cls(tuple(float(value) for value in mean_s * raw / raw.mean()))
 
     @cached_property
     def mean_s(self) -> float:
