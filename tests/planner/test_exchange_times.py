@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from thinwire_planner.choosing.choice import predict
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
 from thinwire_planner.methods.gossip import CODECS, GossipVariant, codec_of
+from thinwire_planner.methods.local_steps import waiting_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.methods.mirrors import FAN_OUT, levels
 from thinwire_planner.timing.compute import ComputeTimes
@@ -140,3 +142,25 @@ def test_codecs_of_a_contract_have_the_bytes_of_their_kind() -> None:
     assert codec_of("topk:16").bytes_a_parameter == pytest.approx(0.0053, rel=0.02)
     with pytest.raises(ConfigError, match="'zip' are not known"):
         codec_of("zip")
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 16])
+@pytest.mark.parametrize("steps", [1, 4, 16, 1000])
+def test_waiting_once_in_many_steps_is_never_less_than_computing_nor_more_than_waiting_each(
+    nodes: int, steps: int
+) -> None:
+    """Compute times that vary much are drawn unevenly."""
+    where = Setting(1000, ComputeTimes.around(1.0, 10.0), Network.uniform(nodes, 1e9, 0.001), (1.0,) * nodes, 1e9, 1e9)
+    assert where.mean_s * (1 - 1e-9) <= waiting_s(where, steps) <= where.slowest_s
+    assert waiting_s(where, 1) == where.slowest_s
+
+
+def test_the_most_local_steps_of_many_nodes_fit_into_memory() -> None:
+    """80 million numbers would be 640 MB at once."""
+    where = Setting(1000, ComputeTimes.around(1.0, 0.2), Network.uniform(1000, 1e9, 0.001), (1.0,) * 1000, 1e9, 1e9)
+    tracemalloc.start()
+    try:
+        assert 1.0 < waiting_s(where, 10_000) < 1.02
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()

@@ -2,13 +2,16 @@
 
     T = (E[max Σ_H C] + X) / H
 
-The sum of H times varies less than H single ones, so waiting for the slowest costs less too.
+The sum of H times varies less than H single ones, so waiting for the slowest costs less too. E[max Σ_H C] is found from
+draws, and lies between what the slowest node needs by itself and H times E[max C].
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+
+import numpy as np
 
 from thinwire_planner.methods.all_reduce import exchange_s
 from thinwire_planner.methods.method import Forecast, FormulaVariant, Setting, Variant, register_method
@@ -17,14 +20,30 @@ from thinwire_proto.all_reduce import ring_bytes
 FAMILY = "local steps"
 DRAWS = 200
 """Sums of H times of each node, of which the mean of the largest is taken."""
+DRAWS_MIN = 8
 NUMBERS_MAX = 400_000
+AT_ONCE_MAX = 4_000_000
+"""Numbers that are held in memory at a time."""
+
+
+def waiting_s(setting: Setting, steps: int) -> float:
+    """E[max Σ_H C] / H, H = steps."""
+    if steps == 1:
+        return setting.slowest_s
+    draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // (steps * setting.nodes)))
+    part = max(1, AT_ONCE_MAX // (draws * setting.nodes))
+    sums = np.zeros((draws, setting.nodes))
+    for begin in range(0, steps, part):
+        count = min(part, steps - begin)
+        times = setting.compute.draw(setting.seed + begin, draws * count, setting.speeds)
+        sums += times.reshape(draws, count, setting.nodes).sum(axis=1)
+    expected = steps * setting.compute.mean_s / np.asarray(setting.speeds)
+    sums += expected - sums.mean(axis=0)  # so that chance does not end below a node's own mean
+    return min(float(sums.max(axis=1).mean()) / steps, setting.slowest_s)
 
 
 def _forecast(setting: Setting, *, steps: int) -> Forecast:
-    draws = max(8, min(DRAWS, NUMBERS_MAX // (steps * setting.nodes)))
-    times = setting.compute.draw(setting.seed, draws * steps, setting.speeds)
-    slowest = times.reshape(draws, steps, setting.nodes).sum(axis=1).max(axis=1)
-    computing, exchange = float(slowest.mean()) / steps, exchange_s(setting) / steps
+    computing, exchange = waiting_s(setting, steps), exchange_s(setting) / steps
     return Forecast(
         computing + exchange,
         ring_bytes(setting.nodes) / steps,
