@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,21 @@ def test_the_choice_differs_beyond_each_change() -> None:
         assert beyond.variant.family == change.taken != plan.taken.variant.family
 
 
+def test_the_plainest_of_all_that_are_about_as_fast_is_taken_whatever_its_family() -> None:
+    """The star by the clock is within 3% of the fastest gossip here, and the plainer star is not."""
+    plan = make_plan(replace(setting(4, 9.5, 20, variation=0.027, compute_s=0.74), parameters=1_000_000))
+    assert plan.taken is take(plan.by_time)
+    assert plan.taken in plan.families
+    assert plan.taken.variant.family == "star"
+    assert all(change.taken != "star" for change in plan.changes)
+
+
+def test_on_one_host_a_line_is_no_reason_against_gossip() -> None:
+    network = Network.uniform(4, 1e7, 0.02, per_host=4)
+    where = Setting(1_000_000, ComputeTimes.around(1.0, 0.1), network, (1.0,) * 4, 1e9, 1e9)
+    assert "a line carries" not in "\n".join(make_plan(where).reasons)
+
+
 @pytest.mark.parametrize("per_host", [1, 8])
 def test_a_change_of_the_number_of_nodes_lies_on_the_side_that_it_names(per_host: int) -> None:
     """One host cannot have fewer hosts, and 512 nodes are more than are looked at."""
@@ -121,6 +137,29 @@ def test_with_curves_the_time_to_the_loss_decides() -> None:
     assert plan.taken.name == "all-reduce, DDP"
     assert plan.taken.to_loss_s == pytest.approx(100 * plan.taken.seconds)
     assert make_plan(where).taken.variant.family != "all-reduce"
+
+
+def test_without_a_curve_of_a_recommended_method_the_time_of_a_step_decides() -> None:
+    where = setting(4, 10, 20)
+    plan = make_plan(where, Goal(2.0, 10.0, {"gossip-sign": [(1000.0, 2.0)]}))
+    assert plan.taken.name == make_plan(where).taken.name
+    assert plan.reasons[0].startswith("only curves of methods that are not recommended reach a loss of 2")
+    assert make_plan(where, Goal(2.0, 10.0, {})).reasons[0].startswith("no curve reaches a loss of 2")
+
+
+def test_the_least_time_is_that_of_the_recommended_methods_where_others_have_curves() -> None:
+    plan = make_plan(setting(4, 10, 20), Goal(2.0, 10.0, {"adamw": [(1000.0, 2.0)], "diloco-64": [(1000.0, 2.0)]}))
+    assert plan.taken.name == "all-reduce, DDP"
+    assert "the least of all recommended methods with a curve" in plan.reasons[0]
+
+
+def test_a_loss_before_training_and_a_run_that_diverged_are_no_curve(tmp_path: Path) -> None:
+    for name, loss in (("a", math.nan), ("b", 1.5)):
+        run = {"run": {"arm": "adamw", "tokens": 100}, "loss": loss, "curve": [(0, 5.0), (50, 3.0)]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
+    curve = read_curves(tmp_path)["adamw"]
+    assert curve == [(50, 3.0), (100, 1.5)]
+    assert tokens_to(curve, 4.0) == 50
 
 
 def test_runs_with_another_batch_are_no_curves_beside_these(tmp_path: Path) -> None:

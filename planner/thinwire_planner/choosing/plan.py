@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thinwire_planner.choosing.choice import Predicted, best_of_families, predict, take
@@ -29,7 +29,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Plan:
-    """by_time: all forecasts, fastest first. families: the best of each. gain: over all-reduce."""
+    """by_time: all forecasts, fastest first. families: the one to take of each. gain: over all-reduce."""
 
     setting: Setting
     by_time: tuple[Predicted, ...]
@@ -46,9 +46,10 @@ def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
     cost_s = None
     if goal is not None:
         found = with_times(found, goal.curves, goal.loss, goal.tokens_a_step)
-        cost_s = loss_cost_s if any(one.to_loss_s is not None for one in found) else None
-    families = best_of_families(found)
-    taken = take(list(families.values())) if cost_s is None else take(found, cost_s)
+        reached = [one for one in found if one.to_loss_s is not None and not one.variant.caution]
+        cost_s = loss_cost_s if reached else None
+    taken = take(found) if cost_s is None else take(found, cost_s)
+    families = best_of_families(found) | {taken.variant.family: taken}
     gain = gain_of(taken, {one.name: one for one in found})
     ordered = sorted(found, key=lambda one: (one.seconds, one.name))
     return Plan(
@@ -57,7 +58,7 @@ def make_plan(setting: Setting, goal: Goal | None = None) -> Plan:
         tuple(families.values()),
         taken,
         gain,
-        tuple(_reasons(setting, families, taken, gain, goal, by_loss=cost_s is not None)),
+        tuple(_reasons(setting, families, taken, gain, _to_the_loss(goal, found, taken), by_loss=cost_s is not None)),
         tuple(changes(setting, found)) if cost_s is None and setting.nodes > 1 else (),
     )
 
@@ -75,18 +76,11 @@ def _reasons(
     families: Mapping[str, Predicted],
     taken: Predicted,
     gain: Gain | None,
-    goal: Goal | None,
+    to_the_loss: list[str],
     *,
     by_loss: bool,
 ) -> list[str]:
-    reasons = []
-    if by_loss and goal is not None and taken.to_loss_s is not None:
-        reasons.append(
-            f"{taken.name} reaches a loss of {goal.loss:g} in {seconds_in_words(taken.to_loss_s)}, the least of all "
-            "methods with a curve"
-        )
-    elif goal is not None:
-        reasons.append(f"no curve reaches a loss of {goal.loss:g}, so the time of a step decides")
+    reasons = list(to_the_loss)
     reasons.append(
         f"{taken.name}: {seconds_in_words(taken.seconds)} a step, of which computing takes a node "
         f"{seconds_in_words(setting.mean_s)}"
@@ -97,6 +91,23 @@ def _reasons(
     if not by_loss:
         reasons.append("by the time of a step alone: how much a step learns differs, see docs/convergence")
     return reasons
+
+
+def _to_the_loss(goal: Goal | None, found: Sequence[Predicted], taken: Predicted) -> list[str]:
+    if goal is None:
+        return []
+    with_curve = [one for one in found if one.to_loss_s is not None]
+    if not with_curve:
+        return [f"no curve reaches a loss of {goal.loss:g}, so the time of a step decides"]
+    if all(one.variant.caution for one in with_curve):
+        return [
+            f"only curves of methods that are not recommended reach a loss of {goal.loss:g}, so the time of a step "
+            "decides"
+        ]
+    assert taken.to_loss_s is not None
+    among = "recommended methods" if any(one.variant.caution for one in with_curve) else "methods"
+    seconds = seconds_in_words(taken.to_loss_s)
+    return [f"{taken.name} reaches a loss of {goal.loss:g} in {seconds}, the least of all {among} with a curve"]
 
 
 def _gain_in_words(gain: Gain) -> str:
@@ -117,7 +128,8 @@ def _against_the_star(setting: Setting, families: Mapping[str, Predicted], taken
         both = f"star ({seconds_in_words(star.seconds)}) and gossip ({seconds_in_words(gossip.seconds)})"
         reasons.append(f"{both} are about as fast, because the star overlaps too")
     affordable, needs = setting.affordable_bytes, _one_way(setting)
-    if affordable < gossip.forecast.bytes_a_parameter / 2:
+    is_on_lines = setting.network.per_host == 1  # nodes of one host exchange beside its line
+    if is_on_lines and affordable < gossip.forecast.bytes_a_parameter / 2:
         reasons.append(
             f"a line carries {affordable:.2g} bytes a parameter one way while a step is computed; {gossip.name} needs "
             f"{gossip.forecast.bytes_a_parameter / 2:.2g}, and the star {needs:.2g}"

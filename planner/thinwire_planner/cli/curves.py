@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from thinwire_planner.choosing.to_loss import Curve
@@ -38,7 +39,8 @@ def _read(path: Path) -> tuple[str, str, tuple[float, float], Curve]:
         run = json.loads(path.read_text(encoding="utf-8"))
         size = json.dumps(run["run"].get("size"), sort_keys=True)
         arm, tokens, loss = str(run["run"]["arm"]), float(run["run"]["tokens"]), float(run["loss"])
-        curve = [(float(at), float(reached)) for at, reached in run["curve"]] + [(tokens, loss)]
+        points = [*((float(at), float(reached)) for at, reached in run["curve"]), (tokens, loss)]
+        curve = [point for point in points if point[0] > 0]  # a loss before training is no point of a logarithmic scale
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is not a run of `make science`: {error!r}; remove it") from None
-    return size, arm, (-tokens, loss), curve
+    return size, arm, (-tokens, math.inf if math.isnan(loss) else loss), curve  # a run that diverged is the worst
