@@ -91,6 +91,15 @@ def test_options_override_the_file(
     assert (setting["parameters"], setting["compute_mean_s"]) == (1000, 3.0)
 
 
+@pytest.mark.parametrize("option", ["--up", "--down"])
+def test_an_option_that_groups_leave_without_effect_is_refused(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(FILE)
+    assert f"rates of their own; remove {option}" in refused(monkeypatch, capsys, str(path), option, "500")
+
+
 def test_the_time_to_a_loss_needs_the_curves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +154,9 @@ def test_errors_say_what_to_give(
     ("words", "problem"),
     [
         ((*OPTIONS, "--up", "0"), "--up: input should be greater than 0"),
+        ((*OPTIONS, "--nodes", "4097"), "--nodes: input should be less than or equal to 4096"),
+        ((*OPTIONS, "--up", "inf"), "--up: input should be less than or equal to"),
+        ((*OPTIONS, "--variation", "11"), "--variation: input should be less than or equal to 10"),
         (("/nonexistent.toml", "--plot", "plan.xyz"), "--plot: plan.xyz must end in one of ."),
         (("/nonexistent.toml", "--plot", "/nonexistent/plan.png"), "--plot: there is no folder /nonexistent"),
     ],
@@ -163,6 +175,14 @@ def test_a_wrong_option_ends_with_2(
         ("rtt_ms = 40", "rtt_ms = 40\ncount = 5", "nodes.count is 5, and the groups have 4 nodes"),
         ("hosts = 2", "hosts = 2\nhost = 1", "group.0.host: Extra inputs are not permitted"),
         ("[model]", "[model", "is not TOML"),
+        ("local_steps", "seed = -1\nlocal_steps", "seed: Input should be greater than or equal to 0"),
+        (
+            "up_mbit = 100",
+            "up_mbit = 1e-320",
+            "group.0.up_mbit: Input should be greater than or equal to 0.0000000",
+        ),
+        ("rtt_ms = 40", "rtt_ms = 40\nhost_rtt_us = inf", "nodes.host_rtt_us: Input should be less than or equal to"),
+        ("rtt_ms = 40", "rtt_ms = 40\nup_mbit = 5", "the groups have rates of their own; remove --up (nodes.up_mbit)"),
     ],
 )
 def test_errors_in_a_file_name_the_key(

@@ -8,9 +8,11 @@ import socket
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from thinwire_planner.__main__ import main
 from thinwire_planner.probe.answer import CONNECTIONS_MAX, answering
 from thinwire_planner.probe.line import MeasuredLine, measure_line
 from thinwire_planner.probe.machine import STEPS_MIN, exact_rates, steps_of
@@ -78,16 +80,54 @@ def test_a_machine_measures_its_steps_and_the_exact_path() -> None:
     assert min(exact_rates()) > 1e5
 
 
-def test_the_command_probes_a_machine_that_answers() -> None:
+GROUPS = """
+[model]
+parameters = 885_888
+[compute]
+seconds = 0.4
+[[group]]
+hosts = 4
+up_mbit = 10
+"""
+
+
+@pytest.mark.parametrize("has_groups", [False, True])
+def test_the_command_probes_a_machine_that_answers(has_groups: bool, tmp_path: Path) -> None:
+    """Groups have rates of their own, and get the round trip alone."""
+    path = tmp_path / "plan.toml"
+    path.write_text(GROUPS)
+    given = [str(path)] if has_groups else ["--parameters", "885888", "--compute", "0.4", "--nodes", "4"]
     command = [sys.executable, "-m", "thinwire_planner", "plan"]
     with subprocess.Popen([*command, "--answer", f"{HOST}:0"], stdout=subprocess.PIPE, text=True) as answerer:
         try:
             assert answerer.stdout is not None
             address = answerer.stdout.readline().split()[-1]
-            words = ["--probe", address, "--parameters", "885888", "--compute", "0.4", "--nodes", "4", "--json"]
+            words = ["--probe", address, *given, "--json"]
             out = subprocess.run([*command, *words], check=True, capture_output=True, text=True).stdout
         finally:
             answerer.terminate()
     document = json.loads(out)
     assert document["setting"]["nodes"] == 4
     assert document["take"]["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nodes = 3\n" + GROUPS, "nodes: Input should be"),
+        (GROUPS.replace("0.4", "0"), "compute.seconds"),
+        ("compute = 1\n[model]\npreset = 'none'\n", "compute: Input should be"),
+        ("[model]\npreset = 'none'\n[nodes]\ncount = 4\n", "model.preset: 'none' does not exist"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_is_measured(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["thinwire", "plan", str(path), "--probe", f"{HOST}:1"])  # nobody answers there
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert problem in (told := capsys.readouterr().err)
+    assert str(path) in told or "preset" in problem

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from thinwire_common.options import Address, Options, RemoteAddress, option
-from thinwire_planner.cli.plan_file import NODES_MAX
+from thinwire_planner.cli.plan_file import NODES_MAX, PARAMETERS_MAX, PASSES_MAX, POSITIVE_MAX, RTT_MS_MAX
+from thinwire_planner.timing.compute import VARIATION_MAX
 
 
 def _counts(text: str) -> str:
@@ -22,26 +23,36 @@ class PlanOptions(Options):
         "a TOML file with the setting (docs/planner.md); options override it", None, metavar="FILE", positional=True
     )
     preset: str | None = option("the model, by the name of a built-in size", None, metavar="NAME")
-    parameters: int | None = option("the model, by its number of parameters", None, metavar="N", ge=1)
-    nodes: int | None = option(f"how many nodes, at most {NODES_MAX:,}", None, metavar="N", ge=1)
-    per_host: int | None = option("nodes that share a host and its line", None, metavar="N", ge=1)
-    compute: float | None = option("mean seconds of a step of one node", None, metavar="SECONDS", gt=0)
-    variation: float | None = option("their standard deviation over their mean", None, metavar="PART", ge=0)
-    passes: int | None = option("micro-batches of a step", None, metavar="N", ge=1)
-    up: float | None = option("rate up of a host's line", None, metavar="MBIT", gt=0)
-    down: float | None = option("rate down of a host's line", None, metavar="MBIT", gt=0, shown="that of --up")
-    rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0)
+    parameters: int | None = option(
+        "the model, by its number of parameters", None, metavar="N", ge=1, le=PARAMETERS_MAX
+    )
+    nodes: int | None = option(f"how many nodes, at most {NODES_MAX:,}", None, metavar="N", ge=1, le=NODES_MAX)
+    per_host: int | None = option("nodes that share a host and its line", None, metavar="N", ge=1, le=NODES_MAX)
+    compute: float | None = option("mean seconds of a step of one node", None, metavar="SECONDS", gt=0, le=POSITIVE_MAX)
+    variation: float | None = option(
+        "their standard deviation over their mean", None, metavar="PART", ge=0, le=VARIATION_MAX
+    )
+    passes: int | None = option("micro-batches of a step", None, metavar="N", ge=1, le=PASSES_MAX)
+    up: float | None = option("rate up of a host's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX)
+    down: float | None = option(
+        "rate down of a host's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="that of --up"
+    )
+    rtt: float | None = option("round trip between hosts", None, metavar="MS", ge=0, le=RTT_MS_MAX)
     lost: float | None = option("packets lost between hosts", None, metavar="PERCENT", ge=0, lt=100)
     congestion: Literal["cubic", "reno", "bbr"] | None = option("TCP's congestion control", None, shown="cubic")
-    coordinator_up: float | None = option("rate up of a coordinator's line", None, metavar="MBIT", gt=0, shown="1000")
+    coordinator_up: float | None = option(
+        "rate up of a coordinator's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="1000"
+    )
     coordinator_down: float | None = option(
-        "rate down of a coordinator's line", None, metavar="MBIT", gt=0, shown="1000"
+        "rate down of a coordinator's line", None, metavar="MBIT", gt=0, le=POSITIVE_MAX, shown="1000"
     )
     local_steps: Annotated[str, AfterValidator(_counts)] | None = option(
         "numbers of local steps to consider", None, metavar="H,…", shown="4,16,64"
     )
-    loss: float | None = option("also the time to this loss, with --curves", None, metavar="NATS", gt=0)
-    tokens: float | None = option("tokens of all nodes in a step, for --loss", None, metavar="N", gt=0)
+    loss: float | None = option(
+        "also the time to this loss, with --curves", None, metavar="NATS", gt=0, le=POSITIVE_MAX
+    )
+    tokens: float | None = option("tokens of all nodes in a step, for --loss", None, metavar="N", gt=0, le=POSITIVE_MAX)
     curves: Path | None = option("a folder with runs of `make science`, for --loss", None, metavar="DIR")
     plot: Path | None = option("draw time against the lines' rate into this file", None, metavar="FILE")
     probe: RemoteAddress | None = option(

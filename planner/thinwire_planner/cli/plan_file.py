@@ -23,7 +23,11 @@ else:
 MEGA = 1e6
 NODES_MAX = 4096
 TIMES_MAX = 10_000
-Positive = Annotated[float, Field(gt=0, le=1e12)]
+POSITIVE_MIN, POSITIVE_MAX = 1e-12, 1e12
+Positive = Annotated[float, Field(ge=POSITIVE_MIN, le=POSITIVE_MAX)]
+"""Within these bounds, all predictions are finite."""
+PASSES_MAX, RTT_MS_MAX = 10**6, 60_000
+PARAMETERS_MAX = 10**13
 VARIATION = 0.1
 
 
@@ -33,13 +37,13 @@ class Section(BaseModel):
 
 class ModelSection(Section):
     preset: str | None = None
-    parameters: int | None = Field(None, ge=1, le=10**13)
+    parameters: int | None = Field(None, ge=1, le=PARAMETERS_MAX)
 
 
 class ComputeSection(Section):
     seconds: Positive | Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
     variation: float = Field(VARIATION, ge=0, le=VARIATION_MAX)
-    passes: int = Field(1, ge=1, le=10**6)
+    passes: int = Field(1, ge=1, le=PASSES_MAX)
 
 
 class NodesSection(Section):
@@ -47,11 +51,11 @@ class NodesSection(Section):
     per_host: int = Field(1, ge=1, le=NODES_MAX)
     up_mbit: Positive | None = None
     down_mbit: Positive | None = None
-    rtt_ms: float | None = Field(None, ge=0, le=60_000)
+    rtt_ms: float | None = Field(None, ge=0, le=RTT_MS_MAX)
     lost_percent: float = Field(0, ge=0, lt=100)
     congestion: Literal["cubic", "reno", "bbr"] = "cubic"
     host_gbit: Positive = HOST_GBIT
-    host_rtt_us: float = Field(HOST_RTT_US, ge=0)
+    host_rtt_us: float = Field(HOST_RTT_US, ge=0, le=1000 * RTT_MS_MAX)
 
 
 class GroupSection(Section):
@@ -66,7 +70,7 @@ class GroupSection(Section):
 
 class RoundTripSection(Section):
     between: Annotated[list[str], Field(min_length=2, max_length=2)]
-    ms: float = Field(ge=0, le=60_000)
+    ms: float = Field(ge=0, le=RTT_MS_MAX)
 
 
 class CoordinatorSection(Section):
@@ -106,7 +110,7 @@ class PlanFile(Section):
     star: StarSection = StarSection()
     local_steps: Annotated[list[Annotated[int, Field(ge=1, le=10_000)]], Field(max_length=16)] = [4, 16, 64]
     goal: GoalSection | None = None
-    seed: int = 1
+    seed: int = Field(1, ge=0, lt=1 << 64)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -192,6 +196,10 @@ def _network(file: PlanFile) -> tuple[Network, tuple[float, ...]]:
         host_bits_s=1e9 * nodes.host_gbit,
         host_rtt_s=nodes.host_rtt_us / 1e6,
     )
+    given = [key for key in ("up_mbit", "down_mbit") if file.group and getattr(nodes, key) is not None]
+    if given:
+        options = " and ".join(f"--{key.removesuffix('_mbit')} (nodes.{key})" for key in given)
+        raise ConfigError(f"the groups have rates of their own; remove {options}, or change [[group]]")
     if file.group and nodes.count not in (None, found.nodes):
         raise ConfigError(f"nodes.count is {nodes.count}, and the groups have {found.nodes} nodes; remove nodes.count")
     if found.nodes > NODES_MAX:

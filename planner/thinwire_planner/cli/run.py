@@ -47,10 +47,10 @@ def run(options: PlanOptions, *, as_json: bool, lists_all: bool) -> None:
         return
     if options.plot is not None:
         check_plot(options.plot)  # planning and measuring take long
-    found = document(options)
+    found, source = document(options), str(options.file or "the options")
     if options.probe is not None:
-        fill_in(found, options.probe, options.samples)
-    file = parse(found, str(options.file or "the options"))
+        fill_in(found, source, options.probe, options.samples)
+    file = parse(found, source)
     plan = make_plan(setting_of(file), _goal(file))
     if options.plot is not None:
         draw(plan, options.plot)
