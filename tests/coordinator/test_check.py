@@ -17,6 +17,7 @@ import pytest
 
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.parser import parser
+from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.advice import Plan, advise, plan_of
 from thinwire_coordinator.planning.facts import DataFacts, SwarmFacts
 from thinwire_coordinator.planning.footprint import facts_of
@@ -24,6 +25,7 @@ from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.planning.settings import BUDGETS, known_rate
 from thinwire_proto.contract import DecoderSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
 from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.errors import ConfigError
 
 WRONG = """\
 [model]
@@ -83,6 +85,7 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
         ),
         ('[model]\npreset = "byte-1"\n', "2: model.preset: there is no preset 'byte-1'; did you mean byte-1"),
         ('[model]\npreset = "byte-1m"\nkind = "llama"\n', "3: model.kind: the preset byte-1m is of kind 'decoder'"),
+        ("[model]\npreset = []\n", "2: model.preset: there is no preset []; choose one of"),
         ("[data]\n\ncorpus_bytes = 5\n", "3: data.corpus_bytes: computed by the coordinator; remove it"),
         ('[data]\nkind = "tokens"\nfolder = "nothing"\n', "3: data.folder: there is no folder"),
         ("[schedule]\nsteps = 10\n\nwarmup_steps = 10\n", "4: schedule: warmup_steps must be less than steps"),
@@ -109,6 +112,13 @@ def test_an_error_between_keys_that_another_error_explains_is_not_told_again(tmp
     """Without its misspelt `steps`, the section would have 200 steps, fewer than its warm-up."""
     (found,) = errors_of(tmp_path, "[schedule]\nsteeps = 1000\nwarmup_steps = 500\n")
     assert "did you mean steps?" in found
+
+
+def test_a_preset_of_a_wrong_type_is_explained_at_a_start_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[model]\npreset = {}\n")
+    with pytest.raises(ConfigError, match=r"model\.preset: {} does not exist; choose one of"):
+        read_run(path)
 
 
 def test_an_old_name_is_a_warning(tmp_path: Path) -> None:

@@ -156,6 +156,32 @@ def test_a_topology_that_cannot_join_so_many_is_an_error(tmp_path: Path, capsys:
     assert f"{out}:1: error: exchange: planner: a complete graph" in capsys.readouterr().out
 
 
+def test_more_nodes_than_a_run_can_have_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.toml"
+    with pytest.raises(ConfigError, match="at most 4,095 nodes, and there are 8,190"):
+        run_init("--exchange", "gossip", "--out", str(out), "--nodes", "8190")
+    out.write_text('[exchange]\nkind = "gossip"\n[rule]\nkind = "adamw"\n')
+    with pytest.raises(SystemExit):
+        run_check(str(out), "--nodes", "100000")
+    assert f"{out}:1: error: exchange: a run has at most 8,192 nodes" in capsys.readouterr().out
+
+
+def test_nearly_the_most_nodes_get_a_run_that_admits_them() -> None:
+    assert chosen(a_swarm(4092)).round.nodes_max == 4095
+
+
+@pytest.mark.parametrize("step_s", [600, 1500, 10**6])
+def test_no_longer_patience_is_advised_than_a_file_may_have(step_s: float) -> None:
+    plan = a_plan(a_swarm(tokens_s=4 * 256 / step_s), exchange={"patience_ms": 1000})
+    (text,) = [one.text for one in advise_gossip(plan) if one.key == "exchange.patience_ms"]
+    given = re.search(r"give (\d+) or more", text)
+    assert (given is not None) == (2 * step_s < 3600), text
+    if given is not None:
+        GossipSpec(patience_ms=int(given[1]))
+    else:
+        assert "is the most that can be given, so shorten the step" in text
+
+
 def test_one_node_cannot_be_without_a_centre(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs 2 nodes or more"):
         run_init("--exchange", "gossip", "--out", str(tmp_path / "run.toml"), "--nodes", "1")

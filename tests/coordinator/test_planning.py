@@ -259,6 +259,9 @@ def test_without_data_the_byte_model_is_trained(tmp_path: Path) -> None:
         (("--data", "nothing"), "nothing is no folder"),
         (("--data", "."), "has no manifest.json, so it has no prepared data; make one with"),
         (("--out", "none/run.toml"), "there is no folder none"),
+        (("--tokens", "4e18"), "4e\\+18 tokens are more than 2,147,483,648 steps"),
+        (("--tokens-per-second", "1e-9"), "1.77e\\+07 tokens are more than 2,147,483,648 steps"),
+        (("--exchange", "gossip", "--tokens", "4e18"), "tokens are more than 2,147,483,648 steps"),
     ],
 )
 def test_wrong_input_is_explained(
@@ -270,12 +273,32 @@ def test_wrong_input_is_explained(
 
 
 @pytest.mark.parametrize(
-    "words", [("--tokens", "0"), ("--up", "0"), ("--nodes", "1.5"), ("--tokens", "5", "--steps", "5")]
+    "words",
+    [
+        ("--tokens", "0"),
+        ("--up", "0"),
+        ("--up", "1e-320"),
+        ("--tokens-per-second", "1e-320"),
+        ("--rtt", "1e300"),
+        ("--steps", "3e9"),
+        ("--nodes", "1.5"),
+        ("--tokens", "5", "--steps", "5"),
+    ],
 )
 def test_impossible_options_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["init", *words])
     assert "error" in capsys.readouterr().err
+
+
+def test_the_printed_command_has_all_digits_of_a_measured_speed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run.toml"
+    run_init("--out", str(out), "--tokens-per-second", "1234567.5", "--up", "12.345678")
+    said = "--up 12.345678 --down 50 --tokens-per-second 1234567.5"
+    assert said in out.read_text()
+    assert said in capsys.readouterr().out
 
 
 def test_large_numbers_may_have_a_unit() -> None:

@@ -94,7 +94,7 @@ def _command(arguments: argparse.Namespace) -> str:
 def _swarm(arguments: argparse.Namespace) -> list[str]:
     """The options that describe nodes and links."""
     speed = arguments.tokens_per_second
-    machine = ["--machine", arguments.machine] if speed is None else ["--tokens-per-second", f"{speed:g}"]
-    rtt = [] if arguments.rtt == 1000 * RTT_SECONDS else ["--rtt", f"{arguments.rtt:g}"]
-    links = ["--up", f"{arguments.up:g}", "--down", f"{arguments.down:g}", *rtt]
+    machine = ["--machine", arguments.machine] if speed is None else ["--tokens-per-second", f"{speed:.15g}"]
+    rtt = [] if arguments.rtt == 1000 * RTT_SECONDS else ["--rtt", f"{arguments.rtt:.15g}"]
+    links = ["--up", f"{arguments.up:.15g}", "--down", f"{arguments.down:.15g}", *rtt]
     return ["--nodes", str(arguments.nodes), *links, *machine]

@@ -6,11 +6,14 @@ import argparse
 from pathlib import Path
 
 from thinwire_common.number_arguments import above_zero, count
+from thinwire_coordinator.planning.choice import STEPS_MAX
 from thinwire_coordinator.planning.facts import RTT_SECONDS
 from thinwire_coordinator.planning.machines import DEFAULT_MACHINE, MACHINES
 
 NODES, UP_MBIT, DOWN_MBIT = 4, 10.0, 50.0
 """An ordinary home link in many countries, and as many nodes as were measured most."""
+
+LEAST, MOST = 1e-9, 1e12
 
 
 def add_planning_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,7 +35,7 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     long.add_argument(
         "--tokens", type=count, metavar="N", help="tokens to train on; default: 20 a parameter, at most 4 passes"
     )
-    long.add_argument("--steps", type=count, metavar="N", help="steps to train")
+    long.add_argument("--steps", type=_steps, metavar="N", help="steps to train")
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)
@@ -47,9 +50,9 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
     command.add_argument("--nodes", type=count, default=NODES, metavar="N", help=f"expected nodes; default {NODES}")
     for name, default, what in (("--up", UP_MBIT, "upload"), ("--down", DOWN_MBIT, "download")):
         text = f"a node's {what} in Mbit/s; default {default:g}"
-        command.add_argument(name, type=above_zero, default=default, metavar="MBIT", help=text)
+        command.add_argument(name, type=within_reason, default=default, metavar="MBIT", help=text)
     text = f"round trip between two nodes in ms, for a run without a centre; default {1000 * RTT_SECONDS:g}"
-    command.add_argument("--rtt", type=above_zero, default=1000 * RTT_SECONDS, metavar="MS", help=text)
+    command.add_argument("--rtt", type=within_reason, default=1000 * RTT_SECONDS, metavar="MS", help=text)
     speed = command.add_mutually_exclusive_group()
     speed.add_argument(
         "--machine",
@@ -57,7 +60,22 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
         default=DEFAULT_MACHINE,
         help=f"what a node is, to estimate its speed to a factor of about three; default {DEFAULT_MACHINE}",
     )
-    speed.add_argument("--tokens-per-second", type=above_zero, metavar="N", help="a node's measured speed")
+    speed.add_argument("--tokens-per-second", type=within_reason, metavar="N", help="a node's measured speed")
+
+
+def within_reason(text: str) -> float:
+    """A rate or a time whose figures are finite."""
+    found = above_zero(text)
+    if not LEAST <= found <= MOST:
+        raise argparse.ArgumentTypeError(f"must be from {LEAST:g} to {MOST:g}, not {text}")
+    return found
+
+
+def _steps(text: str) -> int:
+    found = count(text)
+    if found > STEPS_MAX:
+        raise argparse.ArgumentTypeError(f"must be at most {STEPS_MAX:,}, not {text}")
+    return found
 
 
 def _init(arguments: argparse.Namespace) -> None:

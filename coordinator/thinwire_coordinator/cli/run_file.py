@@ -41,7 +41,7 @@ def _expand_preset(document: dict[str, Any], source: str) -> None:
     if not isinstance(model, dict) or "preset" not in model:
         return
     name = model.pop("preset")
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"{source}: model.preset: {name!r} does not exist; choose one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
     key = "family" if "family" in model else "kind"  # its name in thinwire 0.1.0

@@ -20,6 +20,7 @@ from thinwire_coordinator.planning.settings import (
     warmup_steps,
 )
 from thinwire_proto.contract import DataSpec, DemoSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
+from thinwire_proto.errors import ConfigError
 
 TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than foretold still delivers."""
@@ -30,6 +31,8 @@ ROUND_S_MIN, ROUND_S_MAX = 2.0, 600.0
 well."""
 SAMPLES_MAX = 1 << 20
 LENGTH_MS_MAX = 86_400_000
+STEPS_MAX = 1 << 31
+"""These three are bounds of the contract."""
 
 
 def choose(
@@ -44,24 +47,25 @@ def choose(
 ) -> RunSpec:
     """The run for this model and these data.
 
-    tokens, steps: how long it trains; by default `tokens_for`.
+    tokens, steps: how long it trains; by default `tokens_for`. Raises ConfigError for more steps than a run can have.
 
     The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
     nobody.
     """
     demo, seconds = _round_s(facts, swarm)
-    length_s = rounded_s(max(seconds, facts.context / swarm.tokens_s))  # at least one sample
+    one_sample_s = facts.context / swarm.tokens_s
+    length_s = rounded_s(min(max(seconds, one_sample_s), LENGTH_MS_MAX / 1000))
     fitting = length_s * swarm.tokens_s / facts.context
     wanted_samples = known_batch(facts.trained) / facts.context / swarm.nodes
     rounds = RoundSpec(
         pace="clock",
-        length_ms=min(LENGTH_MS_MAX, round(1000 * length_s)),
+        length_ms=round(1000 * length_s),
         samples=min(max(1, round(min(fitting, wanted_samples))), SAMPLES_MAX),
     )
     if steps is None:
         wanted = tokens if tokens is not None else tokens_for(facts, sizes)
         each, _ = round_of(rounds, facts.context, swarm.tokens_s, _transfer_s(facts, demo, swarm))
-        steps = max(2, int(wanted / (each * swarm.nodes)))
+        steps = steps_for(wanted, each * swarm.nodes)
     schedule = ScheduleSpec(steps=steps, warmup_steps=warmup_steps(steps), learning_rate=rate_for(facts))
     return RunSpec(model=model, data=data, demo=demo, schedule=schedule, round=rounds)
 
@@ -72,6 +76,16 @@ def tokens_for(facts: ModelFacts, sizes: DataFacts) -> float:
     wanted = TOKENS_A_PARAMETER * (facts.trained + facts.frozen)
     passes = TUNING_PASSES if facts.frozen or facts.begins else PASSES_MAX
     return min(wanted, passes * sizes.all_tokens) if sizes.all_tokens else wanted
+
+
+def steps_for(tokens: float, tokens_a_step: float) -> int:
+    """The steps that train so many tokens, at least two. Raises ConfigError if a run cannot have so many."""
+    if tokens > STEPS_MAX * tokens_a_step:
+        raise ConfigError(
+            f"{tokens:.3g} tokens are more than {STEPS_MAX:,} steps, the most of a run, of {tokens_a_step:.3g} tokens "
+            "of all nodes; give fewer --tokens, or more or faster nodes"
+        )
+    return max(2, int(tokens / tokens_a_step))
 
 
 def rate_for(facts: ModelFacts) -> float:

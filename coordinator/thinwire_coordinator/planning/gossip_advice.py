@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.planning.advice import RULES_OF_ANY_EXCHANGE, VOLUME_MAX, Advice
 from thinwire_coordinator.planning.gossip_forecast import exchange_of
-from thinwire_coordinator.planning.gossip_plan import NODES_LEAST, PATIENCE_STEPS, GossipPlan
+from thinwire_coordinator.planning.gossip_plan import NODES_LEAST, PATIENCE_S_MAX, PATIENCE_STEPS, GossipPlan
 from thinwire_coordinator.planning.gossip_words import beside_the_star
 from thinwire_planner.choosing.plan import seconds_in_words
 
@@ -63,8 +63,15 @@ def _patience(plan: GossipPlan) -> Iterator[Advice]:
         yield Advice(
             "exchange.patience_ms",
             f"{seconds_in_words(patience_s)} is less than {PATIENCE_STEPS_LEAST} steps of {seconds_in_words(step_s)}, "
-            f"so peers that are only slow are left out; give {round(1000 * PATIENCE_STEPS * step_s)} or more",
+            f"so peers that are only slow are left out; {_longer(step_s)}",
         )
+
+
+def _longer(step_s: float) -> str:
+    if PATIENCE_STEPS_LEAST * step_s > PATIENCE_S_MAX:
+        most = f"{seconds_in_words(PATIENCE_S_MAX)} is the most that can be given"
+        return f"{most}, so shorten the step: fewer samples (rule.samples), or a smaller codec (exchange.codec)"
+    return f"give {round(1000 * min(PATIENCE_STEPS * step_s, PATIENCE_S_MAX))} or more"
 
 
 def _beat(plan: GossipPlan) -> Iterator[Advice]:

@@ -29,6 +29,8 @@ SNAPSHOTS = 2
 """The first state, and the mean."""
 REPORT_BYTES = 512
 """A report in the body and the row of a beat: session, head, figures, signature and two hashes."""
+NODES_MAX = 8192
+"""The most that a contract allows."""
 ITERATIONS = 400
 """Of the simulation behind a forecast."""
 STAR = "star, base age 1, by the clock"
@@ -85,9 +87,11 @@ def exchange_of(run: RunSpec) -> tuple[GossipSpec, AdamWSpec]:
 def gossip_forecast(
     run: RunSpec, facts: ModelFacts, data: DataFacts, swarm: SwarmFacts, micro_batch: int = 8
 ) -> GossipForecast:
-    """Foretell a run with `swarm.nodes` equal nodes that are there all the time. Raises ConfigError if the topology
-    cannot join so many nodes."""
+    """Foretell a run with `swarm.nodes` equal nodes that are there all the time. Raises ConfigError if the topology or
+    a run cannot have so many nodes."""
     exchange, rule = exchange_of(run)
+    if swarm.nodes > NODES_MAX:
+        raise ConfigError(f"a run has at most {NODES_MAX:,} nodes (round.nodes_max), and there are {swarm.nodes:,}")
     setting = setting_of(facts, swarm, rule.samples * facts.context / swarm.tokens_s)
     variant = variant_of(exchange)
     found, star = variant.forecast(setting), _star_s(setting)

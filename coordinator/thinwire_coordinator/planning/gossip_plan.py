@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from thinwire_coordinator.planning.choice import SAMPLES_MAX, rate_for, rounded_s, tokens_for
+from thinwire_coordinator.planning.choice import SAMPLES_MAX, rate_for, rounded_s, steps_for, tokens_for
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.gossip_forecast import GossipForecast, gossip_forecast, setting_of, variant_of
 from thinwire_coordinator.planning.memory import micro_batch_for
 from thinwire_coordinator.planning.settings import known_batch, warmup_steps
-from thinwire_proto.contract import DataSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
+from thinwire_proto.contract import WEIGHT_SUM_MAX, DataSpec, ModelSpec, RoundSpec, RunSpec, ScheduleSpec
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
 from thinwire_proto.errors import ConfigError
@@ -24,6 +24,8 @@ BEAT_STEPS, BEAT_S_MIN, BEAT_S_MAX = 4, 10.0, 600.0
 PATIENCE_STEPS, PATIENCE_S_MIN, PATIENCE_S_MAX = 4, 30.0, 3600.0
 NODES_LEAST = 2
 """Nodes that the first topology waits for. `serve --wait-for` waits for more."""
+NODES_MOST = WEIGHT_SUM_MAX // RoundSpec().weight_max
+"""Nodes that round.nodes_max allows beside the default of round.weight_max."""
 SPARE_NODES = 4
 """Nodes more than expected that may come. Each node makes sure of memory for edges to them."""
 
@@ -64,7 +66,9 @@ def choose_gossip(
 ) -> RunSpec:
     """The run without a centre for this model and these data. tokens, steps: how long it trains.
 
-    Raises ConfigError for less than two nodes."""
+    Raises ConfigError for less than two nodes, for more than a run can have, and for more steps than it can have."""
+    if swarm.nodes > NODES_MOST:
+        raise ConfigError(f"a run without a centre has at most {NODES_MOST:,} nodes, and there are {swarm.nodes:,}")
     if swarm.nodes < NODES_LEAST:
         raise ConfigError(f"a run without a centre needs {NODES_LEAST} nodes or more, and there are {swarm.nodes}")
     exchange = GossipSpec()
@@ -78,7 +82,7 @@ def choose_gossip(
     patience_s = min(max(PATIENCE_STEPS * step_s, PATIENCE_S_MIN), PATIENCE_S_MAX)
     if steps is None:
         trained = tokens if tokens is not None else tokens_for(facts, sizes)
-        steps = max(2, int(trained / (samples * facts.context * swarm.nodes)))
+        steps = steps_for(trained, samples * facts.context * swarm.nodes)
     rate = float(f"{rate_for(facts) * RATE_FACTOR:.1e}")
     return RunSpec(
         model=model,
@@ -88,7 +92,7 @@ def choose_gossip(
             pace="clock",
             length_ms=round(1000 * rounded_s(beat_s)),
             min_contributions=NODES_LEAST,
-            nodes_max=swarm.nodes + SPARE_NODES,
+            nodes_max=min(swarm.nodes + SPARE_NODES, NODES_MOST),
         ),
         rule=AdamWSpec(samples=samples),
         exchange=exchange.model_copy(update={"patience_ms": 1000 * math.ceil(patience_s)}),

@@ -132,7 +132,7 @@ class _Check:
         if not isinstance(model, dict) or "preset" not in model:
             return
         name = model.pop("preset")
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             names = ", ".join(PRESETS)
             guess = did_you_mean(str(name), PRESETS)
             self._add(("model", "preset"), f"there is no preset {name!r}{guess}; choose one of {names}")
