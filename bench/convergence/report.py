@@ -9,7 +9,7 @@ from bench.convergence.arms import ADAMW, ARMS, DEFAULT, REFERENCE
 from bench.convergence.plan import Study, runs_at_least, sweep_of
 from bench.convergence.plots import write_plots
 from bench.convergence.run import Result
-from bench.convergence.summaries import ArmSummary, percent, summaries_of
+from bench.convergence.summaries import ArmSummary, front_of, percent, summaries_of
 from bench.convergence.targets import BYTES_TARGET, LOSS_TARGETS
 
 PAGE = "README.md"
@@ -28,7 +28,13 @@ def page(study: Study, results: Sequence[Result], summaries: Sequence[ArmSummary
     """The page, in Markdown."""
     parts = [_head(study, results)]
     if summaries:
-        parts += ["## Loss and bytes\n", _table(summaries), _verdict(summaries), f"![loss against tokens]({CURVES})\n"]
+        parts += [
+            "## Loss and bytes\n",
+            _table(summaries),
+            _fronts(summaries),
+            _verdict(summaries),
+            f"![loss against tokens]({CURVES})\n",
+        ]
         parts += [f"![loss against bytes]({FRONT})\n"]
     parts += ["## The sweep of learning rates\n", _sweeps(study, results), "## The arms\n", _arms(study)]
     return "\n".join(parts)
@@ -92,6 +98,22 @@ def _single(summary: ArmSummary) -> str:
     """The loss of one node's own parameters, where nodes have their own."""
     losses = [result.single_node_loss for result in summary.results if result.single_node_loss is not None]
     return f"{sum(losses) / len(losses):.4f}" if losses else ""
+
+
+def _fronts(summaries: Sequence[ArmSummary]) -> str:
+    """A table of the best arm for each number of bytes. With one node, nothing has to be sent."""
+    adamw = next((summary for summary in summaries if summary.arm == ADAMW), None)
+    if adamw is None:
+        return ""
+    text = "Which arm loses least, with as many bytes as it needs or more, up to the next row:\n"
+    rows = [text, "| nodes | B/parameter, from | arm | seeds | relative to AdamW | times fewer bytes |"]
+    rows.append("|---|---|---|---|---|---|")
+    for nodes in sorted({summary.nodes for summary in summaries} - {1}):
+        for one in front_of([summary for summary in summaries if summary.nodes == nodes], adamw):
+            against = percent(one.relative_loss(adamw))
+            bytes_from, seeds = f"{one.bytes_a_parameter:.3g}", len(one.results)
+            rows.append(f"| {nodes} | {bytes_from} | {one.arm} | {seeds} | {against} | {_times_fewer(one)} |")
+    return "\n".join(rows) + "\n"
 
 
 def _verdict(summaries: Sequence[ArmSummary]) -> str:

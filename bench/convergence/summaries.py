@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -68,3 +69,17 @@ def summaries_of(study: Study, results: Sequence[Result]) -> list[ArmSummary]:
         for nodes in sorted({result.run.nodes for result in final}):
             summaries.append(ArmSummary(arm, nodes, tuple(result for result in final if result.run.nodes == nodes)))
     return summaries
+
+
+def front_of(summaries: Sequence[ArmSummary], baseline: ArmSummary) -> list[ArmSummary]:
+    """The arms that lose less, relative to the baseline, than every arm with as few bytes or fewer; fewest bytes first.
+
+    summaries: with one number of nodes. Those without a seed in common with the baseline are left out."""
+    found: list[ArmSummary] = []
+    least = math.inf
+    for one in sorted(summaries, key=lambda one: (one.bytes, one.loss)):
+        loss = one.relative_loss(baseline)
+        if loss is not None and loss < least:
+            found.append(one)
+            least = loss
+    return found

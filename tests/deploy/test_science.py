@@ -31,7 +31,7 @@ from bench.convergence.run import Result, Run, Size, read, settings_of, train, w
 from bench.convergence.scaling import SCALINGS
 from bench.convergence.scaling import page as scaling_page
 from bench.convergence.study import Progress, StudyError, results_in, run_all
-from bench.convergence.summaries import ArmSummary, summaries_of
+from bench.convergence.summaries import ArmSummary, front_of, summaries_of
 from bench.convergence.text import VOCABULARY, make_machine_text, text_files, text_of
 from thinwire_proto.data.corpus import windows
 from thinwire_proto.models import BYTE_PRESETS
@@ -129,6 +129,19 @@ def test_arms_are_compared_on_the_seeds_that_both_have() -> None:
     assert summary({1: 1.1}).relative_loss(three) == pytest.approx(0.1)
     assert summary({2: 2.2, 3: 3.3, 4: 9.0}).relative_loss(three) == pytest.approx(0.1)
     assert summary({4: 1.0}).relative_loss(three) is None
+
+
+def test_the_front_has_the_arms_that_no_cheaper_one_beats() -> None:
+    def summary(arm: str, loss: float, sent: float, seed: int = 1) -> ArmSummary:
+        one = replace(result_of(Run(arm, 1e-3, seed, 4, 4096), loss), up=sent, down=0.0)
+        return ArmSummary(arm, 4, (one,))
+
+    adamw = summary(ADAMW, 1.0, 9000.0)
+    few, many, worse, best = (
+        summary(arm, loss, sent) for arm, loss, sent in (("a", 1.5, 10), ("b", 1.2, 90), ("c", 1.3, 95), ("d", 0.9, 95))
+    )
+    elsewhere = summary("e", 0.1, 5.0, seed=2)  # no seed in common with AdamW
+    assert front_of([adamw, best, worse, many, few, elsewhere], adamw) == [few, many, best]
 
 
 def test_scaling_compares_each_number_of_nodes_with_adamw_on_the_same_batch(tmp_path: Path) -> None:
