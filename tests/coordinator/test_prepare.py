@@ -14,6 +14,7 @@ import pytest
 
 from support.disks import small_disk
 from support.prepared import all_texts, prepared, texts_of, tokens_of
+from thinwire_coordinator.prepare.output_folder import CLAIM_FILE
 from thinwire_coordinator.prepare.sources import NamedSource, parse_sources
 from thinwire_coordinator.prepare.spill import Spill
 from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
@@ -58,6 +59,7 @@ def test_every_document_is_in_the_shards_once(tmp_path: Path, tokenizer: Path) -
 def test_the_folder_holds_what_the_manifest_names_and_no_more(tmp_path: Path, tokenizer: Path) -> None:
     out = tmp_path / "out"
     (out / BLOBS_FOLDER).mkdir(parents=True)
+    (out / CLAIM_FILE).touch()  # as an interrupted run leaves it
     (out / BLOBS_FOLDER / ("0" * 64)).write_text("left over")
     made = prepared(out, write_lines(tmp_path / "a.jsonl", TEXTS), tokenizer=str(tokenizer))
     assert {path.name for path in out.iterdir()} == {MANIFEST_FILE, BLOBS_FOLDER}
@@ -131,6 +133,12 @@ def test_sources_are_apart_and_files_of_one_folder_together(tmp_path: Path) -> N
         NamedSource("stories", ("hf://datasets/me/stories:train",)),
         NamedSource("y", ("s3://x/y/*.txt",)),
     )
+
+
+def test_more_sources_than_a_manifest_takes_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match="1,025 sources are more than 1,024; give several of them one name"):
+        parse_sources([f"source-{number}=x" for number in range(1025)])
+    assert len(parse_sources([f"source-{number}=x" for number in range(1024)])) == 1024
 
 
 def test_text_cannot_spell_the_end_of_a_document(tmp_path: Path, tokenizer: Path) -> None:

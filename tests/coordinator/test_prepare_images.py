@@ -170,3 +170,11 @@ def test_the_command(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f'[data]\nkind = "images"\nfolder = "{tmp_path}/out"\n' in printed
     with pytest.raises(ConfigError, match="either sources of text or --images FOLDER"):
         given.command(parser().parse_args(["prepare", "text", "--images", str(pictures), "--out", "x"]))
+
+
+@pytest.mark.parametrize("size", ["0", "4097"])
+def test_a_size_that_no_manifest_takes_is_refused_at_once(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["prepare", "--images", "pictures", "--size", size, "--out", "x"])
+    assert ended.value.code == 2
+    assert f"--size: must be 1 to 4,096 pixels, not {size}" in capsys.readouterr().err

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from support.disks import fill, small_disk
 from support.prepared import prepared
 from support.stalling_server import serving
 from thinwire_coordinator.prepare.checkpoint import STATE_FILE
-from thinwire_coordinator.prepare.preparation import WORK_FOLDER
+from thinwire_coordinator.prepare.output_folder import WORK_FOLDER
 from thinwire_coordinator.prepare.problems import TooManyProblems
+from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_tokenizer
+from thinwire_proto.data.json_tokenizer import CONFIG_FILE, TOKENIZER_FILE
 from thinwire_proto.data.manifest import MANIFEST_FILE
 
 TEXTS = [
@@ -28,6 +31,7 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import sys
 from pathlib import Path
+from support.disks import fill, small_disk
 from support.prepared import prepared
 prepared(Path(sys.argv[1]), *sys.argv[2:], checkpoint_bytes=1 << 20)
 """
@@ -107,3 +111,27 @@ def test_more_bad_parts_may_be_allowed_when_it_goes_on(tmp_path: Path, capsys: p
     assert "a: going on after " in capsys.readouterr().err
     assert made.bad == 3
     assert made.manifest_hash == prepared(tmp_path / "fresh", source, bad_max=3).manifest_hash
+
+
+def test_another_end_token_begins_anew(tmp_path: Path) -> None:
+    """The tokenizer's configuration names the end token, which is in the shards of each finished source."""
+    folder, out = tmp_path / "tokenizer", tmp_path / "out"
+    folder.mkdir()
+    train_tokenizer(TEXTS[:200], 300, folder / TOKENIZER_FILE)
+    sources = [write(tmp_path / "first.jsonl", LESS), write(tmp_path / "second.jsonl", LESS + b"no JSON\n")]
+    named = [f"{source.stem}={source}" for source in sources]
+    (folder / CONFIG_FILE).write_text(json.dumps({"eos_token": END_WORD}))
+    with pytest.raises(TooManyProblems):
+        prepared(out, *named, tokenizer=str(folder), bad_max=0)
+    (folder / CONFIG_FILE).write_text(json.dumps({"eos_token": "z"}))
+    made = prepared(out, *named, tokenizer=str(folder))
+    assert made.manifest_hash == prepared(tmp_path / "fresh", *named, tokenizer=str(folder)).manifest_hash
+
+
+def test_a_trained_tokenizer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Half of one would be taken for whole by the next run. Here the disk fills up while it is written."""
+    with small_disk(tmp_path / "disk", 1) as disk:
+        fill(disk)
+        with pytest.raises(OSError, match="No space left"):
+            train_tokenizer(TEXTS[:200], 300, disk / TOKENIZER_FILE)
+        assert not (disk / TOKENIZER_FILE).exists()

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,28 @@ def test_a_folder_of_text(tmp_path: Path, tokenizer: str, capsys: pytest.Capture
     assert all_texts(tmp_path / "out", made.manifest) == ["four", "one", "six", "three", "two"]
     assert (made.bad, made.binary_files) == (0, 1)
     assert "skipped: picture.png: is binary, not text" in capsys.readouterr().err
+
+
+def test_what_cannot_be_opened_costs_only_itself(
+    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link to nowhere is named and counted. A pipe, which would be waited for, is left out."""
+    for number in range(3):
+        write(tmp_path / f"in/{number}.txt", f"text {number}".encode())
+    (tmp_path / "in/away.txt").symlink_to(tmp_path / "gone.txt")
+    os.mkfifo(tmp_path / "in/pipe")
+    made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
+    assert all_texts(tmp_path / "out", made.manifest) == ["text 0", "text 1", "text 2"]
+    assert made.bad == 1
+    assert "skipped: away.txt: cannot be opened: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_glob_finds_links_to_files(tmp_path: Path, tokenizer: str) -> None:
+    """As the cache of the Hugging Face Hub has its files."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / f"in/{number}.txt").symlink_to(write(tmp_path / f"kept/{number}", f"text {number}".encode()))
+    assert read_back(tmp_path / "out", f"{tmp_path}/in/*.txt", tokenizer) == ["text 0", "text 1", "text 2"]
 
 
 def test_a_glob(tmp_path: Path, tokenizer: str) -> None:

@@ -16,6 +16,9 @@ HELD_OUT_MAX = 0.5
 VOCABULARY_MIN, VOCABULARY_MAX = 257, 1 << 20
 """Tokens of a trained tokenizer; the fewest are 256 bytes and the end token."""
 
+IMAGE_SIZE_MAX = 4096
+"""Pixels, as in `ImageManifest`."""
+
 
 def add_prepare(command: argparse.ArgumentParser) -> None:
     """Add the options of `prepare`. Does not import what it runs."""
@@ -30,7 +33,7 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
         "--images", metavar="FOLDER", help="prepare images instead; the folder has a sub-folder for each class"
     )
     command.add_argument(
-        "--size", type=_positive, default=224, metavar="PIXELS", help="width and height of an image; default 224"
+        "--size", type=_pixels, default=224, metavar="PIXELS", help="width and height of an image; default 224"
     )
     tokens = command.add_mutually_exclusive_group()
     tokens.add_argument(
@@ -70,7 +73,9 @@ def _prepare(arguments: argparse.Namespace) -> None:
     try:
         print(_images(arguments) if arguments.images else _text(arguments))
     except KeyboardInterrupt:
-        print("stopped; start the same command again to go on", file=sys.stderr)
+        print(
+            f"stopped; start the same command again to {'begin anew' if arguments.images else 'go on'}", file=sys.stderr
+        )
         raise
 
 
@@ -143,6 +148,12 @@ def _size(text: str) -> int:
     if found is None or found[2] not in UNITS or not 1024 <= (size := int(found[1]) * UNITS[found[2]]) <= 1 << 30:
         raise argparse.ArgumentTypeError(f"must be a size of 1KiB to 1GiB, such as 2MiB, not {text}")
     return size
+
+
+def _pixels(text: str) -> int:
+    if not 1 <= (number := _count(text)) <= IMAGE_SIZE_MAX:
+        raise argparse.ArgumentTypeError(f"must be 1 to {IMAGE_SIZE_MAX:,} pixels, not {text}")
+    return number
 
 
 def _positive(text: str) -> int:

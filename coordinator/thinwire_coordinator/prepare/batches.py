@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from thinwire_coordinator.prepare.problems import SourceFailed
@@ -27,12 +28,13 @@ Content = Sequence[SourceFile] | HubDataset
 """The content of a source: its files, or a data set of the Hub."""
 
 
-def content_of(source: NamedSource, stall_s: float) -> Content:
-    """The content of a source. Raises ConfigError, and SourceFailed if an address does not answer."""
+def content_of(source: NamedSource, stall_s: float, out: Path | None = None) -> Content:
+    """The content of a source, without what is in the folder `out`, which `prepare` writes. Raises ConfigError, and
+    SourceFailed if an address does not answer."""
     datasets = [dataset for url in source.urls if (dataset := parse_hub(url)) is not None]
     if datasets and len(source.urls) > 1:
         raise ConfigError(f"source {source.name}: a data set of the Hub must be a source of its own: NAME={HUB}…")
-    return datasets[0] if datasets else [file for url in source.urls for file in find_files(url, stall_s)]
+    return datasets[0] if datasets else [file for url in source.urls for file in find_files(url, stall_s, out)]
 
 
 class Position(NamedTuple):
@@ -147,6 +149,9 @@ class SourceReader:
         except PermissionError as error:
             self._reading.problems.skip(file.name, f"cannot be opened: {error.strerror or error}")
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and file.is_local:  # a link to nowhere, or deleted a moment ago
+                self._reading.problems.skip(file.name, f"cannot be opened: {error.strerror}")
+                return
             if not is_damage(error):
                 raise
             self._reading.problems.skip(file.name, f"is damaged, and the rest of it is left out: {error}")

@@ -19,14 +19,8 @@ import numpy as np
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
-from thinwire_coordinator.prepare.preparation import (
-    BAD_MAX,
-    HELD_OUT_SHARE,
-    SHARD_BYTES,
-    WORK_FOLDER,
-    claim,
-    disk_errors_named,
-)
+from thinwire_coordinator.prepare.output_folder import WORK_FOLDER, claimed, disk_errors_named
+from thinwire_coordinator.prepare.preparation import BAD_MAX, HELD_OUT_SHARE, SHARD_BYTES
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.shards import BlobWriter
@@ -70,13 +64,12 @@ def prepare_images(settings: ImageSettings, shown: Shown) -> PreparedImages:
 
     A call that was interrupted begins anew.
     """
-    claim(settings.out)
     if not settings.held_out:
         raise ConfigError("--held-out: some images must be held out; it must be above 0")
     library = _library()
-    files = find_files(settings.folder, PREPARE_SILENT_S)
-    classes = _classes(settings.folder, files)
-    with disk_errors_named(settings.out):
+    with claimed(settings.out), disk_errors_named(settings.out):
+        files = find_files(settings.folder, PREPARE_SILENT_S, settings.out)
+        classes = _classes(settings.folder, files)
         work = settings.out / WORK_FOLDER
         shutil.rmtree(work, ignore_errors=True)
         spill, total, problems = Spill(work, np.dtype("<u1")), Side(), Problems(settings.bad_max, shown.say)

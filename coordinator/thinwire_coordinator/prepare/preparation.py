@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Batch, Content, Position, SourceReader, content_of
 from thinwire_coordinator.prepare.checkpoint import Checkpoint, Current, Finished, open_checkpoint
 from thinwire_coordinator.prepare.held_out import Side, Split, side_of, split
+from thinwire_coordinator.prepare.output_folder import WORK_FOLDER, claimed, disk_errors_named
 from thinwire_coordinator.prepare.problems import Problems
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.readers.hugging_face import HubDataset
@@ -28,11 +26,9 @@ from thinwire_coordinator.prepare.tokenizer_choice import find_tokenizer
 from thinwire_coordinator.prepare.tokenizer_training import sample_of, train_tokenizer
 from thinwire_coordinator.prepare.tokenizing import ByteEncoder, Encoded, Encoder, JsonEncoder, TokenizerFiles
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, Source
-from thinwire_proto.errors import ConfigError, ThinwireError
+from thinwire_proto.errors import ThinwireError
 from thinwire_proto.limits import PREPARE_SILENT_S
 
-WORK_FOLDER = "unfinished"
-"""Folder of an interrupted run, below the output folder."""
 CHECKPOINT_BYTES = 256 << 20
 """Text between two checkpoints."""
 SHARD_BYTES = 2 << 20
@@ -79,9 +75,8 @@ def prepare(settings: Settings, shown: Shown) -> Prepared:
 
     Goes on where an earlier call with the same settings and files was interrupted; otherwise it begins anew.
     """
-    claim(settings.out)
-    with disk_errors_named(settings.out):
-        contents = {source.name: content_of(source, settings.stall_s) for source in settings.sources}
+    with claimed(settings.out), disk_errors_named(settings.out):
+        contents = {source.name: content_of(source, settings.stall_s, settings.out) for source in settings.sources}
         work = settings.out / WORK_FOLDER
         checkpoint = open_checkpoint(work, _inputs(settings, contents))
         tokenizer = _tokenizer(settings, contents, work, shown)
@@ -222,30 +217,5 @@ def _inputs(settings: Settings, contents: dict[str, Content]) -> str:
     if settings.tokenizer != BYTES and settings.train_vocabulary is None:
         files = find_tokenizer(Path(settings.tokenizer), settings.end_token)
         found.update(files.path.read_bytes())
+        found.update(json.dumps([files.end, {name: data.hex() for name, data in files.files.items()}]).encode())
     return found.hexdigest()
-
-
-def claim(out: Path) -> None:
-    """Make the folder for prepared data. Raises ConfigError if it holds some already, or cannot be written to."""
-    try:
-        if (out / MANIFEST_FILE).exists():
-            raise ConfigError(f"{out}: holds prepared data already; remove it, or choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            pass  # only to see whether it can be made
-    except OSError as error:
-        raise ConfigError(f"{out}: is not a folder to write to: {error.strerror}; give another --out") from None
-
-
-@contextmanager
-def disk_errors_named(out: Path) -> Iterator[None]:
-    """Raise ConfigError, which says what to do, if the disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ConfigError(
-                f"{out}: the disk is full; prepared data need about twice the size of their tokens while they are "
-                "made. Free some space, and start the command again to go on"
-            ) from None
-        raise

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -23,6 +24,8 @@ NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(?P<url>.+)", re.D
 HUB = "hf://datasets/"
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "data", "https": "data", "hf": "hub"}
 """The extra of thinwire that installs the fsspec backend of a protocol."""
+SOURCES_MAX = 1024
+"""As in `Manifest`."""
 LISTING_STALLS = 5
 """Listing a source may take so many times the time for which a source may be silent."""
 
@@ -63,7 +66,7 @@ def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
     """Read `[NAME=]URL` of each source. URLs with the same name are one source.
 
     A source without a name is called after its file or folder. Several files of one folder, which a shell makes of
-    `folder/*.txt`, are one source called after the folder.
+    `folder/*.txt`, are one source called after the folder. Raises ConfigError if there are more than SOURCES_MAX.
     """
     named = [(found["name"], found["url"]) if (found := NAME.fullmatch(text)) else ("", text) for text in texts]
     parents = [_parent(url) for name, url in named if not name and _is_local_file(url)]
@@ -71,6 +74,11 @@ def parse_sources(texts: Sequence[str]) -> tuple[NamedSource, ...]:
     for name, url in named:
         several = not name and _is_local_file(url) and parents.count(_parent(url)) > 1
         urls.setdefault(name or _name_of(_parent(url) if several else url), []).append(url)
+    if len(urls) > SOURCES_MAX:
+        raise ConfigError(
+            f"{len(urls):,} sources are more than {SOURCES_MAX:,}; give several of them one name, as in NAME=SOURCE, "
+            "or give the folder that they are in"
+        )
     return tuple(NamedSource(name, tuple(found)) for name, found in urls.items())
 
 
@@ -97,8 +105,9 @@ def _name_of(url: str) -> str:
     return name[:64] or "data"
 
 
-def find_files(url: str, stall_s: float) -> list[SourceFile]:
-    """The files of a source, ordered by path. Hidden files and folders are left out, unless the URL names them.
+def find_files(url: str, stall_s: float, out: Path | None = None) -> list[SourceFile]:
+    """The files of a source, ordered by path. Hidden files and folders are left out, unless the URL names them. So is
+    everything below the local folder `out`: the source may be a folder that prepared data are written into.
 
     Raises ConfigError if there are none, and SourceFailed if the address does not answer. A long list may take several
     times `stall_s`, because the list arrives as a whole.
@@ -107,7 +116,7 @@ def find_files(url: str, stall_s: float) -> list[SourceFile]:
 
     def find() -> None:
         try:
-            found.set_result(_found(url))
+            found.set_result(_found(url, out))
         except Exception as error:  # noqa: BLE001 - the boundary of the thread; the caller gets the error
             found.set_exception(error)
 
@@ -128,22 +137,37 @@ def find_files(url: str, stall_s: float) -> list[SourceFile]:
         raise SourceFailed(f"{url}: cannot be listed: {error!r}") from None
 
 
-def _found(url: str) -> list[SourceFile]:
+def _found(url: str, out: Path | None) -> list[SourceFile]:
     system, path = fsspec.core.url_to_fs(url)
     if "*" in path:
-        infos = {name: info for name, info in system.glob(path, detail=True).items() if info["type"] == "file"}
+        infos = _readable(system, system.glob(path, detail=True))
         root = path.partition("*")[0].rpartition("/")[0]
     elif not _is_one_page(url) and system.isdir(path):
-        infos, root = system.find(path, detail=True), path
-        infos = {name: info for name, info in infos.items() if not (info.get("islink") and system.isdir(name))}
+        infos, root = _readable(system, system.find(path, detail=True)), path
     elif system.exists(path):
         infos, root = {path: system.info(path)}, path.rpartition("/")[0]
     else:
         raise ConfigError(f"{url}: there is no such file or folder")
     files = [_file(system, found, infos[found], root) for found in sorted(infos) if not _is_hidden(found, root)]
+    if out is not None:
+        files = _outside(files, out)
     if not files:
         raise ConfigError(f"{url}: there are no files")
     return files
+
+
+def _readable(system: Any, infos: dict[str, Any]) -> dict[str, Any]:
+    """Files, links to files, and broken links, which are reported when they are opened. Folders and links to them are
+    left out, and so are pipes and devices, because reading one may wait forever."""
+    if isinstance(system, LocalFileSystem):
+        return {name: info for name, info in infos.items() if Path(name).is_file() or not Path(name).exists()}
+    return {name: info for name, info in infos.items() if info["type"] != "directory"}
+
+
+def _outside(files: list[SourceFile], folder: Path) -> list[SourceFile]:
+    """The files that are not below a local folder."""
+    top, resolved = folder.resolve(), cache(Path.resolve)
+    return [file for file in files if not (file.is_local and resolved(Path(file.path).parent).is_relative_to(top))]
 
 
 def _is_one_page(url: str) -> bool:

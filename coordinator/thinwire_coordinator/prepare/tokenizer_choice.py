@@ -49,7 +49,10 @@ def _of_folder(folder: Path) -> TokenizerFiles:
     for name, file in kept.items():
         if file.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"{file}: is larger than {FILE_BYTES_MAX:,} bytes, too large for a {name}")
-    return TokenizerFiles(path, None, {name: file.read_bytes() for name, file in kept.items()})
+    contents = {name: file.read_bytes() for name, file in kept.items()}
+    return TokenizerFiles(
+        path, None, {name: data for name, data in contents.items() if data}
+    )  # an empty one says nothing
 
 
 def _configured_end(files: TokenizerFiles) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from thinwire_common.files import replace_synced
 from thinwire_coordinator.prepare.batches import Content, Position, SourceReader
 from thinwire_coordinator.prepare.held_out import is_held_out
 from thinwire_coordinator.prepare.problems import Problems
@@ -39,7 +40,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, path: Path) -> Tokeni
         show_progress=False,
     )
     tokenizer.train_from_iterator(_bounded(texts), trainer)
-    tokenizer.save(str(path))
+    replace_synced(path, tokenizer.to_str(pretty=True).encode())  # `save` would leave half of it after a kill
     return TokenizerFiles(path, 0)
 
 

@@ -1,0 +1,112 @@
+"""`prepare` keeps what it did not make, and keeps out of the way of another run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.prepared import prepared
+from support.stalling_server import serving
+from thinwire_coordinator.prepare.images import ImageSettings, prepare_images
+from thinwire_coordinator.prepare.output_folder import CLAIM_FILE, WORK_FOLDER
+from thinwire_coordinator.prepare.problems import TooManyProblems
+from thinwire_coordinator.prepare.progress import Shown
+from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
+from thinwire_proto.errors import ConfigError
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from support.prepared import prepared
+prepared(Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+def texts(folder: Path, count: int = 20) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        (folder / f"{number}.txt").write_text(f"Document {number} is about the number {number * 7919}. " * 20)
+    return folder
+
+
+@pytest.mark.parametrize("name", [f"{WORK_FOLDER}/novel.txt", f"{BLOBS_FOLDER}/{'0' * 64}", BLOBS_FOLDER])
+def test_files_that_prepare_did_not_make_are_kept(tmp_path: Path, name: str) -> None:
+    """Such as a novel in a folder of the same name, or the shards of a run, in its state directory."""
+    out = tmp_path / "out"
+    mine = out / name
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(ConfigError, match="is not of an interrupted prepare, and prepare would delete what is in it"):
+        prepared(out, texts(tmp_path / "in"))
+    with pytest.raises(ConfigError, match="is not of an interrupted prepare"), Shown() as shown:
+        prepare_images(ImageSettings(str(tmp_path / "in"), out, 8), shown)
+    assert mine.read_text() == "mine"
+
+
+def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
+    """It would delete the work of the first, which can still go on, and makes what it makes alone."""
+    lines = "".join(json.dumps({"text": f"Text {number} " * 50}) + "\n" for number in range(4000)).encode()
+    out = tmp_path / "out"
+    with serving({"/a.jsonl": lines}) as server:
+        server.stall_after = len(lines) - 1000
+        command = [sys.executable, "-c", PROGRAM, str(out), f"a={server.url}/a.jsonl"]
+        first = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+        try:
+            assert first.stderr is not None
+            assert first.stderr.readline().startswith("a")  # it has begun with the source
+            with pytest.raises(ConfigError, match="another prepare works in it; wait for its end"):
+                prepared(out, f"a={server.url}/a.jsonl")
+        finally:
+            server.goes_on.set()
+            said = first.communicate()[1]
+        assert "start the command again to go on" in said
+        server.stall_after = None
+        prepared(out, f"a={server.url}/a.jsonl")
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    prepared(tmp_path / "alone", tmp_path / "a.jsonl")
+    assert (out / MANIFEST_FILE).read_bytes() == (tmp_path / "alone" / MANIFEST_FILE).read_bytes()
+    assert not (out / CLAIM_FILE).exists()
+
+
+def test_a_folder_may_be_prepared_into_itself(tmp_path: Path) -> None:
+    """What an interrupted run left below --out is not taken for documents when it goes on."""
+    source, alone = texts(tmp_path / "in"), texts(tmp_path / "alone/in")
+    (source / "a.txt").write_bytes(b"\xff")
+    with pytest.raises(TooManyProblems):
+        prepared(source / "out", source, bad_max=0)
+    (source / "a.txt").unlink()
+    made = prepared(source / "out", source)
+    assert made.manifest_hash == prepared(tmp_path / "out", alone).manifest_hash
+
+
+def test_images_may_be_prepared_into_their_folder(tmp_path: Path) -> None:
+    """--out is not taken for a class."""
+    image = pytest.importorskip("PIL.Image")
+    for label in ("black", "white"):
+        (tmp_path / label).mkdir()
+        for number in range(4):
+            image.new("RGB", (9, 9), (number, number, number)).save(tmp_path / label / f"{number}.png")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / CLAIM_FILE).touch()  # as an interrupted run leaves it
+    with Shown() as shown:
+        made = prepare_images(ImageSettings(str(tmp_path), tmp_path / "out", 8), shown)
+    assert made.manifest.classes == ("black", "white")
+    assert made.bad == 0
+
+
+def test_an_empty_file_of_a_tokenizer_is_left_out(tmp_path: Path) -> None:
+    prepared(tmp_path / "trained", texts(tmp_path / "in"), train_vocabulary=300)
+    manifest = json.loads((tmp_path / "trained" / MANIFEST_FILE).read_bytes())
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (tmp_path / "trained" / BLOBS_FOLDER / manifest["tokenizer"]["hash"]).rename(folder / "tokenizer.json")
+    (folder / "special_tokens_map.json").touch()
+    made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=str(folder))
+    assert made.manifest.files == {}
