@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.task import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2.parser import Parser
+    from jinja2.sandbox import SandboxedEnvironment
 
 CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
@@ -20,22 +25,48 @@ def chat_prompt(tokenizer: Tokenizer, message: str) -> str:
     """The prompt for an answer to a message. Raises ConfigError if the tokenizer has no chat template, or a broken one.
 
     The template comes from the run's data and is run in jinja's sandbox, as in transformers: it reaches nothing but
-    the message.
+    the message. It has the same tags, filters and variables as there.
     """
     files = tokenizer.files()
     config = _config(files.get(CONFIG_FILE, b"{}"))
     template = _template(files, config)
     from jinja2 import TemplateError  # noqa: PLC0415 - only where there is a chat
+
+    special = {name: _word(config.get(name)) for name in SPECIAL}
+    given = {"tools": None, "documents": None, "add_generation_prompt": True} | special
+    try:
+        return _environment().from_string(template).render(messages=[{"role": "user", "content": message}], **given)
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, MemoryError, RecursionError) as error:
+        raise ConfigError(
+            f"--chat: the chat template of the tokenizer fails: {str(error) or type(error).__name__}"
+        ) from None
+
+
+def _environment() -> SandboxedEnvironment:
+    """The sandbox for templates, with what transformers adds to jinja (`_cached_compile_jinja_template` there)."""
+    from jinja2 import nodes  # noqa: PLC0415
+    from jinja2.ext import Extension, LoopControlExtension  # noqa: PLC0415
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    class Generation(Extension):
+        """{% generation %} … {% endgeneration %} marks what the model wrote; the text in it stays."""
+
+        tags = {"generation"}  # noqa: RUF012 - as jinja declares it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
+
+        def _written(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, LoopControlExtension]
+    )
+    environment.filters["tojson"] = _json
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-    special = {name: _word(config.get(name)) for name in SPECIAL}
-    try:
-        messages = [{"role": "user", "content": message}]
-        return environment.from_string(template).render(messages=messages, add_generation_prompt=True, **special)
-    except (TemplateError, TypeError, ValueError) as error:
-        raise ConfigError(f"--chat: the chat template of the tokenizer fails: {error}") from None
+    return environment
 
 
 def _config(data: bytes) -> dict[str, Any]:
@@ -67,6 +98,17 @@ def _refuse(text: str) -> NoReturn:
     from jinja2 import TemplateError  # noqa: PLC0415
 
     raise TemplateError(text)
+
+
+def _json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja's own filter would write < as \\u003c, for pages."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _now(form: str) -> str:

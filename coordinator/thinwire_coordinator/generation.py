@@ -72,9 +72,9 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     """Draw a token from its logits, float32 [vocabulary]. Raises ConfigError if they are not finite."""
     if logits.isnan().any() or logits.isposinf().any():
         raise ConfigError("the model's output is not finite, so the run has diverged; give an earlier step with --step")
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    probabilities = torch.softmax(logits / sampling.temperature, 0)
+    if sampling.temperature == 0 or not (scaled := logits / sampling.temperature).max().isfinite():
+        return int(logits.argmax())  # so near to 0 that float32 does not hold the quotients
+    probabilities = torch.softmax(scaled, 0)
     if sampling.top_p < 1:
         ordered, order = probabilities.sort(descending=True, stable=True)
         outside = ordered.cumsum(0) - ordered >= sampling.top_p  # never the first: the sum before it is 0

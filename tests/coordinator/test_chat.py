@@ -51,6 +51,8 @@ def test_a_message_becomes_the_prompt_of_the_template(tokenizer: Chatting) -> No
         ("{{ messages[0].nothing.more }}", "fails"),
         ("{{ messages.__class__.__mro__ }}", "fails: .*unsafe"),
         ("{{ messages.append(1) }}", "fails: .*unsafe"),
+        ("{{ 1 // 0 }}", "fails: .*zero"),
+        ("{{ 'a' * 10 ** 15 }}", "fails: MemoryError"),
     ],
 )
 def test_a_broken_or_hostile_template_is_an_error(template: str, words: str) -> None:

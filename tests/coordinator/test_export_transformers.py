@@ -213,11 +213,21 @@ def test_the_byte_tokenizer_opens_and_reads_all_of_unicode(tmp_path: Path) -> No
     assert theirs.decode(broken) == tokenizer.decode(torch.tensor(broken))
 
 
-def test_a_chat_prompt_is_that_of_transformers(tmp_path: Path) -> None:
-    files = ByteTokenizer().files() | {"chat_template.jinja": TEMPLATE.encode()}
+@pytest.mark.parametrize(
+    "template",
+    [
+        TEMPLATE,
+        "{{ messages | tojson }} {{ messages | tojson(indent=2) }}",
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}",
+        "{% if tools is none and documents is none %}{{ messages[0].content }}{% endif %}",
+    ],
+    ids=["a template", "JSON", "marked and left", "no tools"],
+)
+def test_a_chat_prompt_is_that_of_transformers(tmp_path: Path, template: str) -> None:
+    files = ByteTokenizer().files() | {"chat_template.jinja": template.encode()}
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    message = [{"role": "user", "content": "Hi\n {{ there }}"}]
+    message = [{"role": "user", "content": "Hi\n {{ there }} <é>"}]
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     assert chat_prompt(Chatting(files), message[0]["content"]) == expected

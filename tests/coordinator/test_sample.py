@@ -39,6 +39,16 @@ def test_temperature_0_writes_the_most_likely_bytes(
     assert texts.pop().startswith("line")
 
 
+@pytest.mark.parametrize("temperature", ["1e-40", "1e-45", "5e-324"])
+def test_a_temperature_next_to_0_is_0(
+    temperature: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """float32 holds no logit that is divided by it."""
+    assert sampled(run, monkeypatch, capsys, "--temperature", temperature) == sampled(
+        run, monkeypatch, capsys, "--temperature", "0"
+    )
+
+
 def test_at_other_temperatures_the_seed_determines_the_sample(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +63,28 @@ def test_an_invalid_temperature_is_rejected(
     with pytest.raises(SystemExit):
         sampled(run, monkeypatch, capsys, f"--temperature={temperature}")
     assert "--temperature" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--seed", str(1 << 64)), ("--seed", str(-(1 << 63) - 1)), ("--prompt", "\udcff"), ("--chat", "\udcff")],
+)
+def test_a_seed_or_a_text_that_cannot_be_used_is_wrong_usage(
+    option: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seeds of more than 64 bits, and bytes that are not UTF-8, which Python hands on as half characters."""
+    monkeypatch.setattr(sys, "argv", ["thinwire-coordinator", "sample", f"{option}={value}"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", [-(1 << 63), (1 << 64) - 1])
+def test_every_seed_of_64_bits_draws(
+    seed: int, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sampled(run, monkeypatch, capsys, f"--seed={seed}").startswith("line")
 
 
 @pytest.mark.parametrize(("wanted", "threads"), [((), 1), (("--threads", "2"), 2)])

@@ -15,6 +15,9 @@ from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, Serve
 from thinwire_coordinator.cli.planning_options import add_planning_commands
 from thinwire_coordinator.cli.prepare import add_prepare
 
+SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
+"""Seeds that torch takes."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser. Parsed arguments hold `command`, a function that takes these arguments."""
@@ -62,8 +65,12 @@ def parser() -> argparse.ArgumentParser:
     write = commands.add_parser("sample", help="generate text with the model of a step")
     write.add_argument("--step", type=whole, metavar="S", help="default: the newest")
     asked = write.add_mutually_exclusive_group()
-    asked.add_argument("--prompt", metavar="TEXT", help="the text to continue; default: the start of a document")
-    asked.add_argument("--chat", metavar="TEXT", help="a message to answer, by the chat template of the tokenizer")
+    asked.add_argument(
+        "--prompt", type=_text, metavar="TEXT", help="the text to continue; default: the start of a document"
+    )
+    asked.add_argument(
+        "--chat", type=_text, metavar="TEXT", help="a message to answer, by the chat template of the tokenizer"
+    )
     write.add_argument(
         "--length", type=count, default=300, metavar="TOKENS", help="the most tokens to generate; default 300"
     )
@@ -73,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument(
         "--top-p", type=_share, default=1.0, metavar="P", help="draw only from the likeliest tokens that add up to P"
     )
-    write.add_argument("--seed", type=whole, default=1)
+    write.add_argument("--seed", type=_seed, default=1)
     write.set_defaults(command=_sample)
 
     make = commands.add_parser("prepare", help="turn text into token shards for a run")
@@ -164,6 +171,21 @@ def _sample(arguments: argparse.Namespace) -> None:
     set_threads(options.state_dir, options.threads)
     sampling = Sampling(given.length, given.temperature, given.top_p, given.seed)
     sample(options.state_dir, given.step, given.prompt, given.chat, sampling)
+
+
+def _seed(text: str) -> int:
+    if not SEED_MIN <= (found := whole(text)) <= SEED_MAX:
+        raise argparse.ArgumentTypeError(f"must have at most 64 bits, {SEED_MIN} to {SEED_MAX}, not {text}")
+    return found
+
+
+def _text(text: str) -> str:
+    """A text in UTF-8. Python hands on other bytes as half characters (PEP 383)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("is not UTF-8") from None
+    return text
 
 
 def _temperature(text: str) -> float:
