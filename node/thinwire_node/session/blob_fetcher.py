@@ -82,7 +82,7 @@ class BlobFetcher:
     async def fetch_one(self, blob: Blob) -> None:
         """Fetch a blob, unless it is here. Raises BlobUnavailable."""
         async with self._one_at_a_time:
-            if await asyncio.to_thread(self.cache.has, blob):
+            if await asyncio.to_thread(self.cache.has, blob) or await asyncio.to_thread(self.cache.take_in_left, blob):
                 return
             if (most := self.cache.file_bytes_max) is not None and blob.size > most:
                 raise BlobUnavailable(blob, f"it is larger than the {most:,} bytes that the node may use (--disk-max)")

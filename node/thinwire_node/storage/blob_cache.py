@@ -85,6 +85,17 @@ class BlobCache(Blobs):
             rename_synced(part, self.folder / blob.hash)
             self._checked.add(blob)
 
+    def take_in_left(self, blob: Blob) -> bool:
+        """Take in a download that was complete when a process ended, but not yet checked. Returns whether there was
+        one; if it is not the blob, it is deleted."""
+        try:
+            if (self.folder / (blob.hash + PART)).stat().st_size < blob.size:
+                return False
+            self.take_in(blob)
+        except (FileNotFoundError, PayloadError):
+            return False
+        return True
+
     def drop(self, blob: Blob) -> None:
         """Delete a blob that is of no use."""
         with self._lock:
