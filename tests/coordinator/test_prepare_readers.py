@@ -105,6 +105,23 @@ def test_a_long_text_is_divided(tmp_path: Path, tokenizer: str, line_end: str) -
         assert all(part.endswith(line_end) for part in found)
 
 
+def test_a_zero_byte_far_into_a_text_costs_the_rest(
+    tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What comes before is taken, so it is not called a binary file that was skipped."""
+    lines = [f"line {number}\n" for number in range(PART_BYTES // 3)]
+    write(tmp_path / "in/log.txt", "".join(lines).encode() + b"\0" * 100)
+    write(tmp_path / "in/picture", b"PNG\0")
+    made = prepared(tmp_path / "out", tmp_path / "in", tokenizer=tokenizer)
+    assert (made.bad, made.binary_files) == (1, 1)
+    said = capsys.readouterr().err
+    assert f"skipped: log.txt:{len(lines) + 1}: has a zero byte; the rest of the file is left out (1 of at most" in said
+    assert "skipped: picture: is binary, not text" in said
+    kept = all_texts(tmp_path / "out", made.manifest)
+    assert "line 0\n" in "".join(kept)
+    assert set("".join(kept).splitlines(keepends=True)) <= set(lines)
+
+
 def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name, content in {
         "in/a.txt": b"a",

@@ -13,13 +13,18 @@ PART_BYTES = 1 << 18
 
 
 def read_text(file: SourceFile, reading: Reading) -> Iterator[Document]:
-    """The documents of a text file in UTF-8. A file with a zero byte is binary and is skipped."""
-    lines_before = 0
+    """The documents of a text file in UTF-8. A file with a zero byte in its first part is binary and is skipped; of one
+    with a later zero byte, the rest is left out."""
+    lines_before, begun = 0, False
     with opened(file, reading.advance) as content:
         rest = b""
         while data := rest + content.read(PART_BYTES - len(rest)):
-            if b"\0" in data:
-                reading.problems.skip_binary(file.name)
+            if (zero := data.find(b"\0")) >= 0:
+                if begun:
+                    line = lines_before + data.count(b"\n", 0, zero) + 1
+                    reading.problems.skip(f"{file.name}:{line}", "has a zero byte; the rest of the file is left out")
+                else:
+                    reading.problems.skip_binary(file.name)
                 return
             part, rest = _divided(data) if len(data) == PART_BYTES else (data, b"")
             try:
@@ -28,7 +33,7 @@ def read_text(file: SourceFile, reading: Reading) -> Iterator[Document]:
                 line = lines_before + part.count(b"\n", 0, error.start) + 1
                 reading.problems.skip(f"{file.name}:{line}", f"is not UTF-8: byte 0x{part[error.start]:02x}")
                 return
-            lines_before += part.count(b"\n")
+            lines_before, begun = lines_before + part.count(b"\n"), True
             yield text
 
 
