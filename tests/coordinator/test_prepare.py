@@ -14,6 +14,7 @@ import pytest
 
 from support.disks import small_disk
 from support.prepared import all_texts, prepared, texts_of, tokens_of
+from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.prepare.output_folder import CLAIM_FILE
 from thinwire_coordinator.prepare.sources import NamedSource, parse_sources
 from thinwire_coordinator.prepare.spill import Spill
@@ -21,7 +22,7 @@ from thinwire_coordinator.prepare.tokenizer_training import END_WORD, train_toke
 from thinwire_coordinator.prepare.tokenizing import Encoded, key_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, read_manifest
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 
 TEXTS = [
     f"Document {number}. " + "The rain in Spain stays mainly in the plain.\n" * (number % 7) for number in range(400)
@@ -179,6 +180,17 @@ def test_a_tokenizer_that_does_not_name_its_end_is_refused(tmp_path: Path, token
         prepared(tmp_path / "out", source, tokenizer=str(other), end_token="<halt>")
     assert prepared(tmp_path / "out", source, tokenizer=str(other), end_token="<stop>").manifest.end == 0
     assert prepared(tmp_path / "none", source, tokenizer=str(other), end_token="none").manifest.end is None
+
+
+@pytest.mark.parametrize("tokenizer_options", [[], ["--tokenizer", "bytes"], ["--train-tokenizer", "300"]])
+def test_an_end_token_that_would_not_be_used_is_wrong_usage(tmp_path: Path, tokenizer_options: list[str]) -> None:
+    """Bytes have no token that ends a document, and a trained tokenizer has its own."""
+    write_lines(tmp_path / "a.jsonl", TEXTS)
+    out = ["--out", str(tmp_path / "out"), "--end-token", "<eos>"]
+    given = parser().parse_args(["prepare", str(tmp_path / "a.jsonl"), *out, *tokenizer_options])
+    with pytest.raises(UsageError, match="--end-token names a token of the tokenizer that --tokenizer PATH gives"):
+        given.command(given)
+    assert not (tmp_path / "out").exists()
 
 
 def test_buckets_are_sorted_whatever_their_size(tmp_path: Path) -> None:

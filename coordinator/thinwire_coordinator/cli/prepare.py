@@ -70,6 +70,11 @@ def add_prepare(command: argparse.ArgumentParser) -> None:
 def _prepare(arguments: argparse.Namespace) -> None:
     if bool(arguments.images) == bool(arguments.sources):
         raise UsageError("prepare: name either sources of text or --images FOLDER")
+    if arguments.end_token is not None and (arguments.train_tokenizer or arguments.tokenizer == "bytes"):
+        raise UsageError(
+            "--end-token names a token of the tokenizer that --tokenizer PATH gives; bytes have no such token, and a "
+            "tokenizer of --train-tokenizer has its own"
+        )
     try:
         print(_images(arguments) if arguments.images else _text(arguments))
     except KeyboardInterrupt:
