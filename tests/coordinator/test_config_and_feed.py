@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
+from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
 from thinwire_proto.contract import DecoderSpec
@@ -49,6 +50,13 @@ def test_a_preset_sets_the_kind_too(tmp_path: Path) -> None:
     assert isinstance(run.model, LlamaSpec)
     assert (run.model.vocabulary, run.model.kv_heads) == (4096, 1)
     assert run.model.first_weights == str(tmp_path / "first")
+
+
+def test_a_run_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Windows' Notepad writes one."""
+    text = '[model]\npreset = "byte-1m"\n'
+    assert read_run(run_file(tmp_path, "\ufeff" + text)) == read_run(run_file(tmp_path, text))
+    assert check_file(run_file(tmp_path, "\ufeff" + text)).problems == ()
 
 
 def test_an_empty_run_file_is_the_byte_model(tmp_path: Path) -> None:

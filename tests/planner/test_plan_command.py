@@ -167,6 +167,15 @@ def test_a_wrong_option_ends_with_2(
     assert problem in refused(monkeypatch, capsys, *words, status=2)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows' Notepad writes one."""
+    path = tmp_path / "plan.toml"
+    path.write_text("\ufeff" + FILE, encoding="utf-8")
+    assert printed(monkeypatch, capsys, str(path))["setting"]["nodes"] == 4
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -175,6 +184,7 @@ def test_a_wrong_option_ends_with_2(
         ("rtt_ms = 40", "rtt_ms = 40\ncount = 5", "nodes.count is 5, and the groups have 4 nodes"),
         ("hosts = 2", "hosts = 2\nhost = 1", "group.0.host: Extra inputs are not permitted"),
         ("[model]", "[model", "is not TOML"),
+        ("0.45]", "0.45]\nvariation = 0.5", "a variation of their own; remove --variation"),
         ("local_steps", "seed = -1\nlocal_steps", "seed: Input should be greater than or equal to 0"),
         (
             "up_mbit = 100",

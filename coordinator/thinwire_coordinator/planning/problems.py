@@ -67,7 +67,7 @@ class CheckedFile:
 def check_file(path: Path) -> CheckedFile:
     """Read a run file and collect its errors."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         return _unread(f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:

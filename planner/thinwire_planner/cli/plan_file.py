@@ -42,7 +42,7 @@ class ModelSection(Section):
 
 class ComputeSection(Section):
     seconds: Positive | Annotated[list[Positive], Field(min_length=1, max_length=TIMES_MAX)]
-    variation: float = Field(VARIATION, ge=0, le=VARIATION_MAX)
+    variation: float | None = Field(None, ge=0, le=VARIATION_MAX)
     passes: int = Field(1, ge=1, le=PASSES_MAX)
 
 
@@ -116,7 +116,7 @@ class PlanFile(Section):
 def read_document(path: Path) -> dict[str, Any]:
     """Raises ConfigError."""
     try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -155,8 +155,11 @@ def setting_of(file: PlanFile) -> Setting:
 
 def _compute(section: ComputeSection) -> ComputeTimes:
     if isinstance(section.seconds, list):
+        if section.variation is not None:
+            text = "the measured times have a variation of their own; remove --variation (compute.variation), or give"
+            raise ConfigError(f"{text} their mean as --compute (compute.seconds)")
         return ComputeTimes(tuple(section.seconds))
-    return ComputeTimes.around(section.seconds, section.variation)
+    return ComputeTimes.around(section.seconds, VARIATION if section.variation is None else section.variation)
 
 
 def _parameters(section: ModelSection) -> int:

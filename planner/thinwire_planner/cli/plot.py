@@ -19,7 +19,7 @@ COLOURS = ("#1b6ca8", "#c8553d", "#4f8a3c", "#7a5ea8", "#555555")
 def check_plot(path: Path) -> None:
     """Raises UsageError if matplotlib cannot write such a file there, and ConfigError if it is missing."""
     known = _pyplot().Figure().canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".") not in known:
+    if path.suffix.removeprefix(".").lower() not in known:
         raise UsageError(f"--plot: {path} must end in one of .{', .'.join(sorted(known))}")
     if not path.parent.is_dir():
         raise UsageError(f"--plot: there is no folder {path.parent}; create it, or choose another")

@@ -64,7 +64,7 @@ def _check(document: dict[str, Any], source: str) -> bool:
     model, compute = trial.get("model"), trial.get("compute", {})
     measures = isinstance(model, dict) and "preset" in model and isinstance(compute, dict) and "seconds" not in compute
     if measures:
-        _put(trial, "compute", {"seconds": 1.0})
+        _put(trial, "compute", {"seconds": [1.0]})
     setting_of(parse(trial, source))
     return measures
 
