@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,13 @@ PROGRAMS = {"thinwire-coordinator": coordinator, "thinwire-node": node, "thinwir
 
 
 @pytest.fixture(autouse=True)
-def _keep_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs would take away pytest's own handlers of logs."""
+def _keep_handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The programs would take away pytest's own handlers of logs, and leave theirs of signals."""
     monkeypatch.setattr(logging, "basicConfig", lambda **given: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException) -> Callable[[], None]:
