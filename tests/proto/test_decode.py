@@ -37,7 +37,7 @@ def decode(merged: torch.Tensor, transform: str, step: int) -> tuple[torch.Tenso
     `apply`."""
     tile, position = merged.flatten(1).nonzero(as_tuple=True)
     votes, stepped = scale_votes(merged.flatten(1)[tile, position], tile, len(merged))
-    scaled = torch.zeros_like(merged.flatten(1), dtype=torch.int8)
+    scaled = torch.zeros(merged.flatten(1).shape)
     scaled[tile, position] = votes
     found = directions(scaled.view(merged.shape), transform, step)
     assert bool((found.abs() % 1 == 0.5).all())  # never 0, and nothing was rounded away
@@ -49,7 +49,7 @@ def scaled_tiles(transform: str) -> torch.Tensor:
     merged = tiles_of(transform).flatten(1)
     tile, position = merged.nonzero(as_tuple=True)
     scaled = torch.zeros(merged.shape)
-    scaled[tile, position] = scale_votes(merged[tile, position], tile, len(merged))[0].float()
+    scaled[tile, position] = scale_votes(merged[tile, position], tile, len(merged))[0]
     return scaled.view(-1, 64, 64)
 
 
@@ -166,6 +166,17 @@ def test_scaling_keeps_order_and_reaches_127() -> None:
     scaled, stepped = scale_votes(values, torch.tensor([0, 0, 0, 0, 2, 2, 2]), 3)
     assert scaled.tolist() == [0, 0, 0, -127, 42, -85, 127]
     assert stepped.tolist() == [True, False, True]
+
+
+def test_scaling_equals_integer_division_where_rounding_could_show() -> None:
+    """For every largest vote M, the votes next to each edge of ⌊(254·|V| + M) / 2M⌋."""
+    largest = np.arange(1, 1 << 15)[:, None]
+    edge = -(-(2 * np.arange(1, 128) * largest - largest) // 254)  # the least |V| that gives 1, 2, … 127
+    votes = np.concatenate([edge, edge - 1, largest], axis=1).clip(1, largest)
+    expected = (254 * votes + largest) // (2 * largest)
+    tile = torch.arange(len(largest)).repeat_interleave(votes.shape[1])
+    found, _ = scale_votes(torch.from_numpy(votes.astype(np.int16).reshape(-1)), tile, len(largest))
+    assert np.array_equal(found.numpy().reshape(votes.shape), expected)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)

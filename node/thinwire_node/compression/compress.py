@@ -123,7 +123,7 @@ class Compressor:
         """
         b = float_basis(self._spec.transform, self._device)
         tiles, half = self.buffers(shape, slot)
-        (half if tiles.dim() == 2 else tiles).zero_().view(-1)[components] = values
+        (half if tiles.dim() == 2 else tiles).zero_().view(-1).scatter_(0, components, values)
         if tiles.dim() == 2:
             return torch.mm(half, b, out=tiles)
         torch.mm(tiles.view(-1, len(b)), b, out=half.view(-1, len(b)))

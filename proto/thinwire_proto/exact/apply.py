@@ -102,13 +102,13 @@ def decode_changes(
         position = positions[start:end] - _first_component(layout, batch)
         each = [1] * (len(shape) - 1)
         if scales is not None:
-            scaled.zero_().view(-1)[position] = values[start:end].float()
+            scaled.zero_().view(-1).scatter_(0, position, values[start:end].float())
             of_kind = scales[: layout.matrix_tiles] if batch.is_matrix else scales[layout.matrix_tiles :]
             use(batch, displacements(scaled, demo.transform, of_kind[batch.tiles].view(-1, *each), other))
             return
         tile = position >> (MATRIX_SHIFT if batch.is_matrix else VECTOR_SHIFT)
         votes, stepped = scale_votes(values[start:end], tile, len(scaled))
-        scaled.zero_().view(-1)[position] = votes.float()
+        scaled.zero_().view(-1).scatter_(0, position, votes)
         if demo.magnitude == "clipped":
             use(batch, clipped(scaled, demo.transform, learning_rate, other))
             return

@@ -75,18 +75,25 @@ def pinned_precision() -> Iterator[None]:
 
 
 def scale_votes(values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
-    """Scale votes to V' = sign(V)·⌊(254·|V| + M) / 2M⌋, where M = max|V| of the tile, in integers.
+    """Scale votes to V' = sign(V)·⌊(254·|V| + M) / 2M⌋, where M = max|V| of the tile.
 
-    values: int16 [m], nonzero merged votes. tile: int64 [m], the tile of each vote, below `tiles`. Returns V', int8 [m]
-    with magnitudes up to 127, and bool [tiles]: whether the tile has any vote.
+    values: int16 [m], nonzero merged votes. tile: int64 [m], the tile of each vote, below `tiles`. Returns V', integers
+    in float32 [m] with magnitudes up to 127, and bool [tiles]: whether the tile has any vote.
+
+    float32 holds each number here exactly but the quotient: 254·32768 + 32768 < 2²⁴. A device may round the quotient to
+    the next integer, and the remainder shows it. Integer division takes several times as long.
     """
-    votes = values.to(torch.int32)
+    votes = values.to(torch.float32)
     magnitude = votes.abs()
-    largest = torch.zeros(tiles, dtype=torch.int32, device=values.device)
+    largest = torch.zeros(tiles, device=values.device)
     largest.scatter_reduce_(0, tile, magnitude, "amax")
-    divisor = largest[tile]
-    scaled = torch.div(2 * VOTE_MAX * magnitude + divisor, 2 * divisor, rounding_mode="floor")
-    return (votes.sign() * scaled).to(torch.int8), largest > 0
+    divisor = largest.index_select(0, tile)
+    dividend = 2 * VOTE_MAX * magnitude + divisor
+    divisor = 2 * divisor
+    scaled = (dividend / divisor).floor_()
+    remainder = dividend - scaled * divisor
+    scaled += (remainder >= divisor).to(torch.float32) - (remainder < 0).to(torch.float32)
+    return torch.copysign(scaled, votes), largest > 0
 
 
 def tile_batch(device: torch.device) -> int:

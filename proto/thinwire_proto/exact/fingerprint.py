@@ -25,7 +25,7 @@ from thinwire_proto.exact.mix64 import GOLDEN, MASK, MULTIPLIERS, SHIFTS, mix64,
 
 CHUNK = 1 << 15
 """Parameters processed at a time. It bounds the extra memory and does not affect the result."""
-CACHED_CHUNK = 1 << 17
+CACHED_CHUNK = 1 << 16
 """The same for a CPU: small enough for its cache, and so large that threads hardly ever wait for the interpreter's lock
 between two operations. `_Cached` requires a power of two."""
 BATCH = 1 << 20

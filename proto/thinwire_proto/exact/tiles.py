@@ -63,11 +63,19 @@ class Part:
 
     def band(self, values: Tensor) -> Tensor:
         """The band of a tensor of `tensor.shape`, as a view: [rows, columns] of a matrix, [columns] of a vector."""
+        if self.is_whole:
+            return values.view(self.tensor.rows, self.tensor.columns) if self.tensor.is_matrix else values.view(-1)
         if self.tensor.is_matrix:
             return values.view(self.tensor.rows, self.tensor.columns)[self.rows, self.columns]
         return values.view(self.tensor.columns)[self.columns]
 
-    @property
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether it is the whole tensor, as most parts are."""
+        rows, columns = (side.stop - side.start for side in (self.rows, self.columns))
+        return rows == self.tensor.rows and columns == self.tensor.columns
+
+    @cached_property
     def is_padded(self) -> bool:
         """Whether any of its tiles is partly padding."""
         rows, columns = (side.stop - side.start for side in (self.rows, self.columns))
@@ -82,6 +90,9 @@ class Part:
         rows, columns = band.shape
         # [tile rows, tile columns, 64, 64] seen as the padded matrix [tile rows, 64, tile columns, 64]
         grid = tiles[self.tiles].view(-1, _tiles_across(columns), TILE_EDGE, TILE_EDGE).transpose(1, 2)
+        if not self.is_padded:  # each view costs as much as a small operation
+            yield band.view(grid.shape), grid
+            return
         for row, row_count, height in _full_and_rest(rows):
             for column, column_count, width in _full_and_rest(columns):
                 part = band.narrow(0, row * TILE_EDGE, row_count * height)
