@@ -15,12 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from thinwire_planner.layout.pairs import pair_seconds
-from thinwire_planner.layout.placement import CycleEdges, anneal, two_opt
+from thinwire_planner.layout.pairs import message_seconds
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
-from thinwire_planner.timing.max_plus import Arcs, cycle_of, iteration_s, iterations_for
+from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.arcs import Arcs, cycle_of, edges_at_once
+from thinwire_proto.gossip.placement import Order, place
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
 FAMILY = "gossip"
@@ -30,8 +31,6 @@ SLACKS = (0, 1, 2)
 PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential", "random-regular", "matching")
 """Topologies by how well a cycle of them mixes (docs/decentralized.md)."""
 PLACED_HOSTS_MAX = 64
-MOVES = 1500
-"""Of the annealing of a placement."""
 MEASURED_TOPOLOGY = "one-peer-exponential"
 """The topology of the arms of `make science`."""
 CENTRAL = ("star", "tree")
@@ -102,23 +101,22 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
     return cycle_of(make_topology(topology, Layout(nodes, per_host, seed)))
 
 
-def order_of(topology: str, setting: Setting) -> tuple[int, ...]:
-    """The host at each place, so that the slowest edge is short; empty if all lines and round trips are equal.
+def order_of(topology: str, setting: Setting) -> Order:
+    """The host at each place, so that iterations are short; empty if all lines and round trips are equal.
 
     For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
     """
     network = setting.network
     if network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
         return ()
-    return _placed(network, topology, float(setting.parameters), setting.seed)
+    computing_s = tuple(setting.compute.mean_s / speed for speed in setting.speeds)
+    return _placed(network, topology, float(setting.parameters), computing_s, setting.seed)
 
 
 @lru_cache(maxsize=1024)
-def _placed(network: Network, topology: str, size_bytes: float, seed: int) -> tuple[int, ...]:
-    pairs = pair_seconds(network, size_bytes)
-    if topology == "ring":
-        return two_opt(pairs)
-    return anneal(CycleEdges.of(arcs_of(topology, network.nodes, 1, seed)), pairs, seed, MOVES)
+def _placed(network: Network, topology: str, size_bytes: float, computing_s: tuple[float, ...], seed: int) -> Order:
+    cycle = arcs_of(topology, network.nodes, 1, seed)
+    return place(cycle, message_seconds(network, size_bytes, edges_at_once(cycle)), np.asarray(computing_s), seed)
 
 
 @dataclass(frozen=True)

@@ -13,46 +13,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from thinwire_planner.timing.link import Floats
-from thinwire_planner.timing.network import Ints
-from thinwire_proto.gossip.mixing import Mixing
-from thinwire_proto.gossip.topology import Topology
+from thinwire_proto.gossip.arcs import Arcs
 
 WARMUP_PART = 0.25
 ITERATIONS_MAX = 400
 ITERATIONS_MIN = 48
 WORK_MAX = 20_000_000
 """Largest number of edges that are gone through for one prediction, beyond the least number of iterations."""
-
-
-@dataclass(frozen=True, eq=False)
-class Arcs:
-    """The one-way edges of an iteration. senders, receivers: [arcs]. heard: for each node the numbers of the arcs into
-    it [nodes, most], filled up with the number of arcs, which stands for none."""
-
-    senders: Ints
-    receivers: Ints
-    heard: Ints
-
-    @classmethod
-    def of(cls, mixing: Mixing) -> Arcs:
-        rows = [list(row) for row in mixing.rows]
-        senders = np.asarray([source for row in rows for source in row], np.intp)
-        receivers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-        heard = np.full((len(rows), max(1, *map(len, rows))), len(senders), np.intp)
-        first = 0
-        for node, row in enumerate(rows):
-            heard[node, : len(row)] = range(first, first + len(row))
-            first += len(row)
-        return cls(senders, receivers, heard)
-
-
-def cycle_of(topology: Topology) -> tuple[Arcs, ...]:
-    return tuple(map(Arcs.of, topology.mixings))
 
 
 def iterations_for(cycle: Sequence[Arcs], most: int = ITERATIONS_MAX) -> int:

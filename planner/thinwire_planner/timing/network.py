@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thinwire_planner.timing.link import Congestion, Floats, transfer_s, wire_bits
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.gossip.arcs import Ints
 
-Ints = NDArray[np.intp]
 HOST_GBIT = 200.0
 HOST_RTT_US = 20.0
 """Between two nodes of a host, if nothing else is known: a PCIe bus."""
