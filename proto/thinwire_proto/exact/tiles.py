@@ -73,7 +73,7 @@ class Part:
     def is_whole(self) -> bool:
         """Whether it is the whole tensor, as most parts are."""
         rows, columns = (side.stop - side.start for side in (self.rows, self.columns))
-        return rows == self.tensor.rows and columns == self.tensor.columns
+        return bool(rows == self.tensor.rows and columns == self.tensor.columns)
 
     @cached_property
     def is_padded(self) -> bool:

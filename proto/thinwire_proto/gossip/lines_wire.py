@@ -15,7 +15,9 @@ NUMBERS = {line: number for number, line in LINES.items()}
 
 def report_of_lines(lines: SeenLines) -> pb.LinesReport:
     edges = [
-        pb.EdgeReport(member=edge.member, line=NUMBERS[edge.line], iteration=edge.iteration)
+        pb.EdgeReport(
+            member=edge.member, line=NUMBERS[edge.line], iteration=edge.iteration, message_ms=edge.message_ms
+        )
         for edge in lines.edges[:EDGES_MAX]
     ]
     return pb.LinesReport(direct_sent=lines.direct_sent, direct_received=lines.direct_received, edges=edges)
@@ -23,9 +25,14 @@ def report_of_lines(lines: SeenLines) -> pb.LinesReport:
 
 def lines_of(report: pb.LinesReport) -> SeenLines:
     """Read a report; edges beyond EDGES_MAX, and lines of an unknown kind, are left out."""
-    edges = tuple(
-        SeenEdge(edge.member, LINES[edge.line], edge.iteration if edge.HasField("iteration") else None)
-        for edge in report.edges[:EDGES_MAX]
-        if edge.line in LINES
-    )
+    edges = tuple(_edge_of(edge) for edge in report.edges[:EDGES_MAX] if edge.line in LINES)
     return SeenLines(report.direct_sent, report.direct_received, edges)
+
+
+def _edge_of(edge: pb.EdgeReport) -> SeenEdge:
+    return SeenEdge(
+        edge.member,
+        LINES[edge.line],
+        edge.iteration if edge.HasField("iteration") else None,
+        edge.message_ms if edge.HasField("message_ms") else None,
+    )

@@ -4,8 +4,8 @@ The problem: which node stands at which place of the graph decides which lines a
 
 What fails: to make the slowest edge of each iteration as short as can be, which is DT-FM's cost (Yuan et al., arXiv
 2206.01288) for one level of communication. It puts slow lines side by side. But a node that waited for a slow message
-sends its own later, so two slow lines next to each other delay each other in turn, and a ring of 64 mixed lines was
-slower by 40% than with random places (docs/log/decentralized.md).
+sends its own later, so two slow lines next to each other delay each other in turn, and rings of mixed lines were slower
+by 14% than with random places (docs/log/decentralized.md).
 
 The sketch: the cost is the time of an iteration itself, by the recurrence of when each node has finished it,
 
@@ -96,7 +96,7 @@ def iteration_seconds(orders: Orders, cycle: Sequence[Arcs], message_s: Floats, 
 def _moved(order: Orders, drawn: int) -> Orders:
     """Two nodes change places, or the places from one to the other are turned round."""
     one, other = sorted((drawn % len(order), (drawn >> 20) % len(order)))
-    moved = order.copy()
+    moved: Orders = order.copy()
     if drawn >> 63:
         moved[one : other + 1] = moved[one : other + 1][::-1]
     else:

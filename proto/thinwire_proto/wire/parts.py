@@ -11,10 +11,11 @@ MESSAGE_BYTES_MAX = 2 * PART_BYTES_MAX
 """Largest gRPC message on either side: one part with its envelope."""
 
 
-def split(data: bytes) -> Iterator[bytes]:
-    """Yield the parts of `data`: at least one, even when it is empty."""
+def split(data: bytes, first_bytes: int = PART_BYTES_MAX) -> Iterator[bytes]:
+    """Yield the parts of `data`: at least one, even when it is empty. first_bytes: the first part has no more."""
     view = memoryview(data)
-    for start in range(0, max(1, len(data)), PART_BYTES_MAX):
+    yield bytes(view[:first_bytes])
+    for start in range(first_bytes, len(data), PART_BYTES_MAX):
         yield bytes(view[start : start + PART_BYTES_MAX])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from thinwire_node.exchange.peers.message_times import FIRST_PART_BYTES
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.gossip.peer_wire import check_header, header_of, message_of, statement_of
@@ -32,7 +33,7 @@ class Framing:
         assert header is not None
         own = self._key.public.node_id
         header.signature = self._key.sign(statement_of(self._contract_hash, own, self._peer.node_id, message))
-        for data in split(message.body):
+        for data in split(message.body, FIRST_PART_BYTES):
             yield pb.Parcel(header=header, data=data)
             header = None
 

@@ -14,6 +14,7 @@ from enum import Enum
 
 from thinwire_node.backoff import Backoff
 from thinwire_node.exchange.peers.framing import Framing
+from thinwire_node.exchange.peers.message_times import MessageTimes
 from thinwire_node.exchange.peers.stream import Stream
 from thinwire_proto.gossip.copies import Message
 from thinwire_proto.identity.keys import PublicKey
@@ -35,6 +36,7 @@ class Line:
         self.key = key
         self.address = address
         self.framings = framings
+        self.times = MessageTimes()
         self.is_present = False
         self.on_relay = False
         """Whether it goes through the relay while there is no direct connection."""

@@ -126,11 +126,14 @@ class GossipTraining:
         )
 
     def seen_lines(self) -> SeenLines:
-        """The lines to all peers, for those who watch."""
+        """The lines to all peers."""
         direct, present, traffic = self.lines.direct, self.lines.present, self._record.traffic
         edges = tuple(
             SeenEdge(
-                peer, "direct" if peer in direct else "relay" if peer in present else "away", self._heard.get(peer)
+                peer,
+                "direct" if peer in direct else "relay" if peer in present else "away",
+                self._heard.get(peer),
+                self.lines.message_ms(peer),
             )
             for peer in sorted(self.places)
         )
