@@ -17,6 +17,7 @@ from support.member_world import ANNOUNCE_S, MemberWorld, SimulatedNode
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace
 from thinwire_coordinator.gossip.directory import Collect, Directory, DirectorySettings
 from thinwire_coordinator.gossip.formation import Plan, form
+from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_coordinator.gossip.settings import LEASE_RUNS_MAX
 from thinwire_coordinator.round.leases import SampleRange
@@ -24,6 +25,7 @@ from thinwire_coordinator.rpc.gossip_calls import beat_reply
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
 from thinwire_proto.gossip.iteration import Mix, Turn
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
+from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
 
 DECISIONS = 10
 """The directory decides so often in a beat. The coordinator does it with each report."""
@@ -36,10 +38,11 @@ KEY, ADDRESS = bytes(32), "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535"
 
 @dataclass
 class DirectedNode(SimulatedNode):
-    """lost: peers whose lines are lost. reported: how many of `missing` the coordinator knows. iteration_saved: of the
-    newest state on disk. mixed: each turn with what it added to x, in order; of these `mixed_saved` are in the state on
-    disk, and `mixed_kept` in the newest state."""
+    """heard: peers whose messages have come. lost: peers whose lines are lost. reported: how many of `missing` the
+    coordinator knows. iteration_saved: of the newest state on disk. mixed: each turn with what it added to x, in order;
+    of these `mixed_saved` are in the state on disk, and `mixed_kept` in the newest state."""
 
+    heard: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     reported: int = 0
     iteration_saved: int = 0
@@ -58,11 +61,20 @@ class DirectedNode(SimulatedNode):
 
 
 class DirectedWorld(MemberWorld):
-    """beat_s: of the coordinator. answers, assigning: the bytes of each answer without an assignment, and of each with
-    one. reasons: why each topology was formed. messages: all that were sent; snapshots: those among them that begin an
-    edge."""
+    """beat_s, snapshot_messages: of the coordinator. answers: bytes of each answer without an assignment; assigning: of
+    each with one. reasons: why each topology was formed. messages: all that were sent; snapshots: those among them that
+    begin an edge."""
 
-    def __init__(self, nodes: int, settings: MemberSettings, *, beat_s: float, nodes_max: int, **given: Any) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        settings: MemberSettings,
+        *,
+        beat_s: float,
+        nodes_max: int,
+        snapshot_messages: float = 1.0,
+        **given: Any,
+    ) -> None:
         self.answers: list[int] = []
         self.assigning: list[int] = []
         self.messages = self.snapshots = 0
@@ -73,7 +85,7 @@ class DirectedWorld(MemberWorld):
         self._offsets = random.Random(given.get("seed", 0))
         super().__init__(nodes, settings, **given)
         kind, steps = self._kind, self._iterations
-        self.directory = Directory(DirectorySettings(kind, nodes, nodes_max, beat_s, steps))
+        self.directory = Directory(DirectorySettings(kind, nodes, nodes_max, beat_s, steps, snapshot_messages))
         self.at(0.0, self._decide)
 
     def come(self) -> int:
@@ -115,8 +127,14 @@ class DirectedWorld(MemberWorld):
         self.directory.lose(self.now)
         decision = self.directory.decide(self.now)
         if isinstance(decision, Plan):
-            self.directory.begin(form(self._kind, decision, self.directory.topology), self.now)
-            self.reasons.append(decision.reason)
+            older = self.directory.topology
+            moves = decision.moving is not None and older is not None
+            formed = move(self._kind, decision, older) if moves and older else form(self._kind, decision, older)
+            if formed is None:
+                self.directory.stay()
+            else:
+                self.directory.begin(formed, self.now)
+                self.reasons.append(formed.plan.reason)
         self.is_over = isinstance(decision, Collect)
         if not self.is_over:
             self.at(self.now + self._beat_s / DECISIONS, self._decide)
@@ -130,10 +148,16 @@ class DirectedWorld(MemberWorld):
                 str(number), node.member.topology, node.iteration_saved, missed & set(node.member.peers), ADDRESS, KEY
             )
             assert not (reason := self.directory.why_refuse(heard)), reason
-            assert self.directory.hear(heard, self.now).member == number
+            known = self.directory.hear(heard, self.now)
+            assert known.member == number
+            known.computing_s = self._compute_s(number, node.iteration_saved)
+            self.directory.line_times.take(number, SeenLines(edges=tuple(map(partial(self._seen, number), node.heard))))
             self._answer(node)
         if not self.is_over:
             self.at(self.now + (self._beat_s if next_s is None else next_s), partial(self._report, number))
+
+    def _seen(self, number: int, peer: int) -> SeenEdge:
+        return SeenEdge(peer, "direct", message_ms=round(1000 * self._line_s(peer, number)))
 
     def _answer(self, node: DirectedNode) -> None:
         directory = self.directory
@@ -158,6 +182,10 @@ class DirectedWorld(MemberWorld):
         self.messages += 1
         self.snapshots += message.codec == SNAPSHOT
         super()._send(source, target, message)
+
+    def _arrive(self, source: int, target: int, message: Message) -> None:
+        self.all[target].heard.add(source)
+        super()._arrive(source, target, message)
 
     def _mix(self, node: SimulatedNode, mix: Mix) -> None:
         assert isinstance(node, DirectedNode)

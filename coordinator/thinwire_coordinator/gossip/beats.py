@@ -16,9 +16,10 @@ from thinwire_common.logs import tell
 from thinwire_coordinator.access.refusals import Denied, DoorReason
 from thinwire_coordinator.gossip.answers import BeatAnswer, PeerPlace, ReportRefused
 from thinwire_coordinator.gossip.directory import Collect, Phase
-from thinwire_coordinator.gossip.formation import Plan, form
+from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
+from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Participant
 from thinwire_coordinator.gossip.rows import RowSealer
 from thinwire_coordinator.gossip.sealed_beat import sealed_beat
@@ -108,8 +109,8 @@ class Beats:
     ) -> BeatAnswer:
         """Take a report, and return its answer once all that it promises is on disk. Raises ReportRefused.
 
-        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those
-        who watch."""
+        address: HOST:PORT at which its peers reach the node; empty if it does not listen. lines: for those who watch,
+        and to place members by."""
         node, before = member.node_id, self._answered.get(member.node_id)
         if before is not None and before.session == signed.session and signed.number <= before.number:
             if signed.hash != before.hash:
@@ -144,6 +145,8 @@ class Beats:
         known = self.directory.hear(heard_of(signed, member.public_key, address), self._swarm.view.now)
         if report.trained_through is not None:
             known.trained_through = report.trained_through
+        if report.samples:
+            known.computing_s = report.compute_ms / 1000 / report.samples * self._settings.samples
         if not member.beats:
             member.beats = True
             self._swarm.events.tell(NodeCame(node))
@@ -153,7 +156,8 @@ class Beats:
             self._swarm.events.tell(ContributionOffered(node, 0, report.compute_ms / 1000))
 
     def _see(self, node: str, lines: SeenLines) -> None:
-        """Show the lines of a node, with the ids of its peers."""
+        """Take the lines of a node, and show them with the ids of its peers."""
+        self.directory.line_times.take(self.directory.by_node[node].member, lines)
         self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
         edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)
@@ -165,15 +169,22 @@ class Beats:
             directory, now = self.directory, self._swarm.view.now
             decision = directory.decide(now)
             if isinstance(decision, Plan):
-                kind, older = directory.settings.topology, directory.topology
-                formed = await self._swarm.workers.submit(Job.FORM_TOPOLOGY, form, kind, decision, older)
-                directory.begin(formed, self._swarm.view.now)
-                self._ask()
-                self._tell(decision)
+                if formed := await self._formed(decision):
+                    directory.begin(formed, self._swarm.view.now)
+                    self._ask()
+                    self._tell(formed.plan)
+                else:
+                    directory.stay()
             elif isinstance(decision, Collect):
                 directory.phase = Phase.COLLECTING
                 tell(log, logging.INFO, "coordinator.collecting", decision.reason, nodes=len(directory.entered))
         self.show()
+
+    async def _formed(self, plan: Plan) -> FormedTopology | None:
+        kind, older, workers = self.directory.settings.topology, self.directory.topology, self._swarm.workers
+        if plan.moving is not None and older is not None:
+            return await workers.submit(Job.FORM_TOPOLOGY, move, kind, plan, older)
+        return await workers.submit(Job.FORM_TOPOLOGY, form, kind, plan, older)
 
     def _tell(self, plan: Plan) -> None:
         text = f"topology {plan.number} from iteration {plan.start}, {len(plan.members)} members: {plan.reason}"

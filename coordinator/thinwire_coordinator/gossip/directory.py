@@ -24,7 +24,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from thinwire_coordinator.gossip.formation import FormedTopology, Plan, form_at
+import numpy as np
+
+from thinwire_coordinator.gossip.formation import FormedTopology, Moving, Plan, form_at
+from thinwire_coordinator.gossip.line_times import LineTimes
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
@@ -46,6 +49,12 @@ FORGOTTEN_FACTOR = 2
 """Absent nodes keep their numbers up to this multiple of nodes_max; then those that were away longest lose them."""
 NAMED_MAX = 8
 """Members that a reason names."""
+MOVED_LEAST, MOVED_MAX = 4, 64
+"""Members of a topology for which better places are looked for."""
+MEASURED_ITERATIONS = 32
+"""Iterations of a topology, before its lines are judged."""
+MOVE_EVERY = 128
+"""Iterations from one search for better places to the next."""
 
 
 class Phase(Enum):
@@ -56,13 +65,15 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class DirectorySettings:
-    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node."""
+    """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node.
+    snapshot_messages: messages that a snapshot is as long as."""
 
     topology: str
     nodes_least: int
     nodes_max: int
     beat_s: float
     steps: int
+    snapshot_messages: float = 1.0
 
     @property
     def lost_after_s(self) -> float:
@@ -93,11 +104,13 @@ class Directory:
         self.settings = settings
         self.phase = Phase.TRAINING
         self.topology: FormedTopology | None = None
+        self.line_times = LineTimes()
         self.by_node: dict[str, Participant] = {}
         self._by_member: dict[int, Participant] = {}
         self._members: frozenset[int] = frozenset()  # of the newest topology
         self._next_member = 0
         self._formed_at = 0.0
+        self._move_at = 0  # the iteration from which better places are looked for
 
     # what is heard
 
@@ -184,7 +197,7 @@ class Directory:
         return [one.node for one in silent]
 
     def decide(self, now: float) -> Decision:
-        """Say what is due. A plan is to be formed (`form`) and then begun."""
+        """Say what is due. A plan is to be formed (`form`, or `move`) and then begun."""
         if self.phase is not Phase.TRAINING:
             return Wait(f"the run is {self.phase.value}")
         if self.missing:
@@ -195,14 +208,13 @@ class Directory:
         if entered and all(one.iteration >= self.settings.steps for one in entered):
             return Collect(f"{len(entered)} nodes have done all {self.settings.steps} iterations")
         wanted = {one.member for one in self.present if not one.rests(now)}
-        if why_not := self._why_keep(wanted, now):
-            return Wait(why_not)
-        return self._next(wanted, now)
+        if wanted == self._members:
+            return self._move() or Wait("no member has come or gone")
+        why_not = self._why_keep(wanted, now)
+        return Wait(why_not) if why_not else self._next(wanted, now)
 
     def _why_keep(self, wanted: set[int], now: float) -> str:
-        """The reason to keep the newest topology although these members are wanted; empty if there is none."""
-        if wanted == self._members:
-            return "no member has come or gone"
+        """The reason to keep the newest topology although other members are wanted; empty if there is none."""
         if not wanted:
             return "no node is there"
         return "the newest topology is younger than a beat" if now - self._formed_at < self.settings.beat_s else ""
@@ -225,6 +237,30 @@ class Directory:
             return Wait(f"{reason}; a new topology would begin after the last iteration")
         return self._plan(start, wanted - self._members | wanted & waiting, reason, wanted)
 
+    def _move(self) -> Plan | None:
+        """The plan to look for better places, if that is due and the lines of this topology are known."""
+        topology, members = self.topology, sorted(self._members)
+        if topology is None or not MOVED_LEAST <= len(members) <= MOVED_MAX:
+            return None
+        start, running = max(self.ahead, topology.plan.start + 1), self.running
+        if min(one.iteration for one in running) < self._move_at or start >= self.settings.steps:
+            return None
+        computing_s = [one.computing_s for one in running if one.computing_s is not None and one.enters_at is None]
+        pairs = ((peer, member) for member in members for peer in topology.peers(member))
+        if len(computing_s) < len(members) or not self.line_times.are_known(pairs):
+            return None
+        moving = Moving(
+            self.line_times.matrix(members),
+            np.asarray([self._by_member[member].computing_s for member in members]),
+            self.settings.snapshot_messages,
+            self.settings.steps - start,
+        )
+        return Plan(self.number + 1, start, tuple(members), frozenset(), "better places are looked for", moving)
+
+    def stay(self) -> None:
+        """There are no better places."""
+        self._move_at = max(one.iteration for one in self.running or [*self.by_node.values()]) + MOVE_EVERY
+
     def _plan(self, start: int, adopting: Iterable[int], reason: str, members: Iterable[int]) -> Plan:
         return Plan(self.number + 1, start, tuple(sorted(members)), frozenset(adopting), reason)
 
@@ -232,6 +268,8 @@ class Directory:
         """Make a topology the newest."""
         self.topology, self._formed_at = formed, now
         self._members = frozenset(formed.plan.members)
+        self._move_at = formed.plan.start + (MEASURED_ITERATIONS if formed.plan.moving is None else MOVE_EVERY)
+        self.line_times.keep(self._members if len(self._members) <= MOVED_MAX else ())
         for one in self.by_node.values():
             one.missed_by.clear()
             if one.member not in formed.plan.adopting:
@@ -329,6 +367,7 @@ class Directory:
                 directory.topology = form_at(settings.topology, plan, tuple(places), older)
                 directory._formed_at = now
                 directory._members = frozenset(plan.members)
+                directory._move_at = plan.start + MEASURED_ITERATIONS
         except (TypeError, ValueError) as error:
             raise Damaged(f"cannot read the directory of members on disk: {error}") from None
         return directory

@@ -12,6 +12,7 @@ from functools import cached_property
 from thinwire_coordinator.gossip.places import Places, gaps, with_gaps, without_gaps
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip.assignment import Assignment, Turns
+from thinwire_proto.gossip.placement import Floats
 from thinwire_proto.gossip.topology import DENSE_NODES_MAX, Layout, Topology, make_topology
 
 GAPS_SHARE_MAX = 1 / 8
@@ -21,16 +22,30 @@ GAPS_CONTRACTION_MAX = 0.87
 kind `matching` with sixteen nodes."""
 
 
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """What is known of the lines, to find better places by. message_s: seconds of a message by sender and receiver,
+    [n, n], and computing_s: of an iteration, [n], in the order of the plan's members. snapshot_messages: messages that
+    a snapshot is as long as. iterations_left: from the start of the topology."""
+
+    message_s: Floats
+    computing_s: Floats
+    snapshot_messages: float
+    iterations_left: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """A topology that is due. number: ascending from 1. start: the first iteration in which it holds. members: member
-    numbers, ascending. adopting: those that begin with the parameters of a peer. reason: for people."""
+    numbers, ascending. adopting: those that begin with the parameters of a peer. reason: for people. moving: set if the
+    members are those of the topology before, and better places are to be found for them."""
 
     number: int
     start: int
     members: tuple[int, ...]
     adopting: frozenset[int]
     reason: str
+    moving: Moving | None = None
 
 
 Edges = Mapping[tuple[int, int], int]
@@ -48,7 +63,7 @@ class FormedTopology:
 
     @cached_property
     def _rows(self) -> Mapping[int, int]:
-        return {member: row for row, member in enumerate(_present(self.places))}
+        return {member: row for row, member in enumerate(present(self.places))}
 
     def assignment(self, member: int) -> Assignment:
         """The part of a member. Raises KeyError if it is not in the topology."""
@@ -69,7 +84,7 @@ def form(kind: str, plan: Plan, older: FormedTopology | None = None) -> FormedTo
     places = with_gaps(older.places if older else (), plan.members)
     edges = older.edges if older else {}
     closed = without_gaps(places)
-    compact = _topology(kind, closed)
+    compact = topology_at(kind, closed)
     sparse = _topology_with_gaps(kind, places, compact) if places != closed else None
     return _formed(sparse, plan, places, edges) if sparse else _formed(compact, plan, closed, edges)
 
@@ -77,10 +92,11 @@ def form(kind: str, plan: Plan, older: FormedTopology | None = None) -> FormedTo
 def form_at(kind: str, plan: Plan, places: Places, older: Edges) -> FormedTopology:
     """Form a topology whose members stand at these places. older: the edges of the topology before it. Raises
     ConfigError if the kind cannot join them."""
-    return _formed(_topology(kind, places), plan, places, older)
+    return _formed(topology_at(kind, places), plan, places, older)
 
 
-def _topology(kind: str, places: Places) -> Topology:
+def topology_at(kind: str, places: Places) -> Topology:
+    """The graph of this kind through these places, without those where nobody stands."""
     # one seed for the whole run: the kinds that draw at random would otherwise draw all edges anew
     return make_topology(kind, Layout(len(places)), gaps(places))
 
@@ -90,7 +106,7 @@ def _topology_with_gaps(kind: str, places: Places, compact: Topology) -> Topolog
     if len(gaps(places)) > GAPS_SHARE_MAX * len(places):
         return None
     try:
-        topology = _topology(kind, places)
+        topology = topology_at(kind, places)
     except ConfigError:
         return None  # a gap parts them
     if topology.nodes > DENSE_NODES_MAX:
@@ -99,7 +115,7 @@ def _topology_with_gaps(kind: str, places: Places, compact: Topology) -> Topolog
 
 
 def _formed(topology: Topology, plan: Plan, places: Places, older: Edges) -> FormedTopology:
-    members = _present(places)
+    members = present(places)
     cycle = tuple(
         tuple({members[peer]: weight for peer, weight in row.items()} for row in mixing.rows)
         for mixing in topology.mixings
@@ -113,7 +129,8 @@ def _formed(topology: Topology, plan: Plan, places: Places, older: Edges) -> For
     return FormedTopology(plan, places, cycle, edges)
 
 
-def _present(places: Places) -> list[int]:
+def present(places: Places) -> list[int]:
+    """The members, in the order of their places."""
     return [member for member in places if member is not None]
 
 

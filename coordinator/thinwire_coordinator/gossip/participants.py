@@ -35,7 +35,8 @@ class Participant:
     earlier of the two reports. rests_until: it is left out of topologies until then, and until it reports again,
     because its peers missed it at `missed_at`, and `times_missed` times so far. missed_by: the newest peers that missed
     it. is_restored: it has not reported since this coordinator began, so its peers may only be back before it.
-    placed_at: a node that has this topology, or a newer one, knows its address.
+    placed_at: a node that has this topology, or a newer one, knows its address. computing_s: of an iteration, from its
+    newest report; None before.
     """
 
     node: str
@@ -56,6 +57,7 @@ class Participant:
     missed_by: list[int] = field(default_factory=list)
     is_restored: bool = False
     placed_at: int = 0
+    computing_s: float | None = None
 
     def plain(self) -> list[Any]:
         """The fields that outlive the process. Times do not: its clock begins anew. Nor does the address, which is in

@@ -9,6 +9,8 @@ from thinwire_coordinator.gossip.directory import DirectorySettings
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.exchanges.gossip import GossipSpec
 from thinwire_proto.contract.rules.adamw import AdamWSpec
+from thinwire_proto.exact.tiles import layout_of
+from thinwire_proto.gossip.codec import make_codec
 
 LEASE_BEATS = 4
 """A lease lasts so long, at the node's own pace: so long iterations go on without the coordinator."""
@@ -17,6 +19,7 @@ LEASE_FIRST = 16
 LEASE_SAMPLES_MAX = 1 << 20
 LEASE_RUNS_MAX = 24
 """Ranges of a lease that an answer names; the rest follows in later ones. Bounds the answer's size."""
+FLOAT32_BYTES = 4
 REPORTS_OF_A_NODE = 4
 """Reports of a node that one row seals; more than that come too soon."""
 
@@ -59,8 +62,15 @@ def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings | None:
         nodes_max=rounds.nodes_max,
         beat_s=rounds.length_s,
         steps=contract.schedule.steps,
+        snapshot_messages=_snapshot_messages(contract, exchange.codec),
     )
     absent_s = max(rounds.momentum_age_max * rounds.length_s, directory.lost_after_s)
     return GossipSettings(
         directory, rule.samples, exchange.patience_ms / 1000, absent_s, exchange.codec, exchange.consensus_target
     )
+
+
+def _snapshot_messages(contract: Contract, codec: str) -> float:
+    """Messages of this codec that a snapshot is as long as."""
+    layout = layout_of(contract.parameters)
+    return FLOAT32_BYTES * layout.parameters / max(1, make_codec(codec, layout).bytes_max)

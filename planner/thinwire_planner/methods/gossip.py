@@ -36,7 +36,7 @@ MEASURED_TOPOLOGY = "one-peer-exponential"
 CENTRAL = ("star", "tree")
 """Topologies that are slower than the star of the coordinator and mix worse."""
 ONE_WAY = ("directed-exponential",)
-"""Topologies that need push-sum, which `Gossip` does not have yet."""
+"""Topologies that need push-sum, which `Gossip` does not have."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class GossipVariant:
     @property
     def caution(self) -> str:
         if self.topology in ONE_WAY:
-            return "needs push-sum, which Gossip does not have yet"
+            return "needs push-sum, which Gossip does not have"
         if self.topology in CENTRAL:
             return "mixes slowly, and the coordinator's star is faster"
         return self.codec.caution

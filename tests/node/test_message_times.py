@@ -1,0 +1,52 @@
+"""How long a message takes to arrive, from when its parts come."""
+
+from __future__ import annotations
+
+import pytest
+
+from thinwire_node.exchange.peers.message_times import FIRST_PART_BYTES, KEPT, SHORT_BYTES, MessageTimes
+from thinwire_proto.gossip.seen_lines import MESSAGE_MS_MAX
+
+
+def arrives(times: MessageTimes, size_bytes: int, seconds: float, first_bytes: int = FIRST_PART_BYTES) -> None:
+    """A message whose last part comes so long after its first one."""
+    times.begin(first_bytes, 100.0)
+    times.end(size_bytes, 100.0 + seconds)
+
+
+def test_nothing_is_known_before_the_first_message() -> None:
+    assert MessageTimes().milliseconds is None
+
+
+def test_the_time_stands_for_the_first_part_too() -> None:
+    times = MessageTimes()
+    arrives(times, 8 * FIRST_PART_BYTES, 0.7)
+    assert times.milliseconds == 800
+
+
+def test_a_short_message_takes_no_time() -> None:
+    times = MessageTimes()
+    arrives(times, SHORT_BYTES - 1, 0.7)
+    assert times.milliseconds == 0
+
+
+def test_a_message_in_one_part_says_nothing() -> None:
+    """As an older node sends one of up to 1 MiB."""
+    times = MessageTimes()
+    arrives(times, 1 << 20, 0.0, first_bytes=1 << 20)
+    assert times.milliseconds is None
+
+
+def test_one_delayed_message_changes_little() -> None:
+    times = MessageTimes()
+    for _ in range(KEPT):
+        arrives(times, 2 * SHORT_BYTES, 0.875)
+    arrives(times, 2 * SHORT_BYTES, 60.0)
+    assert times.milliseconds == 1000
+
+
+@pytest.mark.parametrize("seconds", [1e7, 1e30])
+def test_the_longest_time_fits_the_report(seconds: float) -> None:
+    times = MessageTimes()
+    arrives(times, 2 * SHORT_BYTES, seconds)
+    assert times.milliseconds == MESSAGE_MS_MAX
