@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.convergence.arms import ADAMW, CANDIDATES, DEFAULT, SHARED
+from bench.convergence.arms import ADAMW, ARMS, CANDIDATES, DEFAULT, GOSSIP_ARMS, SHARED
 from bench.convergence.plan import Study, runs_at_least
 from bench.convergence.run import Size
 from bench.convergence.study import Progress, results_in, run_all
@@ -46,8 +46,10 @@ def _own(nodes: int) -> Scaling:
 
 def _fixed(nodes: int) -> Scaling:
     with_four = Study((ADAMW, DEFAULT, SHARED, *CANDIDATES), Size(), 1 << 20, 1 << 22, (1,))
-    study = with_four if nodes == with_four.nodes else replace(with_four, arms=with_four.arms[1:], nodes=nodes)
-    return Scaling("fixed", nodes, study, with_four)
+    if nodes == with_four.nodes:
+        return Scaling("fixed", nodes, with_four, with_four)  # arms without a centre are in the main study
+    gossip = tuple(arm for arm in GOSSIP_ARMS if ARMS[arm].can_have(nodes, with_four.size.samples))
+    return Scaling("fixed", nodes, replace(with_four, arms=(*with_four.arms[1:], *gossip), nodes=nodes), with_four)
 
 
 SCALINGS = (*(_own(nodes) for nodes in (16, 4, 1, 64)), *(_fixed(nodes) for nodes in (4, 16, 1)))

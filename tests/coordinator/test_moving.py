@@ -49,8 +49,8 @@ def first() -> FormedTopology:
 
 def test_a_pair_without_an_edge_is_as_fast_as_the_fastest_messages_of_its_ends() -> None:
     times = LineTimes()
-    times.take(0, SeenLines(edges=(SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100))))
-    times.take(3, SeenLines(edges=(SeenEdge(1, "direct", 1, 700), SeenEdge(2, "relay", None, None))))
+    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)))
+    times.take(3, (SeenEdge(1, "direct", 1, 700), SeenEdge(2, "relay", None, None)))
     found = times.matrix([0, 1, 2, 3])
     assert found[1, 0] == 0.3
     assert found[2, 3] == pytest.approx(0.7)  # from 2: 0.1 at best; to 3: 0.7 at best
@@ -60,7 +60,7 @@ def test_a_pair_without_an_edge_is_as_fast_as_the_fastest_messages_of_its_ends()
 
 def test_members_that_have_gone_are_forgotten() -> None:
     times = LineTimes()
-    times.take(0, SeenLines(edges=(SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100))))
+    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)))
     times.keep({0, 2})
     assert times.are_known([(2, 0)])
     assert not times.are_known([(1, 0)])
@@ -126,7 +126,7 @@ def directory_of(iteration: int, steps: int = 1000) -> Directory:
     for member in range(NODES):
         known = directory.hear(Heard(str(member), 1, iteration, is_genesis=False), 100.0)
         known.computing_s = 1.0
-        directory.line_times.take(member, seen(member, *(peer for peer in range(NODES) if peer != member)))
+        directory.see(str(member), seen(member, *(peer for peer in range(NODES) if peer != member)))
     return directory
 
 
@@ -142,6 +142,13 @@ def test_it_does_not_look_while_a_line_is_unknown() -> None:
     directory = directory_of(MEASURED_ITERATIONS)
     directory.line_times.keep(set(range(NODES - 1)))
     assert isinstance(directory.decide(110.0), Wait)
+
+
+def test_lines_to_nodes_that_are_no_members_are_not_kept() -> None:
+    directory = directory_of(MEASURED_ITERATIONS)
+    kept = len(directory.line_times)
+    directory.see("0", SeenLines(edges=tuple(SeenEdge(number, "direct", 1, 1) for number in (0, 99, 1 << 31))))
+    assert len(directory.line_times) == kept
 
 
 def test_it_does_not_look_right_before_the_end() -> None:

@@ -10,6 +10,7 @@ from fuzz.payload_mutations import damage_payload
 from fuzz.target import Target
 from thinwire_node.exchange.peers.direct_handshake import PROOF_BYTES_MAX, parse, proof_parcel, proved
 from thinwire_node.exchange.peers.framing import Framing
+from thinwire_node.exchange.peers.message_times import FIRST_PART_BYTES
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.consensus import SKETCH_BYTES
 from thinwire_proto.gossip.copies import SNAPSHOT, Message
@@ -83,7 +84,7 @@ def _proof_target() -> Target:
 def _parcels_target() -> Target:
     """A parcel of a peer on a direct line, after one that began a message."""
     key, peer = SecretKey(HASH), SecretKey(HASH[::-1])
-    message = Message(1, 0, 1, 0, "int8", 7, False, bytes(2 * PART_BYTES_MAX))
+    message = Message(1, 0, 1, 0, "int8", 7, False, bytes(FIRST_PART_BYTES + PART_BYTES_MAX))
     first, second = Framing(peer, key.public, HASH, 1 << 22).parcels(message)
     (small,) = Framing(peer, key.public, HASH, 1 << 22).parcels(Message(1, 0, 1, 0, "int8", 7, False, bytes(9)))
 

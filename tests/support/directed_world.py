@@ -151,7 +151,7 @@ class DirectedWorld(MemberWorld):
             known = self.directory.hear(heard, self.now)
             assert known.member == number
             known.computing_s = self._compute_s(number, node.iteration_saved)
-            self.directory.line_times.take(number, SeenLines(edges=tuple(map(partial(self._seen, number), node.heard))))
+            self.directory.see(str(number), SeenLines(edges=tuple(map(partial(self._seen, number), node.heard))))
             self._answer(node)
         if not self.is_over:
             self.at(self.now + (self._beat_s if next_s is None else next_s), partial(self._report, number))

@@ -157,7 +157,7 @@ class Beats:
 
     def _see(self, node: str, lines: SeenLines) -> None:
         """Take the lines of a node, and show them with the ids of its peers."""
-        self.directory.line_times.take(self.directory.by_node[node].member, lines)
+        self.directory.see(node, lines)
         self._swarm.view.counts.direct_is(node, lines.direct_sent, lines.direct_received)
         named = ((self.directory.of_member(edge.member), edge) for edge in lines.edges)
         edges = tuple(SeenPeer(known.node, edge.line, edge.iteration) for known, edge in named if known is not None)

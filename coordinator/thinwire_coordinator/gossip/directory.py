@@ -31,6 +31,7 @@ from thinwire_coordinator.gossip.line_times import LineTimes
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.limits import LOST_AFTER_S
 
 LEAD_BEATS = 3
@@ -159,6 +160,13 @@ class Directory:
                 self._missed(self._by_member.get(missed), known.member, now)
         return known
 
+    def see(self, node: str, lines: SeenLines) -> None:
+        """Take the lines to other members, as a member reports them."""
+        member = self.by_node[node].member
+        if member in self._members and len(self._members) <= MOVED_MAX:
+            others = self._members - {member}
+            self.line_times.take(member, [edge for edge in lines.edges if edge.member in others])
+
     def leave(self, node: str) -> None:
         """The node says that it leaves."""
         if (known := self.by_node.get(node)) is not None:
@@ -269,7 +277,7 @@ class Directory:
         self.topology, self._formed_at = formed, now
         self._members = frozenset(formed.plan.members)
         self._move_at = formed.plan.start + (MEASURED_ITERATIONS if formed.plan.moving is None else MOVE_EVERY)
-        self.line_times.keep(self._members if len(self._members) <= MOVED_MAX else ())
+        self.line_times.keep(self._members)
         for one in self.by_node.values():
             one.missed_by.clear()
             if one.member not in formed.plan.adopting:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from thinwire_proto.gossip.placement import Floats
-from thinwire_proto.gossip.seen_lines import SeenLines
+from thinwire_proto.gossip.seen_lines import SeenEdge
 
 
 class LineTimes:
@@ -20,9 +20,12 @@ class LineTimes:
     def __init__(self) -> None:
         self._seconds: dict[tuple[int, int], float] = {}  # by sender and receiver
 
-    def take(self, receiver: int, lines: SeenLines) -> None:
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    def take(self, receiver: int, edges: Iterable[SeenEdge]) -> None:
         """Take the report of a member."""
-        for edge in lines.edges:
+        for edge in edges:
             if edge.message_ms is not None:
                 self._seconds[edge.member, receiver] = edge.message_ms / 1000
 
