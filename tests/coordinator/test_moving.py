@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from support.directed_world import DirectedWorld
+from support.small import small_contract
 from thinwire_coordinator.gossip.directory import MEASURED_ITERATIONS, MOVE_EVERY, Directory, DirectorySettings, Wait
 from thinwire_coordinator.gossip.formation import FormedTopology, Moving, Plan, form, present
 from thinwire_coordinator.gossip.line_times import LineTimes
 from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Heard
+from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
 
@@ -115,9 +117,9 @@ def test_gaps_stay_gaps() -> None:
 # when the directory looks
 
 
-def directory_of(iteration: int, steps: int = 1000) -> Directory:
+def directory_of(iteration: int, steps: int = 1000, snapshot_messages: float = 1.0) -> Directory:
     """A directory whose members have done so many iterations of the first topology, and have reported all lines."""
-    directory = Directory(DirectorySettings(KIND, NODES, NODES, BEAT_S, steps))
+    directory = Directory(DirectorySettings(KIND, NODES, NODES, BEAT_S, steps, snapshot_messages))
     for member in range(NODES):
         directory.hear(Heard(str(member), 0, 0), 0.0)
     decided = directory.decide(0.0)
@@ -136,6 +138,21 @@ def test_it_looks_once_the_lines_of_a_topology_are_measured() -> None:
     assert isinstance(decided, Plan)
     assert decided.moving is not None
     assert decided.start > MEASURED_ITERATIONS
+
+
+def settings_with(**exchange: object) -> DirectorySettings:
+    layers = {"schedule": {"steps": 100, "warmup_steps": 1, "learning_rate": 1e-3}, "rule": {"kind": "adamw"}}
+    found = gossip_settings(small_contract(**layers, exchange={"kind": "gossip", **exchange}), 2)
+    assert found is not None
+    return found.directory
+
+
+def test_it_does_not_look_with_slack_or_where_the_codec_changes() -> None:
+    assert isinstance(directory_of(MEASURED_ITERATIONS, snapshot_messages=0.0).decide(110.0), Wait)
+    assert settings_with(slack=1).snapshot_messages == 0
+    assert settings_with(consensus_target=3.0).snapshot_messages == 0
+    assert settings_with(codec="sign").snapshot_messages == pytest.approx(32, rel=0.1)
+    assert settings_with(codec="dense").snapshot_messages == pytest.approx(1, rel=0.1)
 
 
 def test_it_does_not_look_while_a_line_is_unknown() -> None:
@@ -194,7 +211,7 @@ def play(snapshot_messages: float) -> DirectedWorld:
 
 
 def test_a_run_whose_members_move_ends_sooner_and_nothing_is_lost() -> None:
-    staying, moving = play(snapshot_messages=1e9), play(snapshot_messages=1.0)
+    staying, moving = play(snapshot_messages=0.0), play(snapshot_messages=1.0)
     assert len(staying.reasons) == 1
     assert any("in place of" in reason for reason in moving.reasons)
     for world in (staying, moving):

@@ -72,7 +72,7 @@ class DirectedWorld(MemberWorld):
         *,
         beat_s: float,
         nodes_max: int,
-        snapshot_messages: float = 1.0,
+        snapshot_messages: float = 0.0,
         **given: Any,
     ) -> None:
         self.answers: list[int] = []

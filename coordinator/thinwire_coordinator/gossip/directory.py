@@ -67,14 +67,14 @@ class Phase(Enum):
 @dataclass(frozen=True)
 class DirectorySettings:
     """topology: its kind. nodes_least: nodes to wait for before the first one. steps: iterations of each node.
-    snapshot_messages: messages that a snapshot is as long as."""
+    snapshot_messages: messages that a snapshot is as long as; 0: members do not move to faster places."""
 
     topology: str
     nodes_least: int
     nodes_max: int
     beat_s: float
     steps: int
-    snapshot_messages: float = 1.0
+    snapshot_messages: float = 0.0
 
     @property
     def lost_after_s(self) -> float:
@@ -248,7 +248,7 @@ class Directory:
     def _move(self) -> Plan | None:
         """The plan to look for better places, if that is due and the lines of this topology are known."""
         topology, members = self.topology, sorted(self._members)
-        if topology is None or not MOVED_LEAST <= len(members) <= MOVED_MAX:
+        if topology is None or not (self.settings.snapshot_messages and MOVED_LEAST <= len(members) <= MOVED_MAX):
             return None
         start, running = max(self.ahead, topology.plan.start + 1), self.running
         if min(one.iteration for one in running) < self._move_at or start >= self.settings.steps:

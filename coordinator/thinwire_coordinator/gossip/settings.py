@@ -62,7 +62,7 @@ def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings | None:
         nodes_max=rounds.nodes_max,
         beat_s=rounds.length_s,
         steps=contract.schedule.steps,
-        snapshot_messages=_snapshot_messages(contract, exchange.codec),
+        snapshot_messages=_snapshot_messages(contract, exchange),
     )
     absent_s = max(rounds.momentum_age_max * rounds.length_s, directory.lost_after_s)
     return GossipSettings(
@@ -70,7 +70,10 @@ def gossip_settings(contract: Contract, wait_for: int) -> GossipSettings | None:
     )
 
 
-def _snapshot_messages(contract: Contract, codec: str) -> float:
-    """Messages of this codec that a snapshot is as long as."""
+def _snapshot_messages(contract: Contract, exchange: GossipSpec) -> float:
+    """Messages that a snapshot is as long as. 0 where the time of an iteration is not that of its messages: with slack,
+    and where the coordinator chooses codec and iterations of the exchange."""
+    if exchange.slack or exchange.is_controlled:
+        return 0.0
     layout = layout_of(contract.parameters)
-    return FLOAT32_BYTES * layout.parameters / max(1, make_codec(codec, layout).bytes_max)
+    return FLOAT32_BYTES * layout.parameters / max(1, make_codec(exchange.codec, layout).bytes_max)
