@@ -157,7 +157,8 @@ class DirectedWorld(MemberWorld):
             self.at(self.now + (self._beat_s if next_s is None else next_s), partial(self._report, number))
 
     def _seen(self, number: int, peer: int) -> SeenEdge:
-        return SeenEdge(peer, "direct", message_ms=round(1000 * self._line_s(peer, number)))
+        seconds = self._sending_s(peer, number) + self._line_s(peer, number)
+        return SeenEdge(peer, "direct", message_ms=round(1000 * seconds))
 
     def _answer(self, node: DirectedNode) -> None:
         directory = self.directory

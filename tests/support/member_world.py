@@ -78,8 +78,9 @@ def _uncollected() -> Iterator[None]:
 
 
 class MemberWorld:
-    """nodes: how many begin. compute_s, line_s: how long things take. lost: probability that a message is lost, and
-    then its line breaks for RECONNECT_S. step: the step of a node at x in an iteration."""
+    """nodes: how many begin. compute_s, line_s: how long things take. sending_s: for which a message occupies the line
+    of its sender before, and holds up its next one. lost: probability that a message is lost, and then its line breaks
+    for RECONNECT_S. step: the step of a node at x in an iteration."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class MemberWorld:
         seed: int = 0,
         compute_s: Callable[[int, int], float] = lambda node, iteration: 1.0,
         line_s: Callable[[int, int], float] = lambda source, target: 0.2,
+        sending_s: Callable[[int, int], float] = lambda source, target: 0.0,
         lost: float = 0.0,
         step: Callable[[int, Tensor, int], Tensor] | None = None,
         iterations: int = 40,
@@ -103,7 +105,7 @@ class MemberWorld:
         self.topology = 0
         settings = replace(settings, iterations=iterations)
         self._settings, self._kind, self._iterations, self._save_s = settings, topology, iterations, save_s
-        self._compute_s, self._line_s, self._lost = compute_s, line_s, lost
+        self._compute_s, self._line_s, self._sending_s, self._lost = compute_s, line_s, sending_s, lost
         self._random = random.Random(seed)
         self._first = torch.randn(parameters, generator=torch.Generator().manual_seed(seed))
         self._step = step or (lambda node, x, iteration: torch.zeros_like(x))
@@ -112,6 +114,7 @@ class MemberWorld:
         self._since: dict[frozenset[int], int] = {}
         self._broken: dict[frozenset[int], float] = {}
         self._arrives: dict[tuple[int, int], float] = {}
+        self._free: dict[int, float] = {}  # when each node's line has carried all messages before
         self._confirmed: dict[tuple[int, int], int] = {}  # of each direction, what has reached the other end
         self._next_number = nodes
         self._archives = archives
@@ -287,7 +290,8 @@ class MemberWorld:
             self.at(self.now + RECONNECT_S, lambda: self._reconnect(source, target))
             return
         arc = (source, target)
-        self._arrives[arc] = max(self._arrives.get(arc, 0.0), self.now + self._line_s(*arc))
+        self._free[source] = max(self._free.get(source, 0.0), self.now) + self._sending_s(*arc)
+        self._arrives[arc] = max(self._arrives.get(arc, 0.0), self._free[source] + self._line_s(*arc))
         self.at(self._arrives[arc], lambda: self._arrive(source, target, message))
 
     def _arrive(self, source: int, target: int, message: Message) -> None:

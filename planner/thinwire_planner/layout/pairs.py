@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from thinwire_planner.timing.link import Floats, transfer_s
+from thinwire_planner.timing.link import Floats, transfer_s, wire_bits
 from thinwire_planner.timing.network import Network
+from thinwire_proto.gossip.placement import Lines
 
 
 def pair_seconds(network: Network, size_bytes: float) -> Floats:
     """Seconds of one message alone on the lines, the slower way of the two: [hosts, hosts], 0 on the diagonal."""
-    one_way = message_seconds(network, size_bytes)
+    lines = lines_between(network, size_bytes)
+    one_way = lines.sending_s + lines.delay_s
     return np.asarray(np.maximum(one_way, one_way.T))
 
 
-def message_seconds(network: Network, size_bytes: float, at_once: int = 1) -> Floats:
-    """Seconds of one message by sender and receiver: [hosts, hosts], 0 on the diagonal. at_once: messages that share
-    each line."""
-    rate = np.minimum(network.up_bits_s[:, None], network.down_bits_s[None, :]) / at_once
+def lines_between(network: Network, size_bytes: float) -> Lines:
+    """The lines between hosts, for messages of this size; 0 on the diagonal."""
+    rate = np.minimum(network.up_bits_s[:, None], network.down_bits_s[None, :])
     rtt = network.rtt_s[np.ix_(network.sites, network.sites)]
-    found = transfer_s(size_bytes, rtt, rate, loss=network.loss, congestion=network.congestion)
-    np.fill_diagonal(found, 0.0)
-    return found
+    whole_s = transfer_s(size_bytes, rtt, rate, loss=network.loss, congestion=network.congestion)
+    sending_s = np.minimum(wire_bits(size_bytes) / rate, whole_s)
+    delay_s = whole_s - sending_s
+    for seconds in (sending_s, delay_s):
+        np.fill_diagonal(seconds, 0.0)
+    return Lines(sending_s, delay_s)

@@ -15,12 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from thinwire_planner.layout.pairs import message_seconds
+from thinwire_planner.layout.pairs import lines_between
 from thinwire_planner.methods.method import Forecast, Setting, Variant, register_method
 from thinwire_planner.timing.max_plus import iteration_s, iterations_for
 from thinwire_planner.timing.network import Network
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.gossip.arcs import Arcs, cycle_of, edges_at_once
+from thinwire_proto.gossip.arcs import Arcs, cycle_of
 from thinwire_proto.gossip.placement import Order, place
 from thinwire_proto.gossip.topology import Layout, make_topology, topology_names
 
@@ -115,8 +115,8 @@ def order_of(topology: str, setting: Setting) -> Order:
 
 @lru_cache(maxsize=1024)
 def _placed(network: Network, topology: str, size_bytes: float, computing_s: tuple[float, ...], seed: int) -> Order:
-    cycle = arcs_of(topology, network.nodes, 1, seed)
-    return place(cycle, message_seconds(network, size_bytes, edges_at_once(cycle)), np.asarray(computing_s), seed)
+    lines = lines_between(network, size_bytes)
+    return place(arcs_of(topology, network.nodes, 1, seed), lines, np.asarray(computing_s), seed)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from thinwire_proto.gossip.mixing import Mixing
 from thinwire_proto.gossip.topology import Topology
 
 Ints = NDArray[np.intp]
+Part = tuple[Ints, Ints]
+"""Arcs of which no two have the same sender or the same receiver: all senders, and all receivers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +37,19 @@ class Arcs:
             first += len(row)
         return cls(senders, receivers, heard)
 
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The arcs in parts."""
+        parts: list[list[tuple[int, int]]] = []
+        for sender, receiver in zip(self.senders.tolist(), self.receivers.tolist(), strict=True):
+            for part in parts:
+                if all(sender != other and receiver != another for other, another in part):
+                    part.append((sender, receiver))
+                    break
+            else:
+                parts.append([(sender, receiver)])
+        return tuple((ends[0], ends[1]) for ends in (np.asarray(part, np.intp).T for part in parts))
+
 
 def cycle_of(topology: Topology) -> tuple[Arcs, ...]:
     return tuple(map(Arcs.of, topology.mixings))
-
-
-def edges_at_once(cycle: tuple[Arcs, ...]) -> int:
-    """The most messages that a node sends in one iteration."""
-    return max((int(np.bincount(arcs.senders).max(initial=0)) for arcs in cycle), default=0)

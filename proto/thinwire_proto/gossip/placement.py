@@ -1,19 +1,24 @@
 """Places nodes on a topology so that iterations are short. Pure.
 
-The problem: which node stands at which place of the graph decides which lines are used. There are n! placements.
+The problem: which node stands at which place of the graph decides which lines are used, and how often. There are n!
+placements.
 
 What fails: to make the slowest edge of each iteration as short as can be, which is DT-FM's cost (Yuan et al., arXiv
-2206.01288) for one level of communication. It puts slow lines side by side. But a node that waited for a slow message
-sends its own later, so two slow lines next to each other delay each other in turn, and rings of mixed lines were slower
-by 14% than with random places (docs/log/decentralized.md).
+2206.01288) for one level of communication. It knows neither that a node which waited for a slow message sends its own
+later, nor that a line which is idle in some iterations catches up. The time of an iteration with lines that are always
+free fails too: it expects a node to send its next message over a slow line while the one before is on its way
+(docs/log/decentralized.md has both, and what real nodes did).
 
-The sketch: the cost is the time of an iteration itself, by the recurrence of when each node has finished it,
+The sketch: the cost is the time of an iteration itself. A node has finished iteration t when it has computed and all
+messages of its peers are in, and then its own leave, one after the other over its line:
 
-    F_i(t) = max(F_i(t−1) + C_i, max_j F_j(t−1) + t_ij),
+    F_i(t) = max(F_i(t−1) + C_i, max_j A_ji(t)),  A_ji(t) = S_ji(t) + delay_ji,
+    S_ji(t) = max(F_j(t−1), S_j before) + sending_ji
 
-which grows at one rate for all nodes (Baccelli et al., Synchronization and Linearity, 1992). From the places as they
-are, two nodes change places, or a stretch of places is turned round; the best of a few such moves is taken if it is no
-worse. Many placements are computed together, because the arrays are small.
+It is at least as long as the busiest line carries messages in it.
+
+From the places as they are, and from drawn ones, two nodes change places, or a stretch of places is turned round; the
+best of a few such moves is taken if it is no worse. Many placements are computed together, because arrays are small.
 
 All moves are drawn with mix64, so a seed gives the same placement on all machines.
 """
@@ -21,38 +26,49 @@ All moves are drawn with mix64, so a seed gives the same placement on all machin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thinwire_proto.exact.mix64 import mix64
-from thinwire_proto.gossip.arcs import Arcs
+from thinwire_proto.gossip.arcs import Arcs, Ints, Part
 
 Floats = NDArray[np.float64]
-Orders = NDArray[np.intp]
 Order = tuple[int, ...]
 """The node at each place."""
+Used = list[list[tuple[Part, Floats, Floats]]]
+"""Of each iteration of a cycle, its arcs in parts, and for each placement the seconds of sending and of delay."""
 STARTS, ROUNDS, MOVES = 3, 100, 12
 """Searches: the first one begins with the nodes as they are, the others with drawn places. Rounds of each, and moves
 that are compared in a round."""
-CYCLES = 3
-"""Cycles that are gone through for a cost; the first one is not counted."""
-MESSAGE_WEIGHT = 1e-3
-"""Of the mean message in the cost, so that placements with equally long iterations differ."""
+CYCLES, COUNTED = 4, 2
+"""Cycles that are gone through for a cost, and how many of them count."""
+REST_WEIGHT = 1e-3
+"""In the cost, of what else should be short, so that placements with equally long iterations differ."""
 
 
-def place(cycle: Sequence[Arcs], message_s: Floats, computing_s: Floats, seed: int) -> Order:
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """The lines between n nodes, in seconds by sender and receiver, [n, n]. sending_s: for which a message occupies the
+    sender's line. delay_s: from then until it is there."""
+
+    sending_s: Floats
+    delay_s: Floats
+
+
+def place(cycle: Sequence[Arcs], lines: Lines, computing_s: Floats, seed: int) -> Order:
     """The best placement that was found, at least as good as the order of the nodes.
 
-    message_s: seconds of a message, by sender and receiver, [n, n]. computing_s: seconds of an iteration alone, [n].
+    computing_s: seconds of an iteration alone, [n].
     """
-    nodes = len(message_s)
+    nodes = len(computing_s)
     given = np.arange(nodes)
     if nodes < 3 or all(len(arcs.senders) == nodes * (nodes - 1) for arcs in cycle):
         return tuple(given.tolist())  # a complete graph is the same for all orders
 
-    def seconds(orders: Orders) -> Floats:
-        return iteration_seconds(orders, cycle, message_s, computing_s)
+    def seconds(orders: Ints) -> Floats:
+        return iteration_seconds(orders, cycle, lines, computing_s)
 
     starts = [given, *(_drawn(nodes, mix64(mix64(seed) - start)) for start in range(1, STARTS))]
     found = [_improved(start, seconds, mix64(seed + number)) for number, start in enumerate(starts)]
@@ -60,7 +76,43 @@ def place(cycle: Sequence[Arcs], message_s: Floats, computing_s: Floats, seed: i
     return tuple(found[best].tolist())
 
 
-def _improved(order: Orders, seconds: Callable[[Orders], Floats], seed: int) -> Orders:
+def iteration_seconds(orders: Ints, cycle: Sequence[Arcs], lines: Lines, computing_s: Floats) -> Floats:
+    """The cost of placements [placements, n]: seconds of an iteration in the long run, and a little of the mean
+    message. Other arguments: see `place`."""
+    computing = computing_s[orders]
+    used: Used = [[(part, *_seconds_of(part, orders, lines)) for part in arcs.parts] for arcs in cycle]
+    finished = since = np.zeros(orders.shape)
+    free = np.zeros(orders.shape)  # when each node's line has carried all messages before
+    for number in range(CYCLES):
+        if number == CYCLES - COUNTED:
+            since = finished
+        for parts in used:
+            left, finished = finished, finished + computing
+            for (senders, receivers), sending, delay in parts:
+                free[:, senders] = np.maximum(free[:, senders], left[:, senders]) + sending
+                finished[:, receivers] = np.maximum(finished[:, receivers], free[:, senders] + delay)
+    growth = ((finished - since) / (COUNTED * len(cycle))).mean(axis=1)
+    messages = [(sending + delay).mean(axis=1) for parts in used for _, sending, delay in parts]
+    rest = growth + (np.mean(messages, axis=0) if messages else 0.0)
+    return np.asarray(np.maximum(growth, _busiest(used, orders)) + REST_WEIGHT * rest)
+
+
+def _busiest(used: Used, orders: Ints) -> Floats:
+    """Seconds of an iteration, on average, for which the busiest line carries messages, [placements]. No iteration is
+    shorter in the long run, but it may take longer than the cycles here until all nodes have noticed."""
+    busy = np.zeros(orders.shape)
+    for parts in used:
+        for (senders, _), sending, _ in parts:
+            busy[:, senders] += sending
+    return np.asarray(busy.max(axis=1) / len(used))
+
+
+def _seconds_of(part: Part, orders: Ints, lines: Lines) -> tuple[Floats, Floats]:
+    ends = orders[:, part[0]], orders[:, part[1]]
+    return lines.sending_s[ends], lines.delay_s[ends]
+
+
+def _improved(order: Ints, seconds: Callable[[Ints], Floats], seed: int) -> Ints:
     least = seconds(order[None])[0]
     for round_ in range(ROUNDS):
         moved = np.stack([_moved(order, mix64(seed + round_ * MOVES + move)) for move in range(MOVES)])
@@ -71,32 +123,14 @@ def _improved(order: Orders, seconds: Callable[[Orders], Floats], seed: int) -> 
     return order
 
 
-def _drawn(nodes: int, seed: int) -> Orders:
+def _drawn(nodes: int, seed: int) -> Ints:
     return np.asarray(sorted(range(nodes), key=lambda node: mix64(seed + node)), np.intp)
 
 
-def iteration_seconds(orders: Orders, cycle: Sequence[Arcs], message_s: Floats, computing_s: Floats) -> Floats:
-    """The cost of placements [placements, n]: seconds of an iteration in the long run, and a little of the mean
-    message. Other arguments: see `place`."""
-    computing = computing_s[orders]
-    messages = [message_s[orders[:, arcs.senders], orders[:, arcs.receivers]] for arcs in cycle]
-    none = np.full((len(orders), 1), -np.inf)
-    finished = since = np.zeros(orders.shape)
-    for number in range(CYCLES):
-        if number == 1:
-            since = finished
-        for arcs, seconds in zip(cycle, messages, strict=True):
-            arrived = np.concatenate([finished[:, arcs.senders] + seconds, none], axis=1)
-            finished = np.maximum(finished + computing, arrived[:, arcs.heard].max(axis=2))
-    rate = ((finished - since) / ((CYCLES - 1) * len(cycle))).mean(axis=1)
-    used = [seconds.mean(axis=1) for seconds in messages if seconds.shape[1]]
-    return np.asarray(rate + MESSAGE_WEIGHT * (np.mean(used, axis=0) if used else 0.0))
-
-
-def _moved(order: Orders, drawn: int) -> Orders:
+def _moved(order: Ints, drawn: int) -> Ints:
     """Two nodes change places, or the places from one to the other are turned round."""
     one, other = sorted((drawn % len(order), (drawn >> 20) % len(order)))
-    moved: Orders = order.copy()
+    moved: Ints = order.copy()
     if drawn >> 63:
         moved[one : other + 1] = moved[one : other + 1][::-1]
     else:

@@ -7,7 +7,6 @@ trip, is not in it.
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 
 from thinwire_proto.gossip.seen_lines import MESSAGE_MS_MAX
@@ -17,7 +16,7 @@ FIRST_PART_BYTES = 16 << 10
 SHORT_BYTES = 4 * FIRST_PART_BYTES
 """A message of fewer bytes arrives at once, as far as placing nodes is concerned."""
 KEPT = 5
-"""The newest times, of which the median counts."""
+"""The newest times, of which the shortest counts: the others shared their sender's line."""
 
 
 class MessageTimes:
@@ -42,4 +41,4 @@ class MessageTimes:
     @property
     def milliseconds(self) -> int | None:
         """Of a message; None before the first one."""
-        return min(MESSAGE_MS_MAX, round(1000 * statistics.median(self._newest))) if self._newest else None
+        return min(MESSAGE_MS_MAX, round(1000 * min(self._newest))) if self._newest else None
