@@ -46,13 +46,16 @@ def first() -> FormedTopology:
     return form(KIND, replace(plan(1), moving=None, start=0))
 
 
+RING = form("ring", replace(plan(1), moving=None, start=0))
+"""A topology in which each member sends one message at a time."""
+
 # what is known of the lines
 
 
 def test_a_pair_without_an_edge_is_as_fast_as_the_fastest_messages_of_its_ends() -> None:
     times = LineTimes()
-    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)))
-    times.take(3, (SeenEdge(1, "direct", 1, 700), SeenEdge(2, "relay", None, None)))
+    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)), RING)
+    times.take(3, (SeenEdge(1, "direct", 1, 700), SeenEdge(2, "relay", None, None)), RING)
     found = times.matrix([0, 1, 2, 3])
     assert found[1, 0] == 0.3
     assert found[2, 3] == pytest.approx(0.7)  # from 2: 0.1 at best; to 3: 0.7 at best
@@ -60,9 +63,16 @@ def test_a_pair_without_an_edge_is_as_fast_as_the_fastest_messages_of_its_ends()
     assert times.are_known([(1, 0), (1, 3)])
 
 
+def test_messages_that_are_sent_at_once_share_a_line() -> None:
+    times = LineTimes()
+    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(7, "direct", 1, 300)), first())
+    assert times.matrix([0, 1, 7])[1, 0] == pytest.approx(0.1)  # with those to two others
+    assert times.matrix([0, 1, 7])[2, 0] == 0.3  # a leaf
+
+
 def test_members_that_have_gone_are_forgotten() -> None:
     times = LineTimes()
-    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)))
+    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)), RING)
     times.keep({0, 2})
     assert times.are_known([(2, 0)])
     assert not times.are_known([(1, 0)])

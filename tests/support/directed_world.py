@@ -157,7 +157,9 @@ class DirectedWorld(MemberWorld):
             self.at(self.now + (self._beat_s if next_s is None else next_s), partial(self._report, number))
 
     def _seen(self, number: int, peer: int) -> SeenEdge:
-        seconds = self._sending_s(peer, number) + self._line_s(peer, number)
+        topology = self.directory.topology
+        at_once = topology.messages_at_once(peer) if topology else 1
+        seconds = self._sending_s(peer, number) * at_once + self._line_s(peer, number)
         return SeenEdge(peer, "direct", message_ms=round(1000 * seconds))
 
     def _answer(self, node: DirectedNode) -> None:

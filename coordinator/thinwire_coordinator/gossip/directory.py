@@ -162,10 +162,10 @@ class Directory:
 
     def see(self, node: str, lines: SeenLines) -> None:
         """Take the lines to other members, as a member reports them."""
-        member = self.by_node[node].member
-        if member in self._members and len(self._members) <= MOVED_MAX:
+        member, topology = self.by_node[node].member, self.topology
+        if topology is not None and member in self._members and len(self._members) <= MOVED_MAX:
             others = self._members - {member}
-            self.line_times.take(member, [edge for edge in lines.edges if edge.member in others])
+            self.line_times.take(member, [edge for edge in lines.edges if edge.member in others], topology)
 
     def leave(self, node: str) -> None:
         """The node says that it leaves."""

@@ -72,6 +72,11 @@ class FormedTopology:
         since = {peer: self.edges[_edge(member, peer)] for turns in cycle for peer in turns}
         return Assignment(self.plan.number, self.plan.start, member, cycle, since, member in self.plan.adopting)
 
+    def messages_at_once(self, member: int) -> int:
+        """The most messages that a member sends in an iteration; 0 if it is not in the topology."""
+        row = self._rows.get(member)
+        return 0 if row is None else max(len(turns[row]) for turns in self.cycle)
+
     def peers(self, member: int) -> set[int]:
         """All members with which a member ever has a turn."""
         row = self._rows[member]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from thinwire_coordinator.gossip.formation import FormedTopology
 from thinwire_proto.gossip.placement import Floats
 from thinwire_proto.gossip.seen_lines import SeenEdge
 
@@ -23,11 +24,13 @@ class LineTimes:
     def __len__(self) -> int:
         return len(self._seconds)
 
-    def take(self, receiver: int, edges: Iterable[SeenEdge]) -> None:
-        """Take the report of a member."""
+    def take(self, receiver: int, edges: Iterable[SeenEdge], topology: FormedTopology) -> None:
+        """Take the report of a member. Messages that a peer sends at once in this topology share its line, and each
+        takes as long as all of them."""
         for edge in edges:
             if edge.message_ms is not None:
-                self._seconds[edge.member, receiver] = edge.message_ms / 1000
+                at_once = max(1, topology.messages_at_once(edge.member))
+                self._seconds[edge.member, receiver] = edge.message_ms / 1000 / at_once
 
     def keep(self, members: Collection[int]) -> None:
         """Forget all others."""
