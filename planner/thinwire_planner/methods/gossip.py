@@ -104,10 +104,16 @@ def arcs_of(topology: str, nodes: int, per_host: int, seed: int) -> tuple[Arcs, 
 def order_of(topology: str, setting: Setting) -> Order:
     """The host at each place, so that iterations are short; empty if all lines and round trips are equal.
 
-    For messages of a byte a parameter, whatever the codec, so that a placement is searched once.
+    For messages of a byte a parameter, whatever the codec, so that a placement is searched once. Not for topologies
+    that are never taken, because a search takes up to a second.
     """
     network = setting.network
-    if network.per_host > 1 or not 3 < network.hosts <= PLACED_HOSTS_MAX or network.is_uniform:
+    if (
+        topology in (*CENTRAL, *ONE_WAY)
+        or network.per_host > 1
+        or not 3 < network.hosts <= PLACED_HOSTS_MAX
+        or network.is_uniform
+    ):
         return ()
     computing_s = tuple(setting.compute.mean_s / speed for speed in setting.speeds)
     return _placed(network, topology, float(setting.parameters), computing_s, setting.seed)
