@@ -31,6 +31,8 @@ SLACKS = (0, 1, 2)
 PREFERRED = ("complete", "alternating-exponential-ring", "one-peer-exponential", "random-regular", "matching")
 """Topologies by how well a cycle of them mixes (docs/decentralized.md)."""
 PLACED_HOSTS_MAX = 64
+PLACING_ROUNDS = 30
+"""A plan searches for places some fifty times."""
 MEASURED_TOPOLOGY = "one-peer-exponential"
 """The topology of the arms of `make science`."""
 CENTRAL = ("star", "tree")
@@ -122,7 +124,7 @@ def order_of(topology: str, setting: Setting) -> Order:
 @lru_cache(maxsize=1024)
 def _placed(network: Network, topology: str, size_bytes: float, computing_s: tuple[float, ...], seed: int) -> Order:
     lines = lines_between(network, size_bytes)
-    return place(arcs_of(topology, network.nodes, 1, seed), lines, np.asarray(computing_s), seed)
+    return place(arcs_of(topology, network.nodes, 1, seed), lines, np.asarray(computing_s), seed, PLACING_ROUNDS)
 
 
 @dataclass(frozen=True)

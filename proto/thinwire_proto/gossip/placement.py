@@ -57,10 +57,10 @@ class Lines:
     delay_s: Floats
 
 
-def place(cycle: Sequence[Arcs], lines: Lines, computing_s: Floats, seed: int) -> Order:
+def place(cycle: Sequence[Arcs], lines: Lines, computing_s: Floats, seed: int, rounds: int = ROUNDS) -> Order:
     """The best placement that was found, at least as good as the order of the nodes.
 
-    computing_s: seconds of an iteration alone, [n].
+    computing_s: seconds of an iteration alone, [n]. rounds: of each search.
     """
     nodes = len(computing_s)
     given = np.arange(nodes)
@@ -71,7 +71,7 @@ def place(cycle: Sequence[Arcs], lines: Lines, computing_s: Floats, seed: int) -
         return iteration_seconds(orders, cycle, lines, computing_s)
 
     starts = [given, *(_drawn(nodes, mix64(mix64(seed) - start)) for start in range(1, STARTS))]
-    found = [_improved(start, seconds, mix64(seed + number)) for number, start in enumerate(starts)]
+    found = [_improved(start, seconds, mix64(seed + number), rounds) for number, start in enumerate(starts)]
     best = int(seconds(np.stack(found)).argmin())
     return tuple(found[best].tolist())
 
@@ -112,9 +112,9 @@ def _seconds_of(part: Part, orders: Ints, lines: Lines) -> tuple[Floats, Floats]
     return lines.sending_s[ends], lines.delay_s[ends]
 
 
-def _improved(order: Ints, seconds: Callable[[Ints], Floats], seed: int) -> Ints:
+def _improved(order: Ints, seconds: Callable[[Ints], Floats], seed: int, rounds: int) -> Ints:
     least = seconds(order[None])[0]
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         moved = np.stack([_moved(order, mix64(seed + round_ * MOVES + move)) for move in range(MOVES)])
         costs = seconds(moved)
         chosen = int(costs.argmin())
