@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,15 @@ from thinwire_common.options import host_and_port
 from thinwire_coordinator.cli.run_file import read_run
 from thinwire_coordinator.planning.problems import check_file
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
-from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed
+from thinwire_coordinator.swarm.feed import EncodedUpdate, Feed, NotWanted
 from thinwire_proto.contract import DecoderSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.stdlib import MANUAL, make_corpus
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.wire.parts import PART_BYTES_MAX, split
 from thinwire_proto.wire.service_pb2 import UpdatePart
+
+PATIENCE_S = 60.0
 
 
 def run_file(folder: Path, text: str) -> Path:
@@ -110,24 +113,66 @@ def update(step: int) -> EncodedUpdate:
 
 
 @given(
-    st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.sampled_from([0, 1, PART_BYTES_MAX, 2 * PART_BYTES_MAX + 1])
+    st.integers(0, 1 << 40),
+    st.lists(st.integers(0, 1 << 40), min_size=1, max_size=3),
+    st.sampled_from([0, 1, PART_BYTES_MAX, 2 * PART_BYTES_MAX + 1]),
 )
 @settings(max_examples=20, deadline=None)
-def test_protobuf_reads_update_messages_with_each_followers_head(step: int, head_step: int, size: int) -> None:
+def test_protobuf_reads_update_messages_with_each_followers_head(step: int, heads: list[int], size: int) -> None:
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    row, signature = b"row", b"by the coordinator"
-    found = list(encode_update_parts(step, row, body, signature).parts(head_step))
-    for message, data in zip(found, split(body), strict=True):
-        expected = UpdatePart(row=row, data=data, head_step=head_step, signature=signature)
-        assert UpdatePart.FromString(message) == expected
-        assert len(message) == expected.ByteSize()
-        row, head_step, signature = b"", 0, b""
+    sealed = encode_update_parts(step, b"row", body, b"by the coordinator")
+    for head_step in heads:
+        first, *rest = map(UpdatePart.FromString, sealed.parts(head_step))
+        assert first == UpdatePart(
+            row=b"row", data=next(split(body)), head_step=head_step, signature=b"by the coordinator"
+        )
+        assert rest == [UpdatePart(data=data) for data in list(split(body))[1:]]
+        assert len(next(sealed.parts(head_step))) == first.ByteSize()
 
 
-def test_followers_at_the_head_share_the_same_bytes() -> None:
+@pytest.mark.parametrize("head_step", [7, 9])
+def test_followers_share_the_same_bytes_at_the_head_and_behind_it(head_step: int) -> None:
     sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y", b"signature")
-    for one, other in zip(sealed.parts(7), sealed.parts(7), strict=True):
+    for one, other in zip(sealed.parts(head_step), sealed.parts(head_step), strict=True):
         assert one is other
+
+
+def test_a_follower_that_is_being_sent_an_update_is_not_disturbed_when_the_head_moves() -> None:
+    sealed = encode_update_parts(6, b"row", b"x" * PART_BYTES_MAX + b"y", b"signature")
+    before = list(sealed.parts(7))
+    sending = sealed.parts(7)
+    got = [next(sending)]
+    assert UpdatePart.FromString(next(sealed.parts(8))).head_step == 8
+    assert [*got, *sending] == before
+
+
+async def test_a_follower_that_waits_is_woken_by_an_update_and_by_the_end_of_its_session() -> None:
+    async def read(step: int) -> EncodedUpdate:
+        raise AssertionError(f"step {step} is in the cache")
+
+    feed, ended = Feed(read, 0), asyncio.Event()
+
+    async def follow() -> list[EncodedUpdate]:
+        got: list[EncodedUpdate] = []
+        with suppress(NotWanted):
+            while True:
+                async with feed.lend(len(got), ended.is_set) as loan:
+                    got.append(loan.update)
+        return got
+
+    followers = [asyncio.ensure_future(follow()) for _ in range(3)]
+    for step in range(3):
+        await asyncio.sleep(0)
+        feed.publish(update(step))
+        feed.wake()  # without a reason: nobody ends
+    await asyncio.sleep(0)
+    followers[0].cancel()  # takes the wake-up of no other
+    await asyncio.sleep(0)
+    feed.publish(update(3))
+    await asyncio.sleep(0)
+    ended.set()
+    feed.wake()
+    assert await asyncio.wait_for(asyncio.gather(*followers[1:]), PATIENCE_S) == 2 * [[update(n) for n in range(4)]]
 
 
 async def test_a_fast_follower_reads_from_memory_and_a_slow_one_from_disk() -> None:
@@ -146,7 +191,7 @@ async def test_a_fast_follower_reads_from_memory_and_a_slow_one_from_disk() -> N
     for step in range(5):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await feed.publish(update(step))
+        feed.publish(update(step))
     assert await fast == [update(step) for step in range(5)]
     assert read_from_disk == []
     assert await follow() == [update(step) for step in range(5)]

@@ -225,7 +225,7 @@ class World:
         """Ban a node as the organizer would: its session ends, and it is refused from now on."""
         sim_coordinator = self.living_coordinator()
         sim_coordinator.gate.banned.add(volunteer.state.node_id)
-        await sim_coordinator.swarm.expel(volunteer.state.node_id, REFUSED)
+        sim_coordinator.swarm.expel(volunteer.state.node_id, REFUSED)
 
     def poison(self, volunteer: Volunteer) -> None:
         self.trainer(volunteer).finite = False

@@ -9,23 +9,31 @@ from thinwire_proto.wire.parts import split
 from thinwire_proto.wire.service_pb2 import UpdatePart
 
 
-@dataclass(frozen=True)
+@dataclass
 class UpdateMessages:
     """A sealed row and its body as serialized messages, ready to send.
 
-    head_step: the number of sealed steps, which the first message carries at its end. It is the only field that differs
-    between followers.
+    first: the message that begins the update, and carries `head_step` at its end. head_step: the number of sealed steps
+    when it was last sent. It is the only field that depends on when a follower asks. size: of the body, in bytes.
     """
 
-    messages: tuple[bytes, ...]
+    first: bytes
+    rest: tuple[bytes, ...]
     head_step: int
-    size: int  # of the body, in bytes
+    size: int
 
     def parts(self, head_step: int) -> Iterator[bytes]:
-        """The messages with this `head_step`. Nothing is copied for a follower at the head."""
-        first, *rest = self.messages
-        yield first if head_step == self.head_step else first.removesuffix(_head(self.head_step)) + _head(head_step)
-        yield from rest
+        """The messages with this `head_step`. Nothing is copied, unless the head has moved since they were last sent.
+
+        The newly made first message replaces the old one, so that all other followers share it, whether they are at the
+        head or behind it, and so that an update never takes more memory than once.
+        """
+        if head_step != self.head_step:
+            kept = len(self.first) - len(_head(self.head_step))
+            self.first = b"".join((memoryview(self.first)[:kept], _head(head_step)))
+            self.head_step = head_step
+        yield self.first
+        yield from self.rest
 
 
 def _head(head_step: int) -> bytes:
@@ -36,6 +44,6 @@ def encode_update_parts(step: int, row: bytes, body: bytes, signature: bytes) ->
     """Serialize the update of a step from its canonical row. This copies the body, so run it off the event loop."""
     first, *rest = split(body)
     # protobuf reads the fields of a message in any order, so `head_step` may stand at the end
-    messages = [UpdatePart(row=row, signature=signature, data=first).SerializeToString() + _head(step + 1)]
-    messages += [UpdatePart(data=data).SerializeToString() for data in rest]
-    return UpdateMessages(tuple(messages), step + 1, len(body))
+    begins = UpdatePart(row=row, signature=signature, data=first).SerializeToString() + _head(step + 1)
+    others = tuple(UpdatePart(data=data).SerializeToString() for data in rest)
+    return UpdateMessages(begins, others, step + 1, len(body))

@@ -21,7 +21,7 @@ async def watch_bans(swarm: Swarm, bans: Bans, newest: int = 0, wall_clock: Call
         now = wall_clock()
         holding = await swarm.workers.submit(Job.READ_BANS, bans.holding, now)
         for node_id, ban in holding.items():
-            await swarm.expel(node_id, ban.denied(now))
+            swarm.expel(node_id, ban.denied(now))
         newest, pardoned = await swarm.workers.submit(Job.READ_BANS, bans.pardoned_since, newest)
         for node_id in pardoned:
             swarm.observer.pardon(node_id)

@@ -74,39 +74,38 @@ class Feed:
         self._read = read
         self._cache_bytes_max = cache_bytes_max
         self.step = step
-        self._sealed = asyncio.Condition()
+        self._moved = asyncio.Event()
         self._recent: OrderedDict[int, EncodedUpdate] = OrderedDict()
         self._recent_bytes = 0
         self._reading = asyncio.Semaphore(READ_MAX)
         self._room = ByteBudget(max(CATCH_UP_BYTES_MAX, 2 * update_bytes_max))
 
-    async def publish(self, update: EncodedUpdate) -> None:
+    def publish(self, update: EncodedUpdate) -> None:
         """Publish the update from θ_step to θ_{step+1}, which is on disk."""
         self._recent[self.step] = update
         self._recent_bytes += update.size
         while self._recent_bytes > self._cache_bytes_max and len(self._recent) > 1:
             self._recent_bytes -= self._recent.popitem(last=False)[1].size
-        async with self._sealed:
-            self.step += 1
-            self._sealed.notify_all()
+        self.step += 1
+        self.wake()
 
-    async def wake(self) -> None:
+    def wake(self) -> None:
         """Let each call that waits look at its `unwanted`."""
-        async with self._sealed:
-            self._sealed.notify_all()
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     async def get(self, step: int) -> EncodedUpdate:
         """Return the update of a step; waits until it is sealed."""
-        async with self._sealed:
-            await self._sealed.wait_for(lambda: self.step > step)
+        while self.step <= step:
+            await self._moved.wait()
         return self._recent.get(step) or await self._read(step)
 
     @asynccontextmanager
     async def lend(self, step: int, unwanted: Callable[[], object] = lambda: None) -> AsyncIterator[Loan]:
         """Lend the update of a step to a follower; waits until it is sealed, and until there is room for it. Raises
         NotWanted as soon as `unwanted` is true at a `wake`."""
-        async with self._sealed:
-            await self._sealed.wait_for(lambda: self.step > step or unwanted())
+        while self.step <= step and not unwanted():
+            await self._moved.wait()
         if unwanted():
             raise NotWanted
         update = self._recent.get(step)

@@ -130,7 +130,7 @@ class Swarm:
         self.registry.leases.resume(member.node_id, trained_through)
         self.registry.leases.give_back(member.node_id)
 
-    async def expel(self, node_id: str, denied: Denied) -> None:
+    def expel(self, node_id: str, denied: Denied) -> None:
         """End the session of a node, if it has one. Its open streams end, and its next call must be Join."""
         member = self.members.expel(node_id, denied)
         if member is None:
@@ -140,7 +140,7 @@ class Swarm:
         tell(log, logging.WARNING, "coordinator.session_ended", text, node_id=node_id, name=name, reason=reason)
         if member.announcements is not None:
             member.announcements.end()
-        await self.feed.wake()
+        self.feed.wake()
 
     async def contribute(self, member: Member, claim: ContributionClaim, parts: AsyncIterator[bytes]) -> Receipt:
         """Receive a contribution and return its receipt, which may take until its round is over."""
