@@ -41,7 +41,6 @@ IMPORTED = (
     "thinwire_coordinator.cli.serve",
     "thinwire_node.cli.start",
     "thinwire_proto.models",
-    "torch._dynamo",  # imported by FakeTensorMode, with which each node measures the activations of its model
 )
 REQUEST_BYTES_MAX = 1 << 17
 WAIT_MAX_S = 60.0

@@ -23,8 +23,9 @@ def test_three_nodes_train_and_all_four_replicas_are_equal(swarm: RealSwarm) -> 
     assert [(node.counted, node.not_counted) for node in status.nodes] == [(STEPS, 0)] * 3
     assert status.tokens == 3 * STEPS * 4 * 64
 
-    assert f"step {STEPS}: head" in swarm.verify()
-    assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+    verified = swarm.verify()
+    assert f"step {STEPS}: head" in verified
+    assert f"fingerprint {status.fingerprint:016x}" in verified
     out = swarm.folder / "export.safetensors"
     assert swarm.command("export", "--step", "7", "--out", str(out)).returncode == 0
     assert sum(tensor.numel() for tensor in load_file(out).values()) == status.parameters
