@@ -297,8 +297,8 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     except PayloadError as error:
         raise Damaged(f"{folder / DATA_FILE}: {error}", restore="it") from None
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
-    if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
-        raise Damaged(f"{path} is missing", restore="it")
+    if lost := _how_lost(path, url):
+        raise Damaged(f"{path} is {lost}", restore="it")
     ledger = Ledger(path, read_only=read_only)
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
     if (sets := data.held_out_sets()) and (not read_only or ledger.is_copy):
@@ -307,6 +307,16 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     if key is not None:
         ledger.signatures.adopt(key.public)
     return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)
+
+
+def _how_lost(ledger: Path, bodies_url: str) -> str:
+    """How a run with sealed updates has lost its ledger, in a word; nothing if it is there, or if the run is new."""
+    if not ledger.exists():
+        return "missing" if (ledger.parent / "updates").exists() or Bodies(bodies_url).names() else ""
+    if ledger.stat().st_size:
+        return ""
+    later = any(path.stem != "0" for path in (ledger.parent / "snapshots").glob("*.safetensors"))
+    return "empty" if later or Bodies(bodies_url).names() else ""
 
 
 def _read_contract(path: Path) -> Contract:
