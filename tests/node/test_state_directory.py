@@ -131,6 +131,14 @@ def test_two_nodes_do_not_share_a_state_directory(tmp_path: Path) -> None:
     state.close()
 
 
+def test_a_node_leaves_a_coordinators_directory_alone(tmp_path: Path) -> None:
+    """It would take the key that signs the run's rows for its own, and hold the lock that the coordinator needs."""
+    (tmp_path / "ledger.sqlite").touch()
+    with pytest.raises(ConfigError, match="is the state directory of a coordinator; give another --state-dir"):
+        NodeState(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
+
+
 def test_an_error_names_a_state_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used as a state directory"):

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.ledger.bodies import Bodies, location_of
+from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
@@ -183,8 +184,10 @@ class RunState:
 
 
 def lock_state(folder: Path) -> FileLock:
-    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already."""
+    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already, or if it is a
+    node's."""
     try:
+        check_not_of_a_node(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")
         lock.acquire(blocking=False)
@@ -284,6 +287,7 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
 
     read_only: neither upgrade its ledger nor open its secret key.
     """
+    check_not_of_a_node(folder)
     try:
         contract = _read_contract(folder / "contract.json")
         check_manifest(contract)

@@ -46,6 +46,8 @@ from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.task import DataSource, data_kind_of
 
 DATA_FILE = "corpus.zst"
+OF_COORDINATORS = "ledger.sqlite"
+"""The file that only a coordinator's state directory has. Its `identity.key` is the key of a run."""
 KEY_LOST = "delete it: the node then joins as a new one, for which it may need a new invite"
 PENDING = "pending."  # prefix of the tensors of the pending contribution
 AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
@@ -96,6 +98,8 @@ class NodeState:
     def __init__(self, folder: Path, cache_bytes: int = CACHE_BYTES) -> None:
         self._folder = folder
         try:
+            if (folder / OF_COORDINATORS).exists():
+                raise ConfigError(f"{folder} is the state directory of a coordinator; give another --state-dir")
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
