@@ -41,7 +41,7 @@ def say(handler: logging.Handler, text: str) -> None:
 def read_all(reading: int, handler: logging.Handler) -> str:
     """Everything that the handler still writes. Fails if it stops before the last line."""
     found = b""
-    while not found.endswith(b"the last line\n") and b"the last line\"" not in found:
+    while not found.endswith(b"the last line\n") and b'the last line"' not in found:
         found += os.read(reading, PIPE_BYTES)
         handler.flush()
     return found.decode()
