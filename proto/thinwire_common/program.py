@@ -55,7 +55,7 @@ def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[
 def ending_signals() -> tuple[signal.Signals, ...]:
     """The signals that tell a daemon to leave in good order.
 
-    SIGHUP, which it gets when its terminal is closed, is one of them unless it was started to ignore that, as by nohup."""
+    SIGHUP comes when its terminal is closed. It is none of them if the daemon was started to ignore it, as by nohup."""
     found = [signal.SIGINT, signal.SIGTERM]
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
