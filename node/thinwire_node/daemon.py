@@ -27,7 +27,15 @@ from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError, UsageError
+from thinwire_proto.errors import (
+    MEND_DISK,
+    MEND_OWNER,
+    LocalError,
+    PayloadError,
+    ReplicaError,
+    ThinwireError,
+    UsageError,
+)
 from thinwire_proto.limits import RECEIPT_WAIT_S
 
 log = logging.getLogger("thinwire.node")
@@ -113,6 +121,8 @@ class Node:
                 await self._main_loop(stop)
             finally:
                 await self._shutdown()
+        except PermissionError as error:
+            raise LocalError(f"{self.settings.state_dir}: {error}; {MEND_OWNER}") from None
         except OSError as error:
             raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}; {MEND_DISK}") from None
         except RuntimeError as error:  # the only common base of CUDA's, MPS' and the CPU's out-of-memory errors

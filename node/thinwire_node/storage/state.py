@@ -38,7 +38,7 @@ from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
+from thinwire_proto.errors import MEND_OWNER, ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.identity.invite import Invite
@@ -114,8 +114,9 @@ class NodeState:
             ) from None
         except OSError as error:
             reason = error.strerror or error
+            advice = f"{MEND_OWNER} Or give" if isinstance(error, PermissionError) else "give"
             raise ConfigError(
-                f"{folder}: cannot be used as a state directory: {reason}; give another --state-dir"
+                f"{folder}: cannot be used as a state directory: {reason}; {advice} another --state-dir"
             ) from None
 
     def _sweep(self) -> None:
@@ -150,7 +151,8 @@ class NodeState:
         try:
             return parse_contract(path.read_bytes())
         except ContractError as error:
-            raise ConfigError(f"{path}: {error}; give another --state-dir") from None
+            advice = "if the file is damaged, delete it: the node fetches it again"
+            raise ConfigError(f"{path}: {error}; {advice}") from None
 
     def data(self, contract: Contract) -> DataSource | None:
         """The run's data, or None if the node must fetch it."""
