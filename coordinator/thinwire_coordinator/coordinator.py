@@ -41,7 +41,7 @@ from thinwire_coordinator.torch_threads import default_threads
 from thinwire_coordinator.trust_store import AccessTrustStore
 from thinwire_coordinator.upkeep import Upkeep
 from thinwire_proto import limits
-from thinwire_proto.errors import MEND_DISK, Damaged, LedgerError, LocalError, ThinwireError
+from thinwire_proto.errors import MEND_DISK, MEND_OWNER, Damaged, LedgerError, LocalError, ThinwireError
 from thinwire_proto.exact.tiles import layout_of
 
 log = logging.getLogger("thinwire.coordinator")
@@ -91,6 +91,8 @@ class Coordinator:
             raise LedgerError(f"{error}; nothing that was sealed is lost; {MEND_DISK}") from error
         except ThinwireError:
             raise
+        except PermissionError as error:
+            raise LocalError(f"{self._settings.state_dir}: {error}; {MEND_OWNER}") from error
         except OSError as error:
             folder = self._settings.state_dir
             raise LocalError(

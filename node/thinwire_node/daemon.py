@@ -16,7 +16,7 @@ from thinwire_node.backoff import Backoff
 from thinwire_node.bootstrap import Bootstrap, Ready
 from thinwire_node.exchange.gossip_port import GossipExchange
 from thinwire_node.exchange.kinds import AnyExchange, kind_of
-from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine
+from thinwire_node.exchange.port import Entrance, Exchange, LinkLost, NotGenuine, SessionReplaced
 from thinwire_node.machine import Machine, RealMachine
 from thinwire_node.session.gossip.session import GossipSession
 from thinwire_node.session.gossip.training import GossipTraining
@@ -27,7 +27,15 @@ from thinwire_node.storage.state import Head, NodeState
 from thinwire_node.training.compute import Interrupted
 from thinwire_node.training.work import ParametersDiffer, Work
 from thinwire_proto.contract import Contract
-from thinwire_proto.errors import MEND_DISK, LocalError, PayloadError, ReplicaError, ThinwireError
+from thinwire_proto.errors import (
+    MEND_DISK,
+    MEND_OWNER,
+    LocalError,
+    PayloadError,
+    ReplicaError,
+    ThinwireError,
+    UsageError,
+)
 from thinwire_proto.limits import RECEIPT_WAIT_S
 
 log = logging.getLogger("thinwire.node")
@@ -39,6 +47,8 @@ NAME_DIGITS = 8
 """Digits of the id of a node without a name; the coordinator shows as many."""
 RESYNCS_IN_VAIN_MAX = 5
 """Resyncs without progress in between. After more of them the node gives up."""
+REPLACED_MAX = 5
+"""Sessions in a row that another process with the same key has ended. After so many the node leaves it the place."""
 
 
 class GaveUp(LocalError):
@@ -66,6 +76,7 @@ class Node:
         """Called once the node holds its state directory. A ThinwireError from it ends the node."""
         self.leaving = False
         self._resyncs_in_vain = 0
+        self._replaced_in_a_row = 0
         self._joined = False
         self._is_fetching = False
         self._thin_line = False  # a ping was not answered while the node fetched, which may have filled the line up
@@ -110,6 +121,8 @@ class Node:
                 await self._main_loop(stop)
             finally:
                 await self._shutdown()
+        except PermissionError as error:
+            raise LocalError(f"{self.settings.state_dir}: {error}; {MEND_OWNER}") from None
         except OSError as error:
             raise LocalError(f"{self.settings.state_dir}: the disk fails: {error}; {MEND_DISK}") from None
         except RuntimeError as error:  # the only common base of CUDA's, MPS' and the CPU's out-of-memory errors
@@ -163,6 +176,7 @@ class Node:
             text = f"{what}: {error}"
             tell(log, logging.WARNING, "node.no_session", text, joined=self._joined, reason=str(error))
             self._thin_line = self._thin_line or (self._is_fetching and PING_UNANSWERED in text)
+            self._count_replaced(error)
             return False
         except NotGenuine as error:
             text = f"{error}; nothing was applied"
@@ -174,6 +188,16 @@ class Node:
         finally:
             stopped.cancel()
         return True
+
+    def _count_replaced(self, error: Exception) -> None:
+        """Raise UsageError if another process keeps taking this node's place."""
+        self._replaced_in_a_row = self._replaced_in_a_row + 1 if isinstance(error, SessionReplaced) else 0
+        if self._replaced_in_a_row >= REPLACED_MAX:
+            raise UsageError(
+                f"another process has joined with this node's key {REPLACED_MAX} times in a row, so there is a copy of "
+                f"{self.settings.state_dir} in use: run one of the two, and give the other an empty --state-dir and an "
+                "invite of its own"
+            )
 
     async def _pause(self, backoff: Backoff, stop: asyncio.Event) -> None:
         """Wait until the next attempt, or until `stop` is set. Raises GaveUp."""

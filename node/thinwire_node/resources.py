@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
 from thinwire_proto.activations import activation_bytes
 from thinwire_proto.contract import Contract
@@ -35,7 +36,6 @@ GPU_PROGRAM_BYTES = 2_000_000_000
 """The program with CUDA's or ROCm's libraries in memory."""
 CACHE_BYTES_MIN = 64 << 20
 """Beside the state, a node needs room for one shard of the data."""
-CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True)
@@ -104,20 +104,13 @@ def room_of(limits: ResourceLimits, folder: Path, device: str) -> Room:
 
 
 def machine_memory_bytes() -> int:
-    """The memory of this machine, or the bound of this process's container if that is smaller."""
-    found = []
+    """The memory of this machine, or the bound of this process's container or service if that is smaller."""
     try:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
-        found.append(_windows_memory_bytes())
-    for path in CGROUP_MEMORY:
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdecimal():
-            found.append(int(text))
-    return min(found)
+        whole = _windows_memory_bytes()
+    limit = memory_limit_bytes()
+    return whole if limit is None else min(whole, limit)
 
 
 def _windows_memory_bytes() -> int:

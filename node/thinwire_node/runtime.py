@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from thinwire_common.program import ending_signals
+
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run `main(stop)`; SIGINT and SIGTERM set `stop`."""
+    """Run `main(stop)`; SIGINT, SIGTERM and SIGHUP set `stop`: see `ending_signals`."""
 
     async def with_signals() -> None:
         stop = asyncio.Event()
@@ -21,7 +23,7 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         def on_signal(number: int, frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(stop.set)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             signal.signal(number, on_signal)
         await main(stop)
 

@@ -11,6 +11,7 @@ import logging
 import sys
 from datetime import datetime, timezone
 
+from thinwire_common.log_stream import handler_for
 from thinwire_proto.clean_text import clean_text, escaped_in_json, shown_as_written
 
 FORMATS = ("text", "json")
@@ -70,8 +71,8 @@ def formatter(name: str) -> logging.Formatter:
 
 
 def log_to_stderr(level: str, name: str = "text") -> None:
-    """Log to stderr. name: one of FORMATS."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Log to stderr, without waiting for a reader. name: one of FORMATS."""
+    handler = handler_for(sys.stderr)
     handler.setFormatter(formatter(name))
     log_to(handler, level)
 

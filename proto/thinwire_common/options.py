@@ -17,6 +17,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from thinwire_proto.errors import UsageError
 
 PREFIX = "THINWIRE_"
+THREADS_MAX = 1024
+"""CPU threads of one program. Far more than that, and the system refuses to start them, which ends the process."""
 IN_WORDS = {
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",

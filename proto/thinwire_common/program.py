@@ -52,6 +52,17 @@ def run_program(name: str, command: Callable[[], None], tell_failure: Callable[[
         _fail(name, str(error), tell_failure)
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that tell a daemon to leave in good order.
+
+    SIGHUP comes when its terminal is closed. It is none of them if the daemon was started to ignore it, as by nohup."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        found.append(hang_up)
+    return tuple(found)
+
+
 @contextmanager
 def _interruptible_imports() -> Iterator[None]:
     """Inside the block, Ctrl-C in the middle of an import ends the process at once.

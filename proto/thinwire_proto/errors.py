@@ -2,6 +2,8 @@
 
 MEND_DISK = "free some space or repair the disk, then start it again"
 """Advice to the operator after a disk error, on either side."""
+MEND_OWNER = "the user who starts it must own all files there; was it started as another user before?"
+"""The same after an error of permissions."""
 
 
 class ThinwireError(Exception):

@@ -69,7 +69,7 @@ whether a node runs, and that of the cards, which a node holds while it chooses 
 LEDGER_BUSY_S = 2.5 * ROUND_TRIP_MAX_S
 """Wait for another connection to the same ledger to finish its write."""
 TERMINAL_CLOSE_S = ROUND_TRIP_MAX_S
-"""Wait for a terminal to accept the remaining output when the node ends."""
+"""Wait for a terminal, or for a reader of the log, to accept the remaining output when a program ends."""
 HTTP_REQUEST_S = 2.5 * ROUND_TRIP_MAX_S
 """Time for an HTTP client to send its next request."""
 HTTP_SHUTDOWN_S = ROUND_TRIP_MAX_S / 2

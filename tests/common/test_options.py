@@ -14,7 +14,7 @@ from thinwire_coordinator.cli import parser as coordinator
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli import parser as node
 from thinwire_node.cli.options import DEFAULT_STATE_DIR, StartOptions
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, UsageError
 
 SERVE = coordinator.parser(), "serve", ServeOptions
 STATUS = coordinator.parser(), "status", StatusOptions
@@ -97,17 +97,46 @@ def chosen(arguments: list[str]) -> tuple[Path, Path | None]:
 
 
 def test_state_slots_and_a_state_directory_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen([]) == (DEFAULT_STATE_DIR, None)
-    assert chosen(["--state-slots", "s"]) == chosen(["--places", "s"]) == (DEFAULT_STATE_DIR, Path("s"))
+    home = DEFAULT_STATE_DIR.expanduser()
+    assert chosen([]) == (home, None)
+    assert chosen(["--state-slots", "s"]) == chosen(["--places", "s"]) == (home, Path("s"))
     with pytest.raises(SystemExit):
         chosen(["--state-slots", "s", "--state-dir", "d"])
     monkeypatch.setenv("THINWIRE_STATE_SLOTS", "e")
-    assert chosen([]) == (DEFAULT_STATE_DIR, Path("e"))
+    assert chosen([]) == (home, Path("e"))
     assert chosen(["--state-dir", "d"]) == (Path("d"), None)
     monkeypatch.setenv("THINWIRE_STATE_DIR", "f")
     assert chosen(["--state-slots", "s"])[1] == Path("s")
     with pytest.raises(ConfigError, match="THINWIRE_STATE_DIR and THINWIRE_STATE_SLOTS are both set"):
         chosen([])
+
+
+def test_a_home_folder_is_found_and_one_that_does_not_exist_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("THINWIRE_STATE_DIR", "~/node")  # no shell replaces `~` in a service's file of variables
+    assert chosen([]) == (tmp_path / "node", None)
+    for arguments in (["start", "a:1"], ["status"]):
+        given = node.parser().parse_args([*arguments, "--state-dir", "~nobody-has-this-name/node"])
+        with pytest.raises(UsageError, match="there is no such home folder; give --state-dir"):
+            given.command(given)
+    assert chosen(["--state-slots", "s"]) == (tmp_path / "node", Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--give-up-after", "nan"], "--give-up-after: .*finite number"),
+        (["--give-up-after", "inf"], "--give-up-after: .*finite number"),
+        (["--give-up-after", "-5"], "--give-up-after: .*greater than or equal to 0, not '-5'"),
+        (["--threads", "100000"], "--threads: .*less than or equal to 1024, not '100000'"),
+        (["--name", "J\udcfcrgen"], "--name: it is not UTF-8"),  # as Python reads a Latin-1 argument
+    ],
+)
+def test_a_value_that_the_node_could_not_work_with_is_refused_at_the_door(arguments: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        chosen(arguments)
 
 
 @pytest.mark.parametrize(("parser", "command", "options"), [SERVE, STATUS, START])

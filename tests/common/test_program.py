@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire_common.program import INTERRUPTED, UNREAD, run_program
+from thinwire_common.program import INTERRUPTED, UNREAD, ending_signals, run_program
 from thinwire_coordinator import __main__ as coordinator
 from thinwire_node import __main__ as node
 from thinwire_planner import __main__ as planner
@@ -26,7 +26,7 @@ PROGRAMS = {"thinwire-coordinator": coordinator, "thinwire-node": node, "thinwir
 def _keep_handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The programs would take away pytest's own handlers of logs, and leave theirs of signals."""
     monkeypatch.setattr(logging, "basicConfig", lambda **given: None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -174,3 +174,10 @@ def test_ctrl_c_in_an_import_that_swallows_it_ends_the_program(tmp_path: Path) -
         [sys.executable, "-c", SWALLOWS], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
+
+
+def test_a_hang_up_ends_a_daemon_unless_it_was_started_to_ignore_that() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert ending_signals() == (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    assert ending_signals() == (signal.SIGINT, signal.SIGTERM)

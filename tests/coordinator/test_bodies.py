@@ -58,8 +58,23 @@ def test_bodies_stored_elsewhere_reveal_a_lost_ledger(tmp_path: Path) -> None:
     assert state.bodies.location == "memory://lost"
     state.bodies.put(b"body")
     state.close()
+    (tmp_path / "ledger.sqlite").write_bytes(
+        b""
+    )  # as a power cut may leave it; else the run would begin anew at step 0
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite is empty; restore it"):
+        open_state(tmp_path)
     (tmp_path / "ledger.sqlite").unlink()
     with pytest.raises(LedgerError, match=r"ledger\.sqlite is missing"):
+        open_state(tmp_path)
+
+
+def test_an_empty_ledger_beside_a_later_snapshot_is_lost(tmp_path: Path) -> None:
+    create_state(tmp_path, RUN)
+    (tmp_path / "ledger.sqlite").touch()  # as a first start that was killed leaves it
+    open_state(tmp_path).close()
+    (tmp_path / "ledger.sqlite").write_bytes(b"")
+    (tmp_path / "snapshots" / "8.safetensors").touch()
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite is empty; restore it"):
         open_state(tmp_path)
 
 

@@ -23,10 +23,12 @@ from thinwire_coordinator.ledger.bodies import NAME, Bodies
 from thinwire_coordinator.ledger.disk_forecast import ROW_BYTES, Forecast, in_words, measure, predict
 from thinwire_coordinator.ledger.replay import replay, replica_at_head
 from thinwire_coordinator.ledger.retention import SNAPSHOTS_KEPT, NotKept, Retention, surplus_snapshots
+from thinwire_coordinator.ledger.signature_check import SignatureCheck
 from thinwire_coordinator.ledger.state_directory import RunState, open_state
 from thinwire_coordinator.rpc.update_messages import encode_update_parts
 from thinwire_coordinator.swarm.assembly import read_encoded
 from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.wire.rows import Row
 
 STEPS = 10
 SNAPSHOTS = (0, 2, 4, 6, 8)
@@ -302,3 +304,35 @@ def test_sizes_in_words(number: int, text: str) -> None:
 @pytest.fixture(autouse=True)
 def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "thinwire.coordinator")
+
+
+# verify beside a coordinator that deletes
+
+
+def test_verify_goes_on_from_the_next_snapshot_if_the_oldest_is_deleted_meanwhile(
+    state: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a long run, the rows before the oldest snapshot take longer to check than a snapshot is kept."""
+    Retention(state, keep=3).trim()
+    assert state.snapshot_steps() == [4, 6, 8]
+    check, checked = SignatureCheck.check, []
+
+    def check_beside_a_coordinator(signatures: SignatureCheck, row: Row) -> None:
+        if row.step == 3:
+            Retention(state, keep=2).trim()
+        checked.append(row.step)
+        check(signatures, row)
+
+    monkeypatch.setattr(SignatureCheck, "check", check_beside_a_coordinator)
+    text = verified(state.folder)
+    assert state.snapshot_steps() == [6, 8]
+    assert "replayed 4 updates from the snapshot of step 6, the oldest that is kept" in text
+    assert f"signatures: {STEPS} of rows" in text
+    assert checked == [*range(STEPS)]  # each row once
+
+
+def test_verify_still_reports_a_snapshot_that_is_damaged(state: RunState) -> None:
+    Retention(state, keep=2).trim()
+    state.snapshot_path(6).write_bytes(b"")
+    with pytest.raises(LedgerError, match=r"step 6: .* cannot be read as a snapshot"):
+        verified(state.folder)

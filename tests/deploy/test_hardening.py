@@ -92,6 +92,14 @@ def test_the_containers_are_hardened(name: str) -> None:
     assert not any("docker.sock" in str(volume) for volume in service["volumes"])
 
 
+@pytest.mark.parametrize("name", sorted(services()))
+def test_the_logs_of_a_container_are_bounded(name: str) -> None:
+    """A node that runs for months would fill the disk that its state is on."""
+    logging = services()[name]["logging"]
+    assert logging["driver"] == "json-file"
+    assert logging["options"] == {"max-size": "20m", "max-file": "3"}
+
+
 def test_the_container_of_a_node_publishes_no_port() -> None:
     assert "ports" not in services()["node"]
     assert "network_mode" not in services()["node"]

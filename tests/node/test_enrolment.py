@@ -22,7 +22,12 @@ INVITE = Invite("swarm.example.org:7700", b"f" * 32, b"t" * 16)
 def test_an_invite_a_file_with_one_and_a_local_address_lead_to_a_coordinator(tmp_path: Path) -> None:
     file = tmp_path / "invite"
     file.write_text(f"{INVITE}\n")
-    for typed in (str(INVITE), f" {INVITE}\n", f"@{file}"):
+    broken = tmp_path / "by mail"
+    lines = "\r\n".join(str(INVITE)[start : start + 40] for start in range(0, len(str(INVITE)), 40))
+    broken.write_text(
+        f"\ufeff\n  {lines}\n", encoding="utf-8"
+    )  # a mail breaks lines; Windows' editor begins with a mark
+    for typed in (str(INVITE), f" {INVITE}\n", f"@{file}", f"@{broken}", lines, f"\u200b{INVITE}\u200b"):
         assert read_destination(typed) == Destination(INVITE.address, INVITE)
     for address in ("127.0.0.1:7700", "localhost:1", "[::1]:7700"):
         assert read_destination(address) == Destination(address)

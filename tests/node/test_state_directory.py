@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,9 @@ from support.small import random_replica, small_contract, small_corpus
 from thinwire_node.compression.momentum import Sent
 from thinwire_node.compression.residual import Pending
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import MEND_OWNER, ConfigError
+
+NOBODY = ("unshare", "--user", "--map-user=54321", "--map-group=54321")
 
 
 def test_a_state_directory_keeps_its_contents(tmp_path: Path) -> None:
@@ -50,7 +55,7 @@ def test_torn_files_count_as_missing(tmp_path: Path) -> None:
     assert state.momentum({"momentum": (3,)}) is None
     (tmp_path / "node_id").write_bytes(b"\xff\xfe torn")
     (tmp_path / "contract.json").write_bytes(b"{}")
-    with pytest.raises(ConfigError, match="give another --state-dir"):
+    with pytest.raises(ConfigError, match="delete it: the node fetches it again"):  # and it keeps its key
         state.contract()
     state.close()
 
@@ -131,10 +136,34 @@ def test_two_nodes_do_not_share_a_state_directory(tmp_path: Path) -> None:
     state.close()
 
 
+def test_a_node_leaves_a_coordinators_directory_alone(tmp_path: Path) -> None:
+    """It would take the key that signs the run's rows for its own, and hold the lock that the coordinator needs."""
+    (tmp_path / "ledger.sqlite").touch()
+    with pytest.raises(ConfigError, match="is the state directory of a coordinator; give another --state-dir"):
+        NodeState(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
+
+
 def test_an_error_names_a_state_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used as a state directory"):
         NodeState(tmp_path / "file")
+
+
+@pytest.mark.parametrize("file", ["contract.json", "lock"])
+def test_files_of_another_user_are_no_failing_disk(tmp_path: Path, file: str) -> None:
+    """As after one start with sudo. The advice was to free some space, or to leave the directory and its key."""
+    (tmp_path / file).touch(mode=0)
+    command = [sys.executable, "-m", "thinwire_node", "start", "127.0.0.1:1", "--state-dir", str(tmp_path)]
+    if os.geteuid() == 0:  # root reads everything, unless it is nobody in a namespace
+        if subprocess.run([*NOBODY, "true"], check=False, capture_output=True).returncode:
+            pytest.skip("needs unshare")
+        command = [*NOBODY, *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "Permission denied" in done.stderr
+    assert MEND_OWNER in done.stderr
+    assert "the disk fails" not in done.stderr
 
 
 def test_a_failing_disk_raises_os_error_and_keeps_the_old_file(tmp_path: Path) -> None:

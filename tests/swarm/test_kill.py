@@ -78,9 +78,11 @@ def test_a_node_detects_that_the_ledger_has_lost_rows_that_it_has_seen(swarm: Re
         db.execute("DELETE FROM rows WHERE step >= 10")
         db.execute("DELETE FROM contributions WHERE step >= 10")
     db.close()
-    swarm.coordinator()
+    restored = swarm.coordinator()
     assert ended(node) == 1
     assert "this coordinator's ledger ends at step 10, but the node has seen step" in node.text()
+    # the organizer, who alone can mend it, is told too
+    assert restored.events("coordinator.join_refused")[0]["refusal"] == "other_ledger"
     # a restarted node detects it too, from its state on disk
     again = swarm.node("witness")
     assert ended(again) == 1

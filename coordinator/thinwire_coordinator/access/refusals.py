@@ -20,6 +20,8 @@ class DoorReason(Enum):
     """The challenge is not one that this process gave, or was answered already, or too late."""
     BAD_SIGNATURE = "bad_signature"
     """The node does not hold the secret key of the identity that it claims."""
+    OTHER_LEDGER = "other_ledger"
+    """The node has seen a row that this ledger does not have: the ledger is an older copy, or another lineage."""
     FULL = "full"
     RATE = "rate"
     """Too many calls: wait, and try again."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator
 
 from thinwire_common.options import (
+    THREADS_MAX,
     Address,
     LogFormat,
     Options,
@@ -70,7 +71,12 @@ class RunStateOptions(CommonOptions):
 
 class ReplayOptions(RunStateOptions):
     threads: int | None = option(
-        "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, otherwise all cores"
+        "CPU threads",
+        None,
+        metavar="N",
+        ge=1,
+        le=THREADS_MAX,
+        shown="one for a model below 8M parameters, otherwise all cores",
     )
 
 
@@ -115,7 +121,12 @@ class ServeOptions(RunStateOptions):
         shown="tls/ca.pem in the state directory",
     )
     threads: int | None = option(
-        "CPU threads", None, metavar="N", ge=1, shown="one for a model below 8M parameters, otherwise all cores"
+        "CPU threads",
+        None,
+        metavar="N",
+        ge=1,
+        le=THREADS_MAX,
+        shown="one for a model below 8M parameters, otherwise all cores",
     )
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 from thinwire_common.logs import log_to_stderr
+from thinwire_common.program import ending_signals
 from thinwire_coordinator.access.transport import TlsSettings
 from thinwire_coordinator.cli.options import DEFAULT_HTTP, NO_HTTP, ServeOptions
 from thinwire_coordinator.cli.run_file import read_run
@@ -15,7 +15,7 @@ from thinwire_coordinator.settings import CoordinatorSettings
 
 
 def serve(options: ServeOptions) -> None:
-    """Run a coordinator until SIGINT or SIGTERM. Raises ThinwireError."""
+    """Run a coordinator until SIGINT, SIGTERM or SIGHUP. Raises ThinwireError."""
     log_to_stderr(options.log_level, options.log_format)
     settings = CoordinatorSettings(
         state_dir=options.state_dir,
@@ -47,7 +47,7 @@ def serve(options: ServeOptions) -> None:
 
     async def run() -> None:
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await Coordinator(settings).run(stop)
 

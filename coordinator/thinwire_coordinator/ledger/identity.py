@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import KEY_FILE, PublicKey, SecretKey, open_key
 
@@ -37,6 +38,7 @@ def open_identity(folder: Path) -> SecretKey:
 def open_existing_identity(folder: Path) -> SecretKey:
     """Open the key in a state directory on which a coordinator has started. Raises ConfigError as `open_identity` does,
     or if none has started there."""
+    check_not_of_a_node(folder)
     if not (folder / KEY_FILE).exists() and _key_that_signed(folder / "ledger.sqlite") is None:
         serve = shlex.join(["thinwire-coordinator", "serve", "--state-dir", str(folder)])
         raise ConfigError(f"{folder}: no coordinator has started here yet; run: {serve}")

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.ledger.bodies import Bodies, location_of
+from thinwire_coordinator.ledger.foreign_directory import check_not_of_a_node
 from thinwire_coordinator.ledger.identity import open_identity
 from thinwire_coordinator.ledger.ledger import Ledger
 from thinwire_proto.blobs import Blob, BlobFolder
@@ -183,8 +184,10 @@ class RunState:
 
 
 def lock_state(folder: Path) -> FileLock:
-    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already."""
+    """Lock a state directory against other coordinators. Raises ConfigError if one runs on it already, or if it is a
+    node's."""
     try:
+        check_not_of_a_node(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")
         lock.acquire(blocking=False)
@@ -284,6 +287,7 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
 
     read_only: neither upgrade its ledger nor open its secret key.
     """
+    check_not_of_a_node(folder)
     try:
         contract = _read_contract(folder / "contract.json")
         check_manifest(contract)
@@ -297,8 +301,8 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     except PayloadError as error:
         raise Damaged(f"{folder / DATA_FILE}: {error}", restore="it") from None
     path, url = folder / "ledger.sqlite", read_bodies_url(folder)
-    if not path.exists() and ((folder / "updates").exists() or Bodies(url).names()):
-        raise Damaged(f"{path} is missing", restore="it")
+    if lost := _how_lost(path, url):
+        raise Damaged(f"{path} is {lost}", restore="it")
     ledger = Ledger(path, read_only=read_only)
     reading, fetch, watch, upkeep = (ledger.sibling() for _ in range(4))
     if (sets := data.held_out_sets()) and (not read_only or ledger.is_copy):
@@ -307,6 +311,16 @@ def open_state(folder: Path, *, read_only: bool = False) -> RunState:
     if key is not None:
         ledger.signatures.adopt(key.public)
     return RunState(folder, contract, data, blobs, ledger, reading, fetch, watch, upkeep, Bodies(url), key)
+
+
+def _how_lost(ledger: Path, bodies_url: str) -> str:
+    """How a run with sealed updates has lost its ledger, in a word; nothing if it is there, or if the run is new."""
+    if not ledger.exists():
+        return "missing" if (ledger.parent / "updates").exists() or Bodies(bodies_url).names() else ""
+    if ledger.stat().st_size:
+        return ""
+    later = any(path.stem != "0" for path in (ledger.parent / "snapshots").glob("*.safetensors"))
+    return "empty" if later or Bodies(bodies_url).names() else ""
 
 
 def _read_contract(path: Path) -> Contract:

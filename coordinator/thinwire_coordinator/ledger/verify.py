@@ -89,18 +89,24 @@ def _check_blobs(state: RunState, say: Callable[[str], None]) -> None:
 
 
 def _oldest_state(state: RunState, say: Callable[[str], None], signatures: SignatureCheck) -> tuple[Replica, str]:
-    """Return the state that the replay starts from, and its name in words."""
-    steps = state.snapshot_steps()
-    if not steps:
-        raise no_snapshot(state)
-    if steps[0] == 0:
-        return _first_state(state, say), "the first state"
-    step = steps[0]
-    _check_chain(state, step, signatures)
-    try:
-        replica = state.load_own_snapshot(step)
-    except ReplicaError as error:
-        raise Damaged(f"step {step}: {error}", step, restore="the snapshot") from None
+    """Return the state that the replay starts from, and its name in words.
+
+    The rows before it are checked first. That takes long, and a running coordinator may delete the snapshot meanwhile.
+    The replay then starts from the one that is the oldest by then."""
+    replica, checked, head = None, 0, None
+    while replica is None:
+        steps = state.snapshot_steps()
+        if not steps:
+            raise no_snapshot(state)
+        step = steps[0]
+        if step == 0:
+            return _first_state(state, say), "the first state"
+        checked, head = _check_chain(state, checked, head, step, signatures)
+        try:
+            replica = state.load_own_snapshot(step)
+        except ReplicaError as error:
+            if step in state.snapshot_steps():
+                raise Damaged(f"step {step}: {error}", step, restore="the snapshot") from None
     say(
         f"the first state was deleted by --keep: for the {step} updates before step {step}, only each row's hash, "
         "the chain and the signatures are checked"
@@ -119,16 +125,20 @@ def _first_state(state: RunState, say: Callable[[str], None]) -> Replica:
     return replica
 
 
-def _check_chain(state: RunState, stop: int, signatures: SignatureCheck) -> None:
-    """Check the rows whose updates are deleted: each row's hash, that it names the previous row, its signatures."""
-    step, head = 0, None
-    for row in state.ledger.rows(0, stop):
+def _check_chain(
+    state: RunState, step: int, head: bytes | None, stop: int, signatures: SignatureCheck
+) -> tuple[int, bytes | None]:
+    """Check rows whose updates are deleted: each row's hash, that it names the previous row, its signatures.
+
+    step: the first of them. head: the hash of the row before it. Returns both for the rows that follow."""
+    for row in state.ledger.rows(step, stop):
         if row.step != step:
             raise Damaged(f"step {step}: the row is missing; the next row is of step {row.step}", step)
         if head is not None and row.previous != head:
             raise Damaged(f"step {row.step}: the row does not follow the previous row", row.step)
         signatures.check(row)
         step, head = step + 1, row.hash
+    return step, head
 
 
 def _check_snapshot(state: RunState, replica: Replica) -> bool:

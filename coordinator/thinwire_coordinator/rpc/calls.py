@@ -56,6 +56,7 @@ def peer_behind(transport: Transport, context: Context[Any, Any]) -> str:
 
 
 NO_SESSION = "no such session: join again"
+SESSION_REPLACED = "this session is over: another process has joined with this node's key"
 
 
 class CallRefused(Exception):

@@ -31,12 +31,12 @@ from thinwire_coordinator.access.admission_rules import AdmissionRules
 from thinwire_coordinator.access.bounds import REFUSALS_WAITING_MAX
 from thinwire_coordinator.access.callers import Caller, network_of
 from thinwire_coordinator.access.refusals import Denied, DoorReason
-from thinwire_coordinator.rpc.calls import NO_SESSION, CallRefused, deny, peer_of, session_of
+from thinwire_coordinator.rpc.calls import NO_SESSION, SESSION_REPLACED, CallRefused, deny, peer_of, session_of
 from thinwire_coordinator.rpc.request_bounds import is_for_strangers, request_bytes_max
 from thinwire_coordinator.rpc.silent_calls import Silence, SilentCalls
 from thinwire_proto import limits
 from thinwire_proto.errors import ThinwireError
-from thinwire_proto.wire.metadata import REASON
+from thinwire_proto.wire.metadata import REASON, REPLACED
 
 log = logging.getLogger("thinwire.coordinator")
 
@@ -73,7 +73,9 @@ class Guard(grpc.aio.ServerInterceptor):
         told: Callable[[Denied], None] = lambda denied: None,
         patience: Patience | None = None,
         peer: Callable[[Context[Any, Any]], str] = peer_of,
+        was_replaced: Callable[[str], bool] = lambda secret: False,
     ) -> None:
+        self._was_replaced = was_replaced
         self._peer = peer
         self.rules = rules
         self._node_of = node_of
@@ -126,7 +128,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 await self.refuse(context, denied)
             if caller.node_id is None and not for_strangers:
                 self.rules.end(caller)
-                await context.abort(grpc.StatusCode.NOT_FOUND, NO_SESSION)
+                await self._abort_without_session(context)
             call = _GuardedCall(handler, requests, context, bytes_max, self._patience, self._silent.open(caller))
             lasts_s = self._patience.call_s if caller.node_id is None else None
             try:
@@ -150,6 +152,12 @@ class Guard(grpc.aio.ServerInterceptor):
                 await self.refuse(context, denied)
 
         return grpc.stream_stream_rpc_method_handler(admitted)
+
+    async def _abort_without_session(self, context: Context[Any, Any]) -> NoReturn:
+        if self._was_replaced(session_of(context)):
+            await context.abort(grpc.StatusCode.NOT_FOUND, SESSION_REPLACED, ((REASON, REPLACED),))
+        await context.abort(grpc.StatusCode.NOT_FOUND, NO_SESSION)
+        raise AssertionError("abort returned")
 
     async def _fail(self, context: Context[Any, Any], error: Exception) -> NoReturn:
         """End a call that this process could not answer. All are counted, and one in FAILURE_TOLD_AGAIN_S is logged."""

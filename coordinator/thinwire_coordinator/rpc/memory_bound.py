@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, fields
-from pathlib import Path
 
+from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.access.bounds import Bounds
 from thinwire_coordinator.gossip.deposits import deposit_bytes
@@ -88,7 +88,6 @@ AUDITED_COMPONENT_BYTES = 12
 """One that is: its number, and the gradients' difference."""
 AUDITED_VOTE_BYTES = 48
 """A vote of the one ballot that is being followed: its place, the difference there, the square, and the sum's terms."""
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 ALLOCATOR = 1.25
 """Memory that the allocator keeps beside what is used, as a factor."""
 
@@ -124,13 +123,10 @@ class MemoryBound:
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of the container if that has less."""
+    """Memory of this machine, or of its container or service if that has less."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
-    try:
-        given = CONTAINER_LIMIT.read_text().strip()
-    except OSError:
-        return most
-    return min(most, int(given)) if given.isdecimal() else most
+    limit = memory_limit_bytes()
+    return most if limit is None else min(most, limit)
 
 
 def memory_bound(

@@ -78,7 +78,7 @@ class Server:
             swarm.events.tell(CallDenied(denied.reason))
 
         peer = partial(peer_behind, transport)
-        guard = Guard(rules, node_of, lambda: swarm.view.now, told, peer=peer)
+        guard = Guard(rules, node_of, lambda: swarm.view.now, told, peer=peer, was_replaced=swarm.members.was_replaced)
         counting = CountMessages(swarm.view.counts.traffic)
         self._server = path_safe_server(
             options=server_options(bounds),

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from grpc.aio import ServicerContext as Context
@@ -317,11 +317,11 @@ class Service(GossipCalls):
             return
         sealed = self._swarm.feed.step
         if request.head_step > sealed:
-            await refuse(
-                context,
+            text = (
                 f"this coordinator's ledger ends at step {sealed}, but the node has seen step {request.head_step} "
-                "sealed: the ledger has lost rows; restore it from its newest copy",
+                "sealed: the ledger has lost rows, and the organizer has to restore its newest copy"
             )
+            self._refuse_head(request, text)
         try:
             row = await self._swarm.workers.submit(
                 Job.READ_ROW, self._swarm.state.reading_ledger.row, request.head_step - 1
@@ -330,11 +330,17 @@ class Service(GossipCalls):
             log.error("cannot read the row that a joining node names: %s", error)
             await refuse(context, "the coordinator cannot read its own ledger; tell the organizer, whose log says why")
         if row.hash != request.head_hash:
-            await refuse(
-                context,
+            text = (
                 f"the node's row for step {request.head_step} differs from the one in this ledger: "
-                "they are two lineages; start the node with another --state-dir to take part in this one",
+                "they are two lineages; start the node with another --state-dir to take part in this one"
             )
+            self._refuse_head(request, text)
+
+    def _refuse_head(self, request: pb.JoinRequest, text: str) -> NoReturn:
+        """Tell the organizer too, because only a newer copy of the ledger helps."""
+        denied = Denied(DoorReason.OTHER_LEDGER, text)
+        self._note_refusal(PublicKey(request.public_key).node_id, denied)
+        raise CallRefused(denied)
 
 
 async def _check_offset(path: Path, offset: int, what: str, context: Context[Any, Any]) -> None:

@@ -57,6 +57,7 @@ class Member:
     node_id: str
     name: str
     session: str
+    replaced: str = ""  # the session before this one, if joining again ended it
     announcements: NewestAnnouncement | None = None  # set while the node attends
     calls: set[str] = field(default_factory=set)  # open calls of this session; at most one of each kind
     leaving: bool = False  # whether it has called Leave
@@ -79,6 +80,7 @@ class Members:
     randomness: random.Random = field(default_factory=random.SystemRandom)
     by_id: dict[str, Member] = field(default_factory=dict)
     by_session: dict[str, Member] = field(default_factory=dict)
+    _replaced: set[str] = field(default_factory=set)  # of each member, the session before its newest one
     _calls: int = 0
 
     def join(self, key: PublicKey, name: str) -> tuple[Member, str] | None:
@@ -88,7 +90,10 @@ class Members:
             if len(self.by_id) >= self.nodes_max and not self._forget_one():
                 return None
             member = self.by_id[key.node_id] = Member(key, key.node_id, "", "")
-        self.by_session.pop(member.session, None)
+        self._replaced.discard(member.replaced)
+        if self.by_session.pop(member.session, None) is not None:
+            member.replaced = member.session
+            self._replaced.add(member.replaced)
         secret = f"{self.randomness.getrandbits(128):032x}"
         member.name = clean_name(name) or member.node_id[:8]
         member.session = _hashed(secret)
@@ -114,6 +119,10 @@ class Members:
             self._hear(member)
         return member
 
+    def was_replaced(self, secret: str) -> bool:
+        """Whether the session with this secret is over because its node has joined again since."""
+        return _hashed(secret) in self._replaced
+
     def _hear(self, member: Member) -> None:
         self._calls += 1
         member.heard = self._calls
@@ -124,6 +133,7 @@ class Members:
             return False
         member = min(away, key=lambda member: member.heard)
         del self.by_id[member.node_id]
+        self._replaced.discard(member.replaced)
         self.by_session.pop(member.session, None)
         return True
 

@@ -8,15 +8,44 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from thinwire_common.options import LogFormat, Options, host_and_port, log_format_option, option, ready_file_option
+from thinwire_common.options import (
+    THREADS_MAX,
+    LogFormat,
+    Options,
+    host_and_port,
+    log_format_option,
+    option,
+    ready_file_option,
+)
 from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
 from thinwire_node.peer_settings import read_peers
 from thinwire_node.storage.blob_cache import CACHE_BYTES
 
-DEFAULT_STATE_DIR = Path.home() / ".thinwire" / "node"
+DEFAULT_STATE_DIR = Path("~/.thinwire/node")
 METRICS_HOST = "127.0.0.1"
 DEVICE = re.compile(r"auto|cuda(:\d+)?|mps|cpu")
+
+
+def _below_home(path: Path) -> Path:
+    """The path with `~` replaced, or as it is if that is nobody's home folder; see `home_problem`."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def home_problem(path: Path) -> str:
+    """What to do if a path leads to a home folder that does not exist; empty if it does not."""
+    if not path.parts or not path.parts[0].startswith("~"):
+        return ""
+    return f"{path}: there is no such home folder; give --state-dir, or set THINWIRE_STATE_DIR"
+
+
+def _name(text: str) -> str:
+    if not text.isascii() and text != text.encode(errors="replace").decode():
+        raise ValueError("it is not UTF-8, which this terminal or file should use")
+    return text
 
 
 def _device(text: str) -> str:
@@ -58,7 +87,9 @@ def names(text: str | None) -> list[str]:
 
 
 class NodeStateOptions(Options):
-    state_dir: Path = option("the state directory", DEFAULT_STATE_DIR, metavar="DIR", shown="~/.thinwire/node")
+    state_dir: Annotated[Path, AfterValidator(_below_home)] = option(
+        "the state directory", DEFAULT_STATE_DIR, metavar="DIR", shown="~/.thinwire/node"
+    )
 
 
 class StatusOptions(NodeStateOptions):
@@ -76,7 +107,7 @@ class StartOptions(NodeStateOptions):
     device: Annotated[str, AfterValidator(_device)] = option(
         "auto, cuda, cuda:N, mps or cpu; auto takes a free card", "auto", metavar="DEVICE"
     )
-    name: str | None = option(
+    name: Annotated[str, AfterValidator(_name)] | None = option(
         "the node's name, shown to people",
         None,
         metavar="NAME",
@@ -127,9 +158,14 @@ class StartOptions(NodeStateOptions):
         metavar="SIZE",
         shown="nine tenths of the free space",
     )
-    threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1)
+    threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1, le=THREADS_MAX)
     give_up_after: float | None = option(
-        "exit after this long without a coordinator", None, metavar="SECONDS", shown="never"
+        "exit after this long without a coordinator",
+        None,
+        metavar="SECONDS",
+        shown="never",
+        ge=0,
+        allow_inf_nan=False,
     )
     metrics: Annotated[str, AfterValidator(_metrics)] | None = option(
         f"serve /metrics, /livez and /readyz on this port; HOST is {METRICS_HOST} by default, and beyond this machine "

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from thinwire_common.options import add_option, add_options, add_version, read_options
-from thinwire_node.cli.options import StartOptions, StatusOptions
+from thinwire_node.cli.options import StartOptions, StatusOptions, home_problem
 from thinwire_proto.errors import UsageError
 
 
@@ -41,7 +41,9 @@ def _start(arguments: argparse.Namespace) -> None:
 def start_options(arguments: argparse.Namespace) -> StartOptions:
     """Read the options of `start`. Raises UsageError."""
     options = read_options(StartOptions, arguments)
-    return options.model_copy(update={"state_slots": _state_slots(options, arguments)})
+    slots = _state_slots(options, arguments)
+    _check_home(options, slots)
+    return options.model_copy(update={"state_slots": slots})
 
 
 def _state_slots(options: StartOptions | StatusOptions, arguments: argparse.Namespace) -> Path | None:
@@ -54,9 +56,16 @@ def _state_slots(options: StartOptions | StatusOptions, arguments: argparse.Name
     raise UsageError("THINWIRE_STATE_DIR and THINWIRE_STATE_SLOTS are both set; unset one of them")
 
 
+def _check_home(options: StartOptions | StatusOptions, slots: Path | None) -> None:
+    """Raise UsageError if the state directory is in a home folder that does not exist."""
+    if slots is None and (problem := home_problem(options.state_dir)):
+        raise UsageError(problem)
+
+
 def _status(arguments: argparse.Namespace) -> None:
     options = read_options(StatusOptions, arguments)
     slots = _state_slots(options, arguments)
+    _check_home(options, slots)
 
     from thinwire_node.cli.status import print_slots, print_status  # noqa: PLC0415
 

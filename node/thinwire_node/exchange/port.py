@@ -29,6 +29,10 @@ class LinkLost(RemoteError):
     """The connection or the session is lost. The node should connect and join again."""
 
 
+class SessionReplaced(LinkLost):
+    """The session is over because another process has joined with this node's key."""
+
+
 class Refused(RemoteError):
     """The swarm refuses this node. Another attempt would fail as well."""
 

@@ -39,7 +39,8 @@ def read(folder: Path) -> Report:
     except OSError as error:
         raise ConfigError(f"{folder / FILE}: {error.strerror}") from None
     except ValidationError:
-        raise ConfigError(f"{folder / FILE}: written by another version of thinwire-node") from None
+        text = f"{folder / FILE}: written by another version of thinwire-node, or damaged; a node that runs replaces it"
+        raise ConfigError(text) from None
 
 
 def runs(folder: Path) -> bool | None:

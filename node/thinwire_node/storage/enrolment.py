@@ -10,11 +10,13 @@ from pathlib import Path
 from thinwire_common.files import rename_synced
 from thinwire_common.options import host_and_port
 from thinwire_proto.errors import ConfigError, UsageError
-from thinwire_proto.identity.invite import INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
+from thinwire_proto.identity.invite import BREAKS, INVITE_LENGTH_MAX, PREFIX, Invite, parse_invite
 
 FILE = "enrolment.json"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 FILE_MARK = "@"
+FILE_CHARACTERS_MAX = 2 * INVITE_LENGTH_MAX
+"""Read of a file with an invite, which may be broken into lines."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def read_destination(given: str) -> Destination:
     if text.startswith(FILE_MARK):
         invite = parse_invite(_text_of(Path(text.removeprefix(FILE_MARK))))
         return Destination(invite.address, invite)
-    if text.startswith(PREFIX):
+    if BREAKS.sub("", text).startswith(PREFIX):
         try:
             invite = parse_invite(text)
         except ConfigError as error:
@@ -114,7 +116,7 @@ def _read(folder: Path) -> Enrolment | None:
 def _text_of(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(INVITE_LENGTH_MAX + 2).strip()
+            text = BREAKS.sub("", file.read(FILE_CHARACTERS_MAX))
     except (OSError, ValueError) as error:
         reason = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"{FILE_MARK}{path}: cannot read the invite: {reason}") from None

@@ -38,7 +38,7 @@ from thinwire_node.storage import enrolment
 from thinwire_node.storage.blob_cache import CACHE_BYTES, BlobCache
 from thinwire_proto import limits
 from thinwire_proto.contract import Contract, parse_contract
-from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
+from thinwire_proto.errors import MEND_OWNER, ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.replica import Replica, load_replica
 from thinwire_proto.exact.tensor_files import read_about, read_tensors, save_tensors
 from thinwire_proto.identity.invite import Invite
@@ -46,6 +46,8 @@ from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.task import DataSource, data_kind_of
 
 DATA_FILE = "corpus.zst"
+OF_COORDINATORS = "ledger.sqlite"
+"""The file that only a coordinator's state directory has. Its `identity.key` is the key of a run."""
 KEY_LOST = "delete it: the node then joins as a new one, for which it may need a new invite"
 PENDING = "pending."  # prefix of the tensors of the pending contribution
 AWAITED = "awaited."  # prefix of the tensors of counted contributions whose update is not applied yet
@@ -96,6 +98,8 @@ class NodeState:
     def __init__(self, folder: Path, cache_bytes: int = CACHE_BYTES) -> None:
         self._folder = folder
         try:
+            if (folder / OF_COORDINATORS).exists():
+                raise ConfigError(f"{folder} is the state directory of a coordinator; give another --state-dir")
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "lock")
             self._lock.acquire(timeout=limits.LOCK_WAIT_S)
@@ -110,8 +114,9 @@ class NodeState:
             ) from None
         except OSError as error:
             reason = error.strerror or error
+            advice = f"{MEND_OWNER} Or give" if isinstance(error, PermissionError) else "give"
             raise ConfigError(
-                f"{folder}: cannot be used as a state directory: {reason}; give another --state-dir"
+                f"{folder}: cannot be used as a state directory: {reason}; {advice} another --state-dir"
             ) from None
 
     def _sweep(self) -> None:
@@ -146,7 +151,8 @@ class NodeState:
         try:
             return parse_contract(path.read_bytes())
         except ContractError as error:
-            raise ConfigError(f"{path}: {error}; give another --state-dir") from None
+            advice = "if the file is damaged, delete it: the node fetches it again"
+            raise ConfigError(f"{path}: {error}; {advice}") from None
 
     def data(self, contract: Contract) -> DataSource | None:
         """The run's data, or None if the node must fetch it."""

@@ -22,6 +22,8 @@ CHECKSUM_BYTES = 4
 INVITE_LENGTH_MAX = 512
 """In characters. An address has at most 253 for the host, and 6 for the port."""
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
+BREAKS = re.compile(r"[\s\u00ad\u200b\u2060\ufeff]")
+"""White space, and what mails, chats and editors put into long text unseen. None of it belongs to an invite."""
 _PUBLIC_TLS = 1
 _HEAD_BYTES = 1 + FINGERPRINT_BYTES + TOKEN_BYTES
 
@@ -45,8 +47,8 @@ class Invite:
 
 
 def parse_invite(text: str) -> Invite:
-    """Read an invite. Raises ConfigError."""
-    text = text.strip()
+    """Read an invite, also if it was broken into lines on its way. Raises ConfigError."""
+    text = BREAKS.sub("", text)
     if not text.startswith(PREFIX):
         raise ConfigError(f"this is not an invite: it does not begin with {PREFIX}; ask the organizer for one")
     body = text.removeprefix(PREFIX)

@@ -17,7 +17,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_node.exchange.coordinator.dial import dial
 from thinwire_node.exchange.coordinator.handshake import NONCE_BYTES, check_coordinator, prove
 from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel
-from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate
+from thinwire_node.exchange.port import BeyondTheEnd, LinkLost, NotGenuine, Refused, SealedUpdate, SessionReplaced
 from thinwire_node.storage.state import Head, PartialSnapshot
 from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
@@ -34,7 +34,7 @@ from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
-from thinwire_proto.wire.metadata import SESSION
+from thinwire_proto.wire.metadata import REASON, REPLACED, SESSION
 from thinwire_proto.wire.negotiation import ABILITIES, OLDEST_SPOKEN, PROTOCOL, check_chosen
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split
 from thinwire_proto.wire.rows import Row, parse_row
@@ -353,4 +353,6 @@ def _plain(error: grpc.aio.AioRpcError) -> RemoteError:
     text = clean_text(error.details() or "") or error.code().name.lower()
     if error.code() == grpc.StatusCode.OUT_OF_RANGE:
         return BeyondTheEnd(text)
+    if (REASON, REPLACED) in tuple(error.trailing_metadata() or ()):
+        return SessionReplaced(text)
     return LinkLost(text) if error.code() in LOST else Refused(text)

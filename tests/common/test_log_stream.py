@@ -1,0 +1,91 @@
+"""Tests that nobody who reads a log can stop the program that writes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from thinwire_common.log_stream import LINES_KEPT_MAX, UnblockedHandler, handler_for
+from thinwire_common.logs import formatter
+
+PIPE_BYTES = 1 << 16
+"""About as much as a pipe holds: less than the lines of a test."""
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, TextIO]]:
+    """The end that reads, and the stream that writes."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(writing, "w", encoding="utf-8") as stream:
+        yield reading, stream
+    os.close(reading)
+
+
+def opened(stream: TextIO, name: str = "text") -> logging.Handler:
+    handler = handler_for(stream)
+    handler.setFormatter(formatter(name))
+    return handler
+
+
+def say(handler: logging.Handler, text: str) -> None:
+    handler.handle(logging.makeLogRecord({"name": "thinwire.test", "msg": text}))
+
+
+def read_all(reading: int, handler: logging.Handler) -> str:
+    """Everything that the handler still writes. Fails if it stops before the last line."""
+    found = b""
+    while not found.endswith(b"the last line\n") and b'the last line"' not in found:
+        found += os.read(reading, PIPE_BYTES)
+        handler.flush()
+    return found.decode()
+
+
+def test_lines_are_kept_while_nobody_reads_and_written_when_somebody_does(pipe: tuple[int, TextIO]) -> None:
+    """Without the handler, the first line that the pipe has no room for blocks this test for ever."""
+    reading, stream = pipe
+    handler = opened(stream)
+    long = "x" * 1000
+    sent = LINES_KEPT_MAX - 1
+    for number in range(sent):
+        say(handler, f"line {number} {long}")
+    say(handler, "the last line")
+    found = read_all(reading, handler)
+    assert "line 0 " in found
+    assert f"line {sent - 1} " in found
+    assert all(line.count("line") == 1 for line in found.splitlines())  # none is torn
+
+
+def test_the_log_says_how_many_lines_were_dropped(pipe: tuple[int, TextIO]) -> None:
+    reading, stream = pipe
+    handler = opened(stream, "json")
+    for number in range(2 * LINES_KEPT_MAX):
+        say(handler, f"{number} " + "x" * 1000)
+    say(handler, "the last line")
+    lines = [json.loads(line) for line in read_all(reading, handler).splitlines()]
+    (told,) = [line for line in lines if "dropped" in line["message"]]
+    assert told["level"] == "warning"
+    assert len(lines) - 1 + int(told["message"].split()[0]) == 2 * LINES_KEPT_MAX + 1
+
+
+def test_a_file_and_a_reader_that_is_gone(tmp_path: Path, pipe: tuple[int, TextIO]) -> None:
+    path = tmp_path / "log"
+    with path.open("w", encoding="ascii") as stream:
+        handler = opened(stream)
+        assert isinstance(handler, UnblockedHandler)
+        say(handler, "größer")
+        handler.close()
+    assert path.read_text().endswith(" gr??er\n")
+    reading, stream = pipe
+    handler = opened(stream)
+    os.close(reading)
+    try:
+        say(handler, "nobody reads this")
+    finally:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), reading)  # the fixture closes it
