@@ -20,6 +20,6 @@ def half(data: bytes) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    link.split = half  # type: ignore[attr-defined]
+    link.split = half  # type: ignore[attr-defined, assignment]
     sys.argv = ["thinwire-node", *sys.argv[1:]]
     __main__.main()
