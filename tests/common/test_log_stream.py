@@ -76,8 +76,8 @@ def test_the_log_says_how_many_lines_were_dropped(pipe: tuple[int, TextIO]) -> N
 
 def test_a_file_and_a_reader_that_is_gone(tmp_path: Path, pipe: tuple[int, TextIO]) -> None:
     path = tmp_path / "log"
-    with path.open("w", encoding="ascii") as stream:
-        handler = opened(stream)
+    with path.open("w", encoding="ascii") as file:
+        handler = opened(file)
         assert isinstance(handler, UnblockedHandler)
         say(handler, "größer")
         handler.close()
