@@ -243,3 +243,8 @@ def test_the_command_shows_each_state_slot(
     reports = json.loads(ask_slots("--json"))
     assert list(reports) == ["2", "10"]
     assert reports["2"]["bytes"]["sent"] == REPORT.bytes.sent
+    (tmp_path / "2" / status.FILE).write_bytes(b"")  # as a power cut may leave it
+    shown = ask_slots()
+    assert f"{tmp_path / '2' / status.FILE}: written by another version of thinwire-node, or damaged" in shown
+    assert "ended without leaving" in shown.partition(f"{tmp_path / '10'}:")[2]  # the other slot is shown all the same
+    assert json.loads(ask_slots("--json"))["2"] is None

@@ -17,12 +17,13 @@ from support.raw_calls import hello, in_session, join
 from support.raw_node import RawNode, opened
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
 from thinwire_coordinator.access.store import AccessStore
+from thinwire_coordinator.rpc.calls import NO_SESSION, SESSION_REPLACED
 from thinwire_node.exchange.coordinator.handshake import prove
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.invite import parse_invite
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
-from thinwire_proto.wire.metadata import REASON
+from thinwire_proto.wire.metadata import REASON, REPLACED
 from thinwire_proto.wire.negotiation import PROTOCOL
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
@@ -134,8 +135,11 @@ def test_only_the_newest_session_counts(swarm: RealSwarm, stub: SwarmStub) -> No
     with swarm.channel() as channel:
         for secret in (older, "", "?", "0" * 32):
             calls = in_session(channel, secret)
-            code, _, text = answer(lambda: calls.Probe(pb.ProbeRequest(), timeout=10))  # noqa: B023 - called at once
-            assert (code, text) == (grpc.StatusCode.NOT_FOUND, "no such session: join again")
+            code, why, text = answer(lambda: calls.Probe(pb.ProbeRequest(), timeout=10))  # noqa: B023 - called at once
+            assert code == grpc.StatusCode.NOT_FOUND
+            # only who holds the secret of a session that was replaced is told so
+            assert why == (REPLACED if secret == older else "")
+            assert text == (SESSION_REPLACED if secret == older else NO_SESSION)
 
 
 def test_a_sessions_secret_alone_cannot_leave_or_report_a_loss(swarm: RealSwarm, stub: SwarmStub) -> None:

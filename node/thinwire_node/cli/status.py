@@ -21,13 +21,23 @@ def print_slots(shared: Path, *, as_json: bool) -> None:
     if not slots:
         raise ConfigError(f"{shared}: no node has run here; give the nodes' --state-slots")
     if as_json:
-        reports = {slot.name: status.REPORT.dump_python(status.read(slot), mode="json") for slot in slots}
-        print(json.dumps(reports, indent=2))
+        print(json.dumps({slot.name: _as_json(slot) for slot in slots}, indent=2))
         return
     for slot in slots:
         print(f"{slot}:")
-        print_status(slot, as_json=False)
+        try:
+            print_status(slot, as_json=False)
+        except ConfigError as error:  # the other slots are shown all the same
+            print(error)
         print()
+
+
+def _as_json(slot: Path) -> object:
+    """The report of a slot; null if it cannot be read."""
+    try:
+        return status.REPORT.dump_python(status.read(slot), mode="json")
+    except ConfigError:
+        return None
 
 
 def _number(slot: Path) -> int:
