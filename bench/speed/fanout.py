@@ -161,10 +161,10 @@ async def serve_updates(pipe: Connection, size: int, cache_bytes_max: int = CACH
         )
         feed, server = swarm.feed, Server(swarm, door_of(swarm, state.key, Everybody()), plain_transport())
         pipe.send(await server.start("127.0.0.1:0"))
-        feed.publish(encode(0))  # tells subscribers that their stream is open
+        await feed.publish(encode(0))  # tells subscribers that their stream is open
         while True:
             for _ in range(await _next_command(pipe)):
-                feed.publish(await workers.submit(Job.WRITE_UPDATE, encode, feed.step))
+                await feed.publish(await workers.submit(Job.WRITE_UPDATE, encode, feed.step))
 
 
 async def serve_raw(pipe: Connection, size: int) -> None:

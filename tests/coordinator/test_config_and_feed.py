@@ -163,12 +163,12 @@ async def test_a_follower_that_waits_is_woken_by_an_update_and_by_the_end_of_its
     followers = [asyncio.ensure_future(follow()) for _ in range(3)]
     for step in range(3):
         await asyncio.sleep(0)
-        feed.publish(update(step))
+        await feed.publish(update(step))
         feed.wake()  # without a reason: nobody ends
     await asyncio.sleep(0)
     followers[0].cancel()  # takes the wake-up of no other
     await asyncio.sleep(0)
-    feed.publish(update(3))
+    await feed.publish(update(3))
     await asyncio.sleep(0)
     ended.set()
     feed.wake()
@@ -191,7 +191,7 @@ async def test_a_fast_follower_reads_from_memory_and_a_slow_one_from_disk() -> N
     for step in range(5):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        feed.publish(update(step))
+        await feed.publish(update(step))
     assert await fast == [update(step) for step in range(5)]
     assert read_from_disk == []
     assert await follow() == [update(step) for step in range(5)]

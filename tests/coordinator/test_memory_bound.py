@@ -106,11 +106,11 @@ async def test_a_follower_that_the_cache_overtakes_stays_only_if_there_is_room(
         return Sized(step)
 
     feed = Feed(read, 0, cache_bytes_max=60)
-    feed.publish(Sized(0))
+    await feed.publish(Sized(0))
     async with feed.lend(0) as first, feed.lend(0) as second:
         assert first.may_stay()
         assert second.may_stay()
-        feed.publish(Sized(1))
+        await feed.publish(Sized(1))
         assert first.may_stay()
         assert not second.may_stay()
     async with feed.lend(0) as later:  # the first one's room is free again

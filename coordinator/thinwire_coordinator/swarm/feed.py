@@ -80,7 +80,7 @@ class Feed:
         self._reading = asyncio.Semaphore(READ_MAX)
         self._room = ByteBudget(max(CATCH_UP_BYTES_MAX, 2 * update_bytes_max))
 
-    def publish(self, update: EncodedUpdate) -> None:
+    async def publish(self, update: EncodedUpdate) -> None:
         """Publish the update from θ_step to θ_{step+1}, which is on disk."""
         self._recent[self.step] = update
         self._recent_bytes += update.size

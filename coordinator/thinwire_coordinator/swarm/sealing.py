@@ -102,7 +102,7 @@ class Sealer:
         on_disk = self._now()
         self._head = row.hash
         applied = self._workers.submit(Job.APPLY_UPDATE, self._apply, update, row.hash)
-        self._feed.publish(out)
+        await self._feed.publish(out)
         return PublishedUpdate(update, components, len(encoded), form, merged - began, on_disk - merged, applied)
 
     def _apply(self, update: Update, head: bytes) -> float:
