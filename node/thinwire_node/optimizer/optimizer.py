@@ -114,9 +114,11 @@ class DeMo(Optimizer):
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy, or of one that was pickled: with the state of torch, and counts that begin anew."""
+        """Of a copy, or of one that was pickled: with the state of torch, and counts that begin anew. torch calls this
+        in `load_state_dict` too, where group and counts stay."""
         super().__setstate__(state)
-        self._begin_anew(None)
+        if not hasattr(self, "_all_gather"):
+            self._begin_anew(None)
 
     def _begin_anew(self, process_group: dist.ProcessGroup | None) -> None:
         """All that is not in the state of torch."""
