@@ -107,3 +107,10 @@ def test_a_loaded_state_goes_on_as_without_a_break() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         AccumAdam([nn.Parameter(torch.ones(1))], **settings)
+
+
+@pytest.mark.parametrize("kind", [AccumAdam, AccumAdamW])
+def test_complex_parameters_are_refused(kind: type[AccumAdam]) -> None:
+    """Their square is no second moment; a step differed from Adam's by more than the rate."""
+    with pytest.raises(ConfigError, match=f"{kind.__name__} takes no complex parameters"):
+        kind([nn.Parameter(torch.ones(2, dtype=torch.complex64))])

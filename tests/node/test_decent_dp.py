@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from support.gossip_parity import OPTIMIZERS, TOPOLOGIES, network
-from support.gossip_problem import loss_of, values
+from support.gossip_problem import equal, loss_of, values
 from support.gossip_ranks import run_scenes
 from thinwire_node.decentralized import AccumAdam, AccumAdamW, DecentralizedDataParallel
 from thinwire_node.decentralized.optimizer_functions import (
@@ -23,6 +24,18 @@ from thinwire_node.decentralized.optimizer_functions import (
 from thinwire_proto.errors import ConfigError
 
 Found = list[dict[str, Any]]
+
+
+class Checkpointed(nn.Module):
+    """Layers whose activations are computed again in the backward pass."""
+
+    def __init__(self, layers: list[nn.Module], reentrant: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+        self.reentrant = reentrant
+
+    def forward(self, inputs: Tensor) -> Any:
+        return checkpoint(self.layers, inputs, use_reentrant=self.reentrant)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +107,40 @@ def test_averages_are_reverted_once() -> None:
     with pytest.raises(ConfigError, match="averaged already"):
         wrapped.global_avg()
     wrapped.revert_global_avg()
+    wrapped.gossip.finish()
+
+
+def test_an_average_that_failed_needs_no_revert() -> None:
+    wrapped = DecentralizedDataParallel(network(0), optim_fn_adamw)
+    with wrapped.gossip.averaged(), pytest.raises(ConfigError, match="cannot take `averaged`"):
+        wrapped.global_avg()
+    wrapped.global_avg()
+    wrapped.revert_global_avg()
+    wrapped.gossip.finish()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_backward_pass_with_a_checkpoint_of_activations_steps_once(reentrant: bool) -> None:
+    """Its last layers are the checkpoint, whose gradients come in a backward pass inside the script's."""
+    found = []
+    for checkpointed in (True, False):
+        model = network(0)
+        if checkpointed:
+            first, *rest = model.children()
+            model = nn.Sequential(first, Checkpointed(rest, reentrant))
+        wrapped = DecentralizedDataParallel(model, optim_fn_adamw)
+        for step in range(2):
+            loss_of(wrapped, 0, step).backward()  # type: ignore[no-untyped-call]
+        assert wrapped.gossip.steps == 2
+        found.append(values(model))
+        wrapped.gossip.finish()
+    assert equal(*found)
+
+
+def test_gradients_that_no_parameter_gets_are_no_step() -> None:
+    wrapped = DecentralizedDataParallel(network(0), optim_fn_adamw)
+    torch.autograd.grad(loss_of(wrapped, 0, 0), list(wrapped.parameters()))
+    assert wrapped.gossip.steps == 0
     wrapped.gossip.finish()
 
 

@@ -139,6 +139,27 @@ def test_differences_between_ranks_are_named(ranks: dict[str, list[Any]]) -> Non
     assert "steps so far: 0 on rank 0, 1 on rank 1" in steps_differ
 
 
+def test_after_an_error_ranks_that_agree_again_go_on(ranks: dict[str, list[Any]]) -> None:
+    (first, fingerprint), (second, other) = ranks["after_errors"]
+    assert first == second
+    assert fingerprint == other
+    unequal, broadcast, loaded_alone, late, equal_again = first
+    assert "do not start from the same parameters" in unequal
+    assert [broadcast, loaded_alone, equal_again] == ["", "", ""]
+    assert late == "the ranks' optimizers differ: param group 0, compression_topk: 32 on rank 0, 5 on rank 1"
+
+
+def test_numbers_of_numpy_and_an_empty_group_are_taken_by_all_ranks(ranks: dict[str, list[Any]]) -> None:
+    first, second = ranks["odd_settings"]
+    assert first == second
+    assert first[0] == ""
+
+
+def test_a_rank_does_not_go_on_alone_after_its_group_was_destroyed(ranks: dict[str, list[Any]]) -> None:
+    for error in ranks["without_group"]:
+        assert "has stepped with 2 ranks, and torch.distributed has 1 now" in error
+
+
 # with floats
 
 
@@ -288,6 +309,7 @@ def test_a_closure_has_gradients_enabled_and_a_step_works_under_autocast() -> No
         ({"alpha": "a"}, "alpha must be more than 0, and at most 1; it is 'a'"),
         ({"compression_decay": "a"}, "compression_decay must be 0 or more, and less than 1; it is 'a'"),
         ({"lr": -1.0}, "lr and weight_decay must be 0 or more"),
+        ({"lr": 1e39}, "lr a float32"),
         ({"lr": 1.0, "weight_decay": 1.0}, "lr · weight_decay must be less than 1"),
     ],
 )

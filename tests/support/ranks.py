@@ -7,6 +7,7 @@ from collections.abc import Callable
 from multiprocessing.queues import Queue
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -157,6 +158,52 @@ def refusal(
     return "no refusal"
 
 
+def after_errors(rank: int) -> Any:
+    """What follows errors: a step after the parameters were broadcast, as the error says; the error of a setting that
+    differs late; and a state that one rank alone has loaded."""
+    parameters = parameters_of(((64, 64),), seed=rank)
+    optimizer = DeMo(parameters)
+    errors = [step_error(optimizer)]
+    for parameter in parameters:
+        dist.broadcast(parameter.data, 0)
+    errors.append(step_error(optimizer))
+    if rank:
+        optimizer.load_state_dict(optimizer.state_dict())
+    errors.append(step_error(optimizer))
+    if rank:
+        optimizer.param_groups[0]["compression_topk"] = 5
+    errors.append(step_error(optimizer))
+    optimizer.param_groups[0]["compression_topk"] = 6
+    errors.append(step_error(optimizer))
+    return errors, optimizer.fingerprint()
+
+
+def odd_settings(rank: int) -> Any:
+    """Steps with numbers of numpy, and with a first param group that is empty."""
+    parameters = parameters_of(SHAPES)
+    groups = [{"params": []}, {"params": parameters, "compression_topk": np.int64(8), "alpha": 1}]
+    optimizer = DeMo(groups, lr=np.float32(RATE), compression_decay=np.float32(0.9))
+    give(parameters, gradients_of(SHAPES, 0, rank))
+    return step_error(optimizer), optimizer.fingerprint()
+
+
+def without_group(rank: int) -> Any:
+    """The error of a step after the ranks have left the group."""
+    optimizer = DeMo(parameters_of(SHAPES))
+    optimizer.step()
+    dist.barrier()
+    dist.destroy_process_group()
+    return step_error(optimizer)
+
+
+def step_error(optimizer: DeMo) -> str:
+    try:
+        optimizer.step()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def sizes(rank: int) -> Any:
     """Gathers messages of very different sizes, then of one size. Returns the number of wrong results and the bytes
     sent for messages of equal size."""
@@ -170,7 +217,17 @@ def sizes(rank: int) -> Any:
     return wrong, exchange.bytes_sent - before
 
 
-SCENARIOS: tuple[Callable[[int], Any], ...] = (votes, leaving_out, unequal, floats, at_odds, sizes)
+SCENARIOS: tuple[Callable[[int], Any], ...] = (
+    votes,
+    leaving_out,
+    unequal,
+    floats,
+    at_odds,
+    after_errors,
+    odd_settings,
+    sizes,
+    without_group,  # the last
+)
 
 
 def run_ranks(store: str) -> dict[str, list[Any]]:
@@ -193,7 +250,5 @@ def _work(rank: int, store: str, queue: Queue[Any]) -> None:
     try:
         dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=RANKS)
         queue.put((rank, {scenario.__name__: scenario(rank) for scenario in SCENARIOS}))
-        dist.barrier()
-        dist.destroy_process_group()
     except Exception:  # noqa: BLE001 - passed on to the test
         queue.put((rank, traceback.format_exc()))

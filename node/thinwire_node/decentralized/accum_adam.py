@@ -55,6 +55,11 @@ class AccumAdam(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "accum_iter": accum_iter}
         super().__init__(params, defaults)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch. Raises ConfigError for complex parameters."""
+        super().add_param_group(param_group)
+        refuse_complex(self)
+
     @overload
     def step(self, closure: None = None) -> None: ...
 
@@ -121,3 +126,11 @@ class AccumAdamW(AccumAdam):
     """AccumAdam with decoupled weight decay, as in AdamW."""
 
     _decoupled = True
+
+
+def refuse_complex(optimizer: Optimizer) -> None:
+    """Raises ConfigError, and drops the newest param group, if it has a complex parameter. The square of a complex
+    number is no second moment, so steps would be wrong."""
+    if any(parameter.is_complex() for parameter in optimizer.param_groups[-1]["params"]):
+        optimizer.param_groups.pop()
+        raise ConfigError(f"{type(optimizer).__name__} takes no complex parameters; give it torch.view_as_real of them")

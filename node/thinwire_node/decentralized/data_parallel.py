@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
 
 from thinwire_node.decentralized.gossip import Gossip
 from thinwire_proto.errors import ConfigError
@@ -71,6 +72,7 @@ class DecentralizedDataParallel(nn.Module):
         )
         self._accumulates = False
         self._is_queued = False
+        self._has_gradient = False
         self._average: AbstractContextManager[Any] | None = None
         self._trained = [tensor for _, tensor in named]
         for tensor in self._trained:
@@ -79,7 +81,12 @@ class DecentralizedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._is_queued = False  # a backward pass that raised has left it
-        return self._model(*args, **kwargs)
+        found = self._model(*args, **kwargs)
+        for output in tree_leaves(found):
+            if isinstance(output, Tensor) and output.requires_grad:
+                register: Any = output.register_hook  # has no types
+                register(self._on_output)
+        return found
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         yield from self._model.parameters(recurse)
@@ -107,8 +114,9 @@ class DecentralizedDataParallel(nn.Module):
             raise ConfigError("the model is averaged already; call revert_global_avg before")
         before = [tensor.detach().clone() for tensor in self._trained]
         if will_revert:
-            self._average = self.gossip.averaged(buffers=self._averages_buffers)
-            self._average.__enter__()
+            average = self.gossip.averaged(buffers=self._averages_buffers)
+            average.__enter__()
+            self._average = average
         else:
             self.gossip.average(buffers=self._averages_buffers)
         apart = [tensor.detach() - there for tensor, there in zip(self._trained, before, strict=True)]
@@ -121,13 +129,23 @@ class DecentralizedDataParallel(nn.Module):
         average, self._average = self._average, None
         average.__exit__(None, None, None)
 
-    def _on_gradient(self, _: Tensor) -> None:
-        if not self._is_queued and not self._accumulates:
+    def _on_output(self, _: Tensor) -> None:
+        """The backward pass of the script begins. Those that checkpoints of activations run inside it come later, so
+        that what is queued here runs at the end of the whole."""
+        if not self._is_queued:
             self._is_queued = True
             Variable._execution_engine.queue_callback(self._on_backward_end)
 
+    def _on_gradient(self, gradient: Tensor) -> None:
+        if not self._accumulates:
+            self._has_gradient = True
+            self._on_output(gradient)
+
     def _on_backward_end(self) -> None:
         self._is_queued = False
+        if not self._has_gradient:  # gradients were only accumulated, or are those of torch.autograd.grad
+            return
+        self._has_gradient = False
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         if self._clip_norm > 0:

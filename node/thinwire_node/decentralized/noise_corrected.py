@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from thinwire_node.decentralized.accum_adam import refuse_complex
 from thinwire_proto.errors import ConfigError, LocalError
 
 
@@ -53,8 +54,18 @@ class NoiseCorrectedAdamW(Optimizer):
             raise ConfigError("lr and weight_decay must be 0 or more, eps above 0, and both betas in [0, 1)")
         if nodes < 1:
             raise ConfigError(f"nodes must be at least 1; it is {nodes}")
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "nodes": nodes})
         self._halves: list[dict[Tensor, Tensor]] = []
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "nodes": nodes})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, or of one that was pickled: no half is kept."""
+        super().__setstate__(state)
+        self._halves = []
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch. Raises ConfigError for complex parameters."""
+        super().add_param_group(param_group)
+        refuse_complex(self)
 
     @torch.no_grad()
     def keep_half(self) -> None:

@@ -114,17 +114,19 @@ class DeMo(Optimizer):
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy, or of one that was pickled: with the state of torch, and counts that begin anew."""
+        """Of a copy, or of one that was pickled: with the state of torch, and counts that begin anew. torch calls this
+        in `load_state_dict` too, where group and counts stay."""
         super().__setstate__(state)
-        self._begin_anew(None)
+        if not hasattr(self, "_all_gather"):
+            self._begin_anew(None)
 
     def _begin_anew(self, process_group: dist.ProcessGroup | None) -> None:
         """All that is not in the state of torch."""
         self._process_group = process_group
         self._groups: dict[int, ParamGroup] = {}  # by number; a group is added at its first step
         self._all_gather = AllGather(process_group)
-        self._agreement: dict[str, Any] | None = None  # what the ranks must agree on, for all groups
-        self._agreement_hash = b""
+        self._ranks_most = 1  # that a step has had
+        self._agreement_hash = b""  # of `_agreement` when it last changed; empty: not known
         self.dropped = 0
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -210,7 +212,7 @@ class DeMo(Optimizer):
                         f"{name} of param group {number} cannot change after the first step; create a new optimizer"
                     )
             self._groups[number] = self._restore(group_of(trained, settings))
-            self._agreement = None
+            self._agreement_hash = b""
         return self._groups
 
     def _restore(self, group: ParamGroup) -> ParamGroup:
@@ -225,43 +227,56 @@ class DeMo(Optimizer):
         self, rates: list[tuple[float, float]], payloads: dict[int, bytes]
     ) -> tuple[list[tuple[float, float]], list[dict[int, bytes]]]:
         """The one exchange. Returns the first rank's rates, and all ranks' payloads by group number."""
-        if self._all_gather.ranks == 1:
+        if self._all_gather.ranks < self._ranks_most:
+            raise ConfigError(
+                f"DeMo has stepped with {self._ranks_most} ranks, and torch.distributed has {self._all_gather.ranks} "
+                "now; this rank would go on without the others. Take the last step before destroy_process_group"
+            )
+        self._ranks_most = self._all_gather.ranks
+        if self._ranks_most == 1:
             return rates, [payloads]
-        if self._agreement is None:
-            self._agreement = {f"param group {number}": described(group) for number, group in self._groups.items()}
-            self._agreement["parameters"] = f"{self.fingerprint():016x}"
-            self._agreement_hash = hashlib.sha256(canonical_json(self._agreement)).digest()[:16]
+        if not self._agreement_hash:
+            self._agreement_hash = hashlib.sha256(canonical_json(self._agreement())).digest()[:16]
         message = msgpack.packb([self._agreement_hash, rates, payloads])
         gathered = [
             msgpack.unpackb(data, strict_map_key=False) for data in self._all_gather.gather(message, self._device)
         ]
         if any(agreement != gathered[0][0] for agreement, _, _ in gathered):
-            self._raise_differences()
+            self._check_equal()
         for rank, (_, theirs, _) in enumerate(gathered):
             _check_equal_rates(gathered[0][1], theirs, rank)
         return [(rate, decay) for rate, decay in gathered[0][1]], [sent for _, _, sent in gathered]
 
     @property
     def _device(self) -> torch.device:
-        device: torch.device = self.param_groups[0]["params"][0].device
-        return device
+        """Of the first parameter that is trained."""
+        trained = (parameter for group in self._groups.values() for parameter in group.parameters)
+        return next((parameter.device for parameter in trained), torch.device("cpu"))
 
-    def _raise_differences(self) -> None:
-        """Raise ConfigError with the differences. All ranks take part, because all have seen that the hashes differ."""
-        agreements = self._all_gather.gather(msgpack.packb(self._agreement), self._device)
+    def _agreement(self) -> dict[str, Any]:
+        """What the ranks must agree on, for all groups, as it is now."""
+        groups = {f"param group {number}": described(group) for number, group in self._groups.items()}
+        return groups | {"parameters": f"{self.fingerprint():016x}"}
+
+    def _check_equal(self) -> None:
+        """Raise ConfigError with the differences of the ranks. All of them take part, because all have seen that the
+        hashes differ. These may be of different steps, so all describe themselves anew, now and in the next step."""
+        self._agreement_hash = b""
+        agreements = self._all_gather.gather(msgpack.packb(self._agreement()), self._device)
         first, *others = [msgpack.unpackb(data) for data in agreements]
         found = [
             f"{name}: {ours} on rank 0, {theirs} on rank {rank}"
             for rank, other in enumerate(others, 1)
             for name, ours, theirs in _differences(first, other)
         ]
-        if all(line.startswith("parameters: ") for line in found):
+        if found and all(line.startswith("parameters: ") for line in found):
             raise ConfigError(
                 "the ranks do not start from the same parameters; use one seed on all ranks, or broadcast those "
                 "of rank 0 before the first step: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
             )
-        more = f"; and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
-        raise ConfigError(f"the ranks' optimizers differ: {'; '.join(found[:DIFFERENCES_SHOWN])}{more}")
+        if found:
+            more = f"; and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
+            raise ConfigError(f"the ranks' optimizers differ: {'; '.join(found[:DIFFERENCES_SHOWN])}{more}")
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: StateDict) -> None:
@@ -276,7 +291,7 @@ class DeMo(Optimizer):
         for options in self.param_groups:
             options.setdefault("update_topk", 0)  # the state is older than this setting
         self._groups.clear()
-        self._agreement = None
+        self._agreement_hash = b""
 
 
 def _trained(options: dict[str, Any]) -> list[Tensor]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -30,6 +30,8 @@ from thinwire_proto.exact.tiles import MATRIX_COMPONENTS, TileLayout
 from thinwire_proto.exact.topk import topk_selection
 from thinwire_proto.exact.votes import merge
 from thinwire_proto.wire.codec import decode_votes, encode_votes
+
+FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,22 @@ class GroupSettings:
 
 def settings_of(group: Mapping[str, Any]) -> GroupSettings:
     """The settings in a torch param group. Raises ConfigError."""
-    return GroupSettings(**{name: group[name] for name in GroupSettings.__dataclass_fields__})
+    return GroupSettings(**{name: _plain(group[name]) for name in GroupSettings.__dataclass_fields__})
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, or a bool, as a number of Python: JSON and the contract know no other."""
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def check_rates(learning_rate: float, weight_decay: float) -> None:
     """Raise ConfigError for invalid rates."""
-    if not (0 <= learning_rate < math.inf and 0 <= weight_decay < math.inf):
-        raise ConfigError(f"lr and weight_decay must be 0 or more; they are {learning_rate} and {weight_decay}")
+    if not (0 <= learning_rate <= FLOAT32_MAX and 0 <= weight_decay < math.inf):
+        raise ConfigError(
+            f"lr and weight_decay must be 0 or more, and lr a float32; they are {learning_rate} and {weight_decay}"
+        )
     if learning_rate * weight_decay >= 1:
         raise ConfigError(
             "lr · weight_decay must be less than 1, otherwise parameters change their sign; "
