@@ -52,6 +52,11 @@ def log_format_option() -> Any:
     return option("text, or one JSON object per line", "text")
 
 
+def threads_option(shown: str) -> Any:
+    """Declare the option of CPU threads. shown: the number without it, in words."""
+    return option("CPU threads", None, metavar="N", ge=1, le=THREADS_MAX, shown=shown)
+
+
 def ready_file_option(when: str) -> Any:
     """Declare the option of a file that a program writes once it is ready. when: in words."""
     text = f"JSON file with the addresses, written {when}"

@@ -125,7 +125,7 @@ def test_ctrl_c_ends_the_replay_of_the_ledger(tmp_path: Path) -> None:
 def test_closing_the_terminal_ends_all_processes(tmp_path: Path) -> None:
     """make does not pass SIGHUP on, so the launcher must notice by itself."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "deploy.local_swarm", "--nodes", "1", "--rounds", "100000"]
+    command = [sys.executable, "-m", "deploy.local_swarm", "--nodes", "2", "--rounds", "100000"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,

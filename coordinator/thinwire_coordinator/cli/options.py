@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator
 
 from thinwire_common.options import (
-    THREADS_MAX,
     Address,
     LogFormat,
     Options,
@@ -18,6 +17,7 @@ from thinwire_common.options import (
     log_format_option,
     option,
     ready_file_option,
+    threads_option,
 )
 from thinwire_coordinator.access.addresses import checked_address
 from thinwire_proto.identity.invite import PREFIX
@@ -25,6 +25,7 @@ from thinwire_proto.identity.invite import PREFIX
 DEFAULT_ADDRESS = "127.0.0.1:7700"
 DEFAULT_HTTP = "127.0.0.1:7701"
 NO_HTTP = "off"
+THREADS_BY_MODEL = "one for a model below 8M parameters, otherwise all cores"
 AUDIT_EVERY = 4
 """Rounds from one audit to the next, by default."""
 KEEP_MIN = 2
@@ -70,14 +71,7 @@ class RunStateOptions(CommonOptions):
 
 
 class ReplayOptions(RunStateOptions):
-    threads: int | None = option(
-        "CPU threads",
-        None,
-        metavar="N",
-        ge=1,
-        le=THREADS_MAX,
-        shown="one for a model below 8M parameters, otherwise all cores",
-    )
+    threads: int | None = threads_option(THREADS_BY_MODEL)
 
 
 class ServeOptions(RunStateOptions):
@@ -120,14 +114,7 @@ class ServeOptions(RunStateOptions):
         metavar="FILE",
         shown="tls/ca.pem in the state directory",
     )
-    threads: int | None = option(
-        "CPU threads",
-        None,
-        metavar="N",
-        ge=1,
-        le=THREADS_MAX,
-        shown="one for a model below 8M parameters, otherwise all cores",
-    )
+    threads: int | None = threads_option(THREADS_BY_MODEL)
     wait_for: int = option("number of nodes to wait for before the first round", 1, metavar="N", ge=1)
     evaluate_every: int = option("measure the held-out loss every STEPS steps", 20, metavar="STEPS", ge=1)
     evaluate: Literal["coordinator", "nodes", "auto"] = option(

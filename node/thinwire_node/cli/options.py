@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from thinwire_common.options import (
-    THREADS_MAX,
     LogFormat,
     Options,
     host_and_port,
     log_format_option,
     option,
     ready_file_option,
+    threads_option,
 )
 from thinwire_common.units import read_bytes_size
 from thinwire_node.data_addresses import DEFAULT_SCHEMES, SCHEMES, read_networks
@@ -158,7 +158,7 @@ class StartOptions(NodeStateOptions):
         metavar="SIZE",
         shown="nine tenths of the free space",
     )
-    threads: int | None = option("CPU threads", None, metavar="N", shown="all cores", ge=1, le=THREADS_MAX)
+    threads: int | None = threads_option("all cores")
     give_up_after: float | None = option(
         "exit after this long without a coordinator",
         None,
