@@ -11,7 +11,7 @@ from support.directed_world import DirectedWorld
 from support.small import small_contract
 from thinwire_coordinator.gossip.directory import MEASURED_ITERATIONS, MOVE_EVERY, Directory, DirectorySettings, Wait
 from thinwire_coordinator.gossip.formation import FormedTopology, Moving, Plan, form, present
-from thinwire_coordinator.gossip.line_times import LineTimes
+from thinwire_coordinator.gossip.measured_lines import MeasuredLines
 from thinwire_coordinator.gossip.moving import move
 from thinwire_coordinator.gossip.participants import Heard
 from thinwire_coordinator.gossip.settings import gossip_settings
@@ -53,29 +53,29 @@ RING = form("ring", replace(plan(1), moving=None, start=0))
 
 
 def test_a_pair_without_an_edge_is_as_fast_as_the_fastest_messages_of_its_ends() -> None:
-    times = LineTimes()
-    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)), RING)
-    times.take(3, (SeenEdge(1, "direct", 1, 700), SeenEdge(2, "relay", None, None)), RING)
-    found = times.matrix([0, 1, 2, 3])
+    lines = MeasuredLines()
+    lines.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)), RING)
+    lines.take(3, (SeenEdge(1, "direct", 1, 700), SeenEdge(2, "relay", None, None)), RING)
+    found = lines.matrix([0, 1, 2, 3])
     assert found[1, 0] == 0.3
     assert found[2, 3] == pytest.approx(0.7)  # from 2: 0.1 at best; to 3: 0.7 at best
-    assert not times.are_known([(1, 0), (2, 3)])
-    assert times.are_known([(1, 0), (1, 3)])
+    assert not lines.are_known([(1, 0), (2, 3)])
+    assert lines.are_known([(1, 0), (1, 3)])
 
 
 def test_messages_that_are_sent_at_once_share_a_line() -> None:
-    times = LineTimes()
-    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(7, "direct", 1, 300)), first())
-    assert times.matrix([0, 1, 7])[1, 0] == pytest.approx(0.1)  # with those to two others
-    assert times.matrix([0, 1, 7])[2, 0] == 0.3  # a leaf
+    lines = MeasuredLines()
+    lines.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(7, "direct", 1, 300)), first())
+    assert lines.matrix([0, 1, 7])[1, 0] == pytest.approx(0.1)  # with those to two others
+    assert lines.matrix([0, 1, 7])[2, 0] == 0.3  # a leaf
 
 
 def test_members_that_have_gone_are_forgotten() -> None:
-    times = LineTimes()
-    times.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)), RING)
-    times.keep({0, 2})
-    assert times.are_known([(2, 0)])
-    assert not times.are_known([(1, 0)])
+    lines = MeasuredLines()
+    lines.take(0, (SeenEdge(1, "direct", 1, 300), SeenEdge(2, "direct", 1, 100)), RING)
+    lines.keep({0, 2})
+    assert lines.are_known([(2, 0)])
+    assert not lines.are_known([(1, 0)])
 
 
 # whether moving pays
@@ -169,15 +169,15 @@ def test_it_does_not_look_with_slack_or_where_the_codec_changes() -> None:
 
 def test_it_does_not_look_while_a_line_is_unknown() -> None:
     directory = directory_of(MEASURED_ITERATIONS)
-    directory.line_times.keep(set(range(NODES - 1)))
+    directory.measured_lines.keep(set(range(NODES - 1)))
     assert isinstance(directory.decide(110.0), Wait)
 
 
 def test_lines_to_nodes_that_are_no_members_are_not_kept() -> None:
     directory = directory_of(MEASURED_ITERATIONS)
-    kept = len(directory.line_times)
+    kept = len(directory.measured_lines)
     directory.see("0", SeenLines(edges=tuple(SeenEdge(number, "direct", 1, 1) for number in (0, 99, 1 << 31))))
-    assert len(directory.line_times) == kept
+    assert len(directory.measured_lines) == kept
 
 
 def test_it_does_not_look_right_before_the_end() -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from thinwire_coordinator.gossip.formation import FormedTopology, Moving, Plan, form_at
-from thinwire_coordinator.gossip.line_times import LineTimes
+from thinwire_coordinator.gossip.measured_lines import MeasuredLines
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_proto.errors import Damaged
 from thinwire_proto.gossip.assignment import Assignment
@@ -105,7 +105,7 @@ class Directory:
         self.settings = settings
         self.phase = Phase.TRAINING
         self.topology: FormedTopology | None = None
-        self.line_times = LineTimes()
+        self.measured_lines = MeasuredLines()
         self.by_node: dict[str, Participant] = {}
         self._by_member: dict[int, Participant] = {}
         self._members: frozenset[int] = frozenset()  # of the newest topology
@@ -165,7 +165,7 @@ class Directory:
         member, topology = self.by_node[node].member, self.topology
         if topology is not None and member in self._members and len(self._members) <= MOVED_MAX:
             others = self._members - {member}
-            self.line_times.take(member, [edge for edge in lines.edges if edge.member in others], topology)
+            self.measured_lines.take(member, [edge for edge in lines.edges if edge.member in others], topology)
 
     def leave(self, node: str) -> None:
         """The node says that it leaves."""
@@ -247,18 +247,20 @@ class Directory:
 
     def _move(self) -> Plan | None:
         """The plan to look for better places, if that is due and the lines of this topology are known."""
-        topology, members = self.topology, sorted(self._members)
-        if topology is None or not (self.settings.snapshot_messages and MOVED_LEAST <= len(members) <= MOVED_MAX):
+        topology, running = self.topology, self.running
+        if topology is None or not (self.settings.snapshot_messages and MOVED_LEAST <= len(running) <= MOVED_MAX):
             return None
-        start, running = max(self.ahead, topology.plan.start + 1), self.running
-        if min(one.iteration for one in running) < self._move_at or start >= self.settings.steps:
+        if min(one.iteration for one in running) < self._move_at:
+            return None
+        members, start = sorted(self._members), max(self.ahead, topology.plan.start + 1)
+        if start >= self.settings.steps:
             return None
         computing_s = [one.computing_s for one in running if one.computing_s is not None and one.enters_at is None]
         pairs = ((peer, member) for member in members for peer in topology.peers(member))
-        if len(computing_s) < len(members) or not self.line_times.are_known(pairs):
+        if len(computing_s) < len(members) or not self.measured_lines.are_known(pairs):
             return None
         moving = Moving(
-            self.line_times.matrix(members),
+            self.measured_lines.matrix(members),
             np.asarray([self._by_member[member].computing_s for member in members]),
             self.settings.snapshot_messages,
             self.settings.steps - start,
@@ -277,7 +279,7 @@ class Directory:
         self.topology, self._formed_at = formed, now
         self._members = frozenset(formed.plan.members)
         self._move_at = formed.plan.start + (MEASURED_ITERATIONS if formed.plan.moving is None else MOVE_EVERY)
-        self.line_times.keep(self._members)
+        self.measured_lines.keep(self._members)
         for one in self.by_node.values():
             one.missed_by.clear()
             if one.member not in formed.plan.adopting:

@@ -24,7 +24,7 @@ kind `matching` with sixteen nodes."""
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """What is known of the lines, to find better places by. message_s: seconds of a message by sender and receiver,
+    """The facts by which better places are found. message_s: seconds of a message by sender and receiver,
     [n, n], and computing_s: of an iteration, [n], in the order of the plan's members. snapshot_messages: messages that
     a snapshot is as long as. iterations_left: from the start of the topology."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from thinwire_coordinator.gossip.formation import FormedTopology, Moving, Plan, form_at, present, topology_at
 from thinwire_coordinator.gossip.places import Places
 from thinwire_proto.gossip.arcs import cycle_of
-from thinwire_proto.gossip.placement import Floats, Lines, iteration_seconds, place
+from thinwire_proto.gossip.placement import Floats, LineSeconds, iteration_seconds, place
 
 GAIN_LEAST = 0.1
 """Of an iteration: what is gained at least."""
@@ -30,7 +30,7 @@ def move(kind: str, plan: Plan, older: FormedTopology) -> FormedTopology | None:
     assert moving is not None
     rows = [plan.members.index(member) for member in members]
     message_s, computing_s = moving.message_s[np.ix_(rows, rows)], moving.computing_s[rows]
-    lines = Lines(message_s, np.zeros_like(message_s))  # half a round trip is little beside what pays
+    lines = LineSeconds(message_s, np.zeros_like(message_s))  # half a round trip is little beside what pays
     cycle = cycle_of(topology_at(kind, older.places))
     order = place(cycle, lines, computing_s, plan.number)
     before, after = iteration_seconds(np.asarray([range(len(order)), order]), cycle, lines, computing_s)

@@ -19,7 +19,6 @@ LEASE_FIRST = 16
 LEASE_SAMPLES_MAX = 1 << 20
 LEASE_RUNS_MAX = 24
 """Ranges of a lease that an answer names; the rest follows in later ones. Bounds the answer's size."""
-FLOAT32_BYTES = 4
 REPORTS_OF_A_NODE = 4
 """Reports of a node that one row seals; more than that come too soon."""
 
@@ -76,4 +75,4 @@ def _snapshot_messages(contract: Contract, exchange: GossipSpec) -> float:
     if exchange.slack or exchange.is_controlled:
         return 0.0
     layout = layout_of(contract.parameters)
-    return FLOAT32_BYTES * layout.parameters / max(1, make_codec(exchange.codec, layout).bytes_max)
+    return make_codec("dense", layout).bytes_max / make_codec(exchange.codec, layout).bytes_max

@@ -254,7 +254,7 @@ class DeMo(Optimizer):
         return next((parameter.device for parameter in trained), torch.device("cpu"))
 
     def _agreement(self) -> dict[str, Any]:
-        """What the ranks must agree on, for all groups, as it is now."""
+        """The present settings of all groups, and the parameters: all ranks must have the same."""
         groups = {f"param group {number}": described(group) for number, group in self._groups.items()}
         return groups | {"parameters": f"{self.fingerprint():016x}"}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from thinwire_planner.timing.link import Floats, transfer_s, wire_bits
 from thinwire_planner.timing.network import Network
-from thinwire_proto.gossip.placement import Lines
+from thinwire_proto.gossip.placement import LineSeconds
 
 
 def pair_seconds(network: Network, size_bytes: float) -> Floats:
@@ -16,7 +16,7 @@ def pair_seconds(network: Network, size_bytes: float) -> Floats:
     return np.asarray(np.maximum(one_way, one_way.T))
 
 
-def lines_between(network: Network, size_bytes: float) -> Lines:
+def lines_between(network: Network, size_bytes: float) -> LineSeconds:
     """The lines between hosts, for messages of this size; 0 on the diagonal."""
     rate = np.minimum(network.up_bits_s[:, None], network.down_bits_s[None, :])
     rtt = network.rtt_s[np.ix_(network.sites, network.sites)]
@@ -25,4 +25,4 @@ def lines_between(network: Network, size_bytes: float) -> Lines:
     delay_s = whole_s - sending_s
     for seconds in (sending_s, delay_s):
         np.fill_diagonal(seconds, 0.0)
-    return Lines(sending_s, delay_s)
+    return LineSeconds(sending_s, delay_s)

@@ -44,12 +44,12 @@ STARTS, ROUNDS, MOVES = 3, 100, 12
 that are compared in a round."""
 CYCLES, COUNTED = 4, 2
 """Cycles that are gone through for a cost, and how many of them count."""
-REST_WEIGHT = 1e-3
-"""In the cost, of what else should be short, so that placements with equally long iterations differ."""
+MESSAGE_WEIGHT = 1e-3
+"""Of the mean message in the cost of a placement."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class LineSeconds:
     """The lines between n nodes, in seconds by sender and receiver, [n, n]. sending_s: for which a message occupies the
     sender's line. delay_s: from then until it is there."""
 
@@ -57,7 +57,7 @@ class Lines:
     delay_s: Floats
 
 
-def place(cycle: Sequence[Arcs], lines: Lines, computing_s: Floats, seed: int, rounds: int = ROUNDS) -> Order:
+def place(cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats, seed: int, rounds: int = ROUNDS) -> Order:
     """The best placement that was found, at least as good as the order of the nodes.
 
     computing_s: seconds of an iteration alone, [n]. rounds: of each search.
@@ -67,56 +67,57 @@ def place(cycle: Sequence[Arcs], lines: Lines, computing_s: Floats, seed: int, r
     if nodes < 3 or all(len(arcs.senders) == nodes * (nodes - 1) for arcs in cycle):
         return tuple(given.tolist())  # a complete graph is the same for all orders
 
-    def seconds(orders: Ints) -> Floats:
-        return iteration_seconds(orders, cycle, lines, computing_s)
+    def cost(orders: Ints) -> Floats:
+        return _cost(orders, cycle, lines, computing_s)
 
     starts = [given, *(_drawn(nodes, mix64(mix64(seed) - start)) for start in range(1, STARTS))]
-    found = [_improved(start, seconds, mix64(seed + number), rounds) for number, start in enumerate(starts)]
-    best = int(seconds(np.stack(found)).argmin())
+    found = [_improved(start, cost, mix64(seed + number), rounds) for number, start in enumerate(starts)]
+    best = int(cost(np.stack(found)).argmin())
     return tuple(found[best].tolist())
 
 
-def iteration_seconds(orders: Ints, cycle: Sequence[Arcs], lines: Lines, computing_s: Floats) -> Floats:
-    """The cost of placements [placements, n]: seconds of an iteration in the long run, and a little of the mean
-    message. Other arguments: see `place`."""
-    computing = computing_s[orders]
-    used: Used = [[(part, *_seconds_of(part, orders, lines)) for part in arcs.parts] for arcs in cycle]
-    finished = since = np.zeros(orders.shape)
-    free = np.zeros(orders.shape)  # when each node's line has carried all messages before
+def iteration_seconds(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats) -> Floats:
+    """Seconds of an iteration in the long run, of each placement, [placements]. orders: the nodes at the places,
+    [placements, n]. Other arguments: see `place`."""
+    return _seconds(_used(orders, cycle, lines), computing_s[orders])
+
+
+def _cost(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds, computing_s: Floats) -> Floats:
+    """The same, and a little of the mean message, so that placements with equally long iterations differ."""
+    used = _used(orders, cycle, lines)
+    messages = [(sending + delay).mean(axis=1) for parts in used for _, sending, delay in parts]
+    mean = np.mean(messages, axis=0) if messages else 0.0
+    return np.asarray(_seconds(used, computing_s[orders]) + MESSAGE_WEIGHT * mean)
+
+
+def _used(orders: Ints, cycle: Sequence[Arcs], lines: LineSeconds) -> Used:
+    ends = [[(part, (orders[:, part[0]], orders[:, part[1]])) for part in arcs.parts] for arcs in cycle]
+    return [[(part, lines.sending_s[at], lines.delay_s[at]) for part, at in parts] for parts in ends]
+
+
+def _seconds(used: Used, computing_s: Floats) -> Floats:
+    finished = since = np.zeros(computing_s.shape)
+    free = np.zeros(computing_s.shape)  # when each node's line has carried all messages before
+    busy = np.zeros(computing_s.shape)
     for number in range(CYCLES):
         if number == CYCLES - COUNTED:
             since = finished
         for parts in used:
-            left, finished = finished, finished + computing
+            left, finished = finished, finished + computing_s
             for (senders, receivers), sending, delay in parts:
                 free[:, senders] = np.maximum(free[:, senders], left[:, senders]) + sending
                 finished[:, receivers] = np.maximum(finished[:, receivers], free[:, senders] + delay)
-    growth = ((finished - since) / (COUNTED * len(cycle))).mean(axis=1)
-    messages = [(sending + delay).mean(axis=1) for parts in used for _, sending, delay in parts]
-    rest = growth + (np.mean(messages, axis=0) if messages else 0.0)
-    return np.asarray(np.maximum(growth, _busiest(used, orders)) + REST_WEIGHT * rest)
+                busy[:, senders] += sending
+    growth = ((finished - since) / (COUNTED * len(used))).mean(axis=1)
+    # it may take more cycles than these until all nodes have noticed the busiest line
+    return np.asarray(np.maximum(growth, busy.max(axis=1) / (CYCLES * len(used))))
 
 
-def _busiest(used: Used, orders: Ints) -> Floats:
-    """Seconds of an iteration, on average, for which the busiest line carries messages, [placements]. No iteration is
-    shorter in the long run, but it may take longer than the cycles here until all nodes have noticed."""
-    busy = np.zeros(orders.shape)
-    for parts in used:
-        for (senders, _), sending, _ in parts:
-            busy[:, senders] += sending
-    return np.asarray(busy.max(axis=1) / len(used))
-
-
-def _seconds_of(part: Part, orders: Ints, lines: Lines) -> tuple[Floats, Floats]:
-    ends = orders[:, part[0]], orders[:, part[1]]
-    return lines.sending_s[ends], lines.delay_s[ends]
-
-
-def _improved(order: Ints, seconds: Callable[[Ints], Floats], seed: int, rounds: int) -> Ints:
-    least = seconds(order[None])[0]
+def _improved(order: Ints, cost: Callable[[Ints], Floats], seed: int, rounds: int) -> Ints:
+    least = cost(order[None])[0]
     for round_ in range(rounds):
         moved = np.stack([_moved(order, mix64(seed + round_ * MOVES + move)) for move in range(MOVES)])
-        costs = seconds(moved)
+        costs = cost(moved)
         chosen = int(costs.argmin())
         if costs[chosen] <= least:
             order, least = moved[chosen], costs[chosen]

@@ -18,6 +18,7 @@ from thinwire_node.runtime import Clocks
 from thinwire_node.session.evaluation import Evaluation
 from thinwire_node.session.gossip.confirmations import Confirmations
 from thinwire_node.session.gossip.errands import Errands
+from thinwire_node.session.gossip.reported_lines import seen_lines
 from thinwire_node.session.gossip.unreported import Unreported
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.session.record import Record
@@ -31,7 +32,7 @@ from thinwire_proto.errors import PayloadError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.gossip.copies import UNACKNOWLEDGED_MAX, Message
 from thinwire_proto.gossip.iteration import Mix
-from thinwire_proto.gossip.seen_lines import SeenEdge, SeenLines
+from thinwire_proto.gossip.seen_lines import SeenLines
 from thinwire_proto.limits import LOOK_AGAIN_S
 
 log = logging.getLogger("thinwire.node")
@@ -127,17 +128,7 @@ class GossipTraining:
 
     def seen_lines(self) -> SeenLines:
         """The lines to all peers."""
-        direct, present, traffic = self.lines.direct, self.lines.present, self._record.traffic
-        edges = tuple(
-            SeenEdge(
-                peer,
-                "direct" if peer in direct else "relay" if peer in present else "away",
-                self._heard.get(peer),
-                self.lines.message_ms(peer),
-            )
-            for peer in sorted(self.places)
-        )
-        return SeenLines(traffic.peers_sent["direct"], traffic.peers_received["direct"], edges)
+        return seen_lines(self.lines, self.places, self._heard, self._record.traffic)
 
     def reported(self, report: BeatReport) -> None:
         """The coordinator has answered a report."""

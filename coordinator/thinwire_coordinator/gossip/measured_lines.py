@@ -15,7 +15,7 @@ from thinwire_proto.gossip.placement import Floats
 from thinwire_proto.gossip.seen_lines import SeenEdge
 
 
-class LineTimes:
+class MeasuredLines:
     """The newest time of each pair that has had an edge."""
 
     def __init__(self) -> None:
